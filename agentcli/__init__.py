@@ -7,7 +7,7 @@ from agentcli.version import __version__
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.agent import events, ops
-    from agentcli.agent.accounting.usage import UsageCollector
+    from agentcli.agent.accounting import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
 
     # fmt: off
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
         TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEnded, TurnFailed, TurnStarted, UsageReported,
     )
     # fmt: on
-    from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
     from agentcli.agent.interfaces import (
+        CallHooks,
         ConversationStore,
         EventStore,
+        HookAnswer,
         Locks,
+        NoHooks,
         SessionLog,
         SessionStore,
         StreamEvent,
         StreamState,
+        TurnHooks,
     )
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
@@ -66,7 +69,8 @@ _HOMES = {
             "to_chat_completion"
         ),
         "agentcli.agent.interfaces": (
-            "ConversationStore EventStore Locks SessionLog SessionStore StreamEvent StreamState"
+            "CallHooks ConversationStore EventStore HookAnswer Locks NoHooks SessionLog SessionStore StreamEvent "
+            "StreamState TurnHooks"
         ),
         "agentcli.conversation.schema": "readable_from",
         "agentcli.infra.event_log": "MemoryEvents RedisEvents SqliteEvents",
@@ -84,14 +88,13 @@ _HOMES = {
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
-        "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
             "ApprovalSettled CallApproval ChangesApproval ClientToolRequested CommandApproval Compaction Done "
             "EditApproval EntryStored Event HookRan LimitQuestion ModeChanged Notice OutputDelta PlanApproval "
             "ProviderSwitched Question QuestionEvent QueueChanged Retry Steered SubagentEnded SubagentStarted "
             "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
-        "agentcli.agent.accounting.usage": "UsageCollector",
+        "agentcli.agent.accounting": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.perform import account_for_interrupted
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
-from agentcli.agent.permissions.modes import mode_notes, parse_mode
+from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ModelAccess, Runtime, TurnStep
+from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, chosen_model, rebuilt
-from agentcli.agent.steps import usual_steps
-from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
+from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import LogSearch, carried_notes
@@ -126,14 +124,14 @@ class Builder:
         state = AgentState(
             model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
         )
-        state = rebuilt(state, entries)
+        state = restore_state(state, entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model.name)  # a wrong name fails now, not after the first prompt
         self.models.provider(state.model.name)
         state.notes.extend(new_reminders(self.prefixes.reminders(workspace, info), state))
-        state.notes.extend(mode_notes("default", state.mode))
+        state.add_mode_note()
         nested = self.prefixes.nested_instructions()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
@@ -280,7 +278,12 @@ class Builder:
                 folder = self.config.paths.state / "summaries"
                 cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
-            return Compactor(settings, opening_reminders, lambda path: hash_of(workspace.real_path(path)), summaries)
+            return Compactor(
+                settings=settings,
+                opening=opening_reminders,
+                seen_hash=lambda path: hash_of(workspace.real_path(path)),
+                summaries=summaries,
+            )
 
         hash_of = workspace.files.hash_of
         watch = ContextWatch(settings, make_compactor)

@@ -140,7 +140,7 @@ async def speed(folder: Path) -> None:
         took = []
         for _ in range(7):
             before = time.process_time()
-            made = await compactor.compact(Basis(conversation, model, prefix, used))
+            made = await compactor.compact(Basis(conversation=conversation, model=model, prefix=prefix, used=used))
             took.append((time.process_time() - before) * 1_000)
         after = made if isinstance(made, str) else f"{made.tokens_after:,} ({made.strategy})"
         print(

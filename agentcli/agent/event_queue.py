@@ -1,21 +1,22 @@
-"""Hands events to subscribers, and keeps those of each until they are read."""
+"""Hands a session's events to its subscribers, each with a queue of its own, and to the program's log."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from agentcli.agent.events import Event, InputDelta, OutputDelta, TextDelta, ThinkingDelta
+from agentcli.agent import events
 
 
 class EventQueue:
     """One subscriber's events, unbounded. Unread deltas of one kind are joined; nothing is dropped."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[events.Event] = []
         self._arrived = asyncio.Event()
         self._has_ended = False
 
@@ -23,7 +24,7 @@ class EventQueue:
         self._has_ended = True
         self._arrived.set()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: events.Event) -> None:
         last = self._events[-1] if self._events else None
         if last is not None and type(last) is type(event) and (joined := _joined(last, event)) is not None:
             self._events[-1] = joined
@@ -31,13 +32,13 @@ class EventQueue:
             self._events.append(event)
         self._arrived.set()
 
-    async def get_all(self) -> list[Event]:
+    async def get_all(self) -> list[events.Event]:
         """Wait for events and return all that have arrived; an empty list after the end."""
         while not (self._events or self._has_ended):
             self._arrived.clear()
             await self._arrived.wait()
-        events, self._events = self._events, []
-        return events
+        arrived, self._events = self._events, []
+        return arrived
 
 
 class Subscribers:
@@ -49,7 +50,7 @@ class Subscribers:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: events.Event) -> None:
         for queue in self._queues:
             queue.put(event)
 
@@ -58,39 +59,90 @@ class Subscribers:
         for queue in self._queues:
             queue.end()
 
-    def batches(self) -> AsyncGenerator[list[Event], None]:
+    def batches(self) -> AsyncGenerator[list[events.Event], None]:
         """Return a generator of the events from this call on, each time all that have arrived."""
         queue = EventQueue()
         self._queues.append(queue)
         return self._read(queue)
 
-    async def _read(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
+    async def _read(self, queue: EventQueue) -> AsyncGenerator[list[events.Event], None]:
         try:
-            while events := await queue.get_all():
-                yield events
+            while arrived := await queue.get_all():
+                yield arrived
         finally:
             self._queues.remove(queue)
 
 
-async def one_by_one(batches: AsyncGenerator[list[Event], None]) -> AsyncGenerator[Event, None]:
+async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> AsyncGenerator[events.Event, None]:
     """Yield the events of batches, and close their generator at the end."""
     async with aclosing(batches):
-        async for events in batches:
-            for event in events:
+        async for batch in batches:
+            for event in batch:
                 yield event
 
 
-def _joined(last: Event, event: Event) -> Event | None:
+def _joined(last: events.Event, event: events.Event) -> events.Event | None:
     """Return two neighbouring deltas as one; None where they belong apart."""
     if last.agent_id != event.agent_id:
         return None
-    if isinstance(event, TextDelta) and isinstance(last, TextDelta):  # most of all events: no pattern, no replace
-        return TextDelta(last.text + event.text, agent_id=event.agent_id)
+    # Most of all events are texts: neither a pattern nor `replace` slows them down.
+    if isinstance(event, events.TextDelta) and isinstance(last, events.TextDelta):
+        return events.TextDelta(last.text + event.text, agent_id=event.agent_id)
     match last, event:
-        case (ThinkingDelta(before), ThinkingDelta(text)):
+        case (events.ThinkingDelta(before), events.ThinkingDelta(text)):
             return replace(event, text=before + text)
-        case (OutputDelta(id, before), OutputDelta(other, text)) if id == other:
+        case (events.OutputDelta(id, before), events.OutputDelta(other, text)) if id == other:
             return replace(event, text=before + text)
-        case (InputDelta(id, before), InputDelta(other, text)) if id == other:
+        case (events.InputDelta(id, before), events.InputDelta(other, text)) if id == other:
             return replace(event, partial_json=before + text)
     return None
+
+
+log = logging.getLogger("agentcli.agent.activity_log")  # a name that people give in their own logging
+if log.level == logging.NOTSET:  # the settings choose it; a program that uses the library has to ask for these records
+    log.setLevel(logging.WARNING)
+
+
+def log_activity(event: events.Event, session_id: str, agent_id: str) -> None:
+    """Write a record for an event of this agent; a subagent's session writes its own."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    is_own = event.agent_id == agent_id or isinstance(event, events.SubagentStarted | events.SubagentEnded)
+    if is_own and (text := _description(event)):
+        agent = "" if agent_id == "main" else f", {agent_id}"
+        log.info("session %s%s: %s", session_id, agent, text, extra={"session_id": session_id})
+
+
+def _description(event: events.Event) -> str:
+    match event:
+        case events.TurnStarted(1):
+            return "a turn begins"
+        case events.UsageReported(usage, cost_usd, _, model, provider):
+            cost = "unknown cost" if cost_usd is None else f"${cost_usd:.4f}"
+            return f"{provider}/{model} answered: {usage.prompt_tokens} tokens in, {usage.output_tokens} out, {cost}"
+        case events.Retry(number, delay_s, error):
+            return f"request failed, retry {number} in {delay_s:.1f} s: {error}"
+        case events.ToolFinished():
+            ended = f"failed ({event.error_kind or 'error'})" if event.result.is_error else "done"
+            return f"call {event.id}, {event.name}: {ended} in {event.duration_ms:.0f} ms"
+        case events.QuestionEvent():
+            return f"call {event.call.id}, {event.call.name or event.kind}: waits for an answer"
+        case events.ModeChanged(mode):
+            return f"permission mode {mode}"
+        case events.ProviderSwitched(before, after, reason):
+            return f"model {before} → {after} ({reason or 'chosen'})"
+        case events.Compaction(before, after, strategy, trigger):
+            return f"compacted ({strategy}, {trigger}): {before} → {after} tokens"
+        case events.HookRan():
+            ended = event.problem or event.decision or "no decision"
+            return f"hook for {event.event} ran in {event.duration_ms} ms: {ended}"
+        case events.SubagentStarted():
+            return f"subagent {event.id} ({event.agent}, {event.model}) begins"
+        case events.SubagentEnded():
+            return f"subagent {event.id} ended: {event.end}, {event.turns} requests"
+        case events.Done():
+            return f"the turn ended: {event.reason}, {event.turns} requests"
+        case events.TurnFailed():
+            return f"the turn failed: {event.error_type or 'error'}, {event.turns} requests"
+        case _:
+            return ""

@@ -1,4 +1,4 @@
-"""Defines what the agent needs from the machine; `infra` implements it."""
+"""Defines what the agent needs from the machine, which `infra` implements, and the hooks that others implement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Body, Entry, FileChange, FilesChanged
+from agentcli.llm.messages import ToolResult, ToolUse, Usage
 
 NEWEST = ""  # as a parent's id: the newest entry
 
@@ -288,28 +290,108 @@ class EventStore(Protocol):
         `note` change with them; a stream begins as `running`. With `if_note` only where the note is that one (that of a
         stream that is not there is empty); else raises `StreamMoved`.
         """
-        ...
 
     async def read(
         self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
     ) -> Sequence[StreamEvent]:
         """Return the first `count` events after an id; where there is none, wait up to `wait_s` seconds for one."""
-        ...
 
     async def has(self, stream_id: str, id: int) -> bool:
         """Return True if the event is stored: a reader can then continue after it."""
-        ...
 
     async def state(self, stream_id: str) -> StreamState | None:
         """Return the state of a stream; None if there is no such stream."""
-        ...
 
     async def running(self) -> Sequence[str]:
         """Return the ids of streams that are `running`."""
-        ...
 
     async def remove(self, stream_id: str) -> None:
         """Remove the events for good, with status and note; ids of later events are greater than theirs were."""
-        ...
 
     async def close(self) -> None: ...
+
+
+EventName = Literal[
+    "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure",
+    "PermissionRequest", "PermissionDenied", "Notification", "Stop", "StopFailure", "SubagentStart", "SubagentStop",
+    "PreCompact", "PostCompact",
+]  # fmt: skip
+Decision = Literal["", "allow", "ask", "deny"]
+
+
+class CallRecord(Struct, frozen=True, kw_only=True):
+    """A call, for hooks. `id` is the model's, `caller` the agent that made the call, `mode` the permission mode."""
+
+    id: str
+    tool: str
+    version: str
+    caller: str
+    mode: Mode
+
+
+class TurnHooks(Protocol):
+    """Called while a turn runs, in order, and waited for."""
+
+    async def on_turn_end(self, turn: int, usage: Usage, model: str, provider: str) -> bool:
+        """Called after each reply, before its calls; False ends the turn. An error here ends it with an error event."""
+        return True
+
+    async def on_message(self, entry: Entry) -> None:
+        """Called when a reply or a result is stored. An error here is logged."""
+        return
+
+    async def on_error(self, text: str, is_retryable: bool) -> None:
+        """Called when the provider or the resolver failed. An error here is ignored."""
+        return
+
+
+class HookAnswer(Struct, frozen=True):
+    """A hook's answer to a call that is about to run.
+
+    The decision "allow" permits a call that would ask, "ask" asks the person, "deny" denies the call; no hook overrides
+    deny rules and catastrophic commands. `input` replaces the arguments, the model reads `context` with the result.
+    `stops` ends the turn after this call.
+    """
+
+    decision: Decision = ""
+    reason: str = ""
+    input: dict[str, Any] | None = None
+    context: str = ""
+    stops: bool = False
+
+
+class EventAnswer(HookAnswer, frozen=True):
+    """The answer of hooks to an event. `notices` are for the person, `problem` says what went wrong with a hook."""
+
+    notices: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        return self.decision == "deny"
+
+
+class EventHooks(Protocol):
+    """Answers events of a session."""
+
+    async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
+        """Return the answer to an event, such as `Stop`, which the fields describe. Never raises."""
+
+    async def fire_about(
+        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
+    ) -> EventAnswer:
+        """As `fire`, for an event about a call with these arguments."""
+
+
+class CallHooks(Protocol):
+    """Called around every call of a tool, in the order of their list, and waited for."""
+
+    async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
+        """Return an answer, or None. `input` has the changes of earlier hooks. Raises `ToolError` to deny the call."""
+
+    async def after_call(self, record: CallRecord, result: ToolResult) -> str | None:
+        """Return text that the model reads after the result, or None. An error here ends the turn."""
+
+
+class NoHooks(TurnHooks):
+    """Hooks that do nothing, to inherit from."""

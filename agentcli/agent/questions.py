@@ -22,7 +22,7 @@ from agentcli.llm.messages import ToolUse
 from agentcli.tools.builtin.toolset import AskUser
 from agentcli.tools.tool import Ask, ToolOutput
 
-STOPPED = Verdict("deny", "Not run: the user declined another call")
+STOPPED = Verdict(decision="deny", reason="Not run: the user declined another call")
 
 
 class OpenQuestion(NamedTuple):

@@ -47,7 +47,7 @@ _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """Demands on a run, each with its exit code: a schema (55), no denied call (56), verified claims (57)."""
+    """Demands on a run, each with the exit code if unmet: a schema (55), no denied call (56), verified claims (57)."""
 
     no_denials: bool = False
     evidence: bool = False
@@ -89,6 +89,7 @@ class ResultBuilder:
         self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
     def note(self, event: Event) -> None:
+        """Measure from an event how long requests and their calls take; events of subagents do not count."""
         if event.agent_id != "main":
             return
         if isinstance(event, TurnStarted):
@@ -101,10 +102,9 @@ class ResultBuilder:
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
         """Return the object of a prompt, as the JSON outputs print it."""
-        denied = ((denial.call, denial.kind) for denial in end.denials)
         denials = [
-            {"tool_name": call.name, "tool_use_id": call.id, "tool_input": call.input, "kind": kind}
-            for call, kind in denied
+            {"tool_name": one.call.name, "tool_use_id": one.call.id, "tool_input": one.call.input, "kind": one.kind}
+            for one in end.denials
         ]
         if isinstance(end, TurnFailed):
             subtype, text = "error_during_execution", end.error
@@ -113,23 +113,21 @@ class ResultBuilder:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
             if subtype == "success" and (unmet := demands.unmet(end)):
                 subtype, reason = _UNMET[min(unmet)]
-        by_model = self._session.state.meter.by_model
+        by_model = self._session.state.meter.by_model.items()
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,
             "duration_ms": round((time.monotonic() - self._started) * 1000),
             "duration_api_ms": round(self._api_s * 1000),
             "total_cost_usd": end.cost_usd,
             "usage": usage_object(end.usage),
-            "model_usage": {
-                model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model.items()
-            },
+            "model_usage": {model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model},
             "permission_denials": denials,
             "structured_output": demands.value(end),
             "claims": [] if isinstance(end, TurnFailed) else msgspec.to_builtins(end.claims),
         }
 
     def unfinished(self) -> dict[str, Any]:
-        """Return the object of a prompt that is abandoned."""
+        """Return the object of a prompt that is abandoned: what was used since this builder began to watch."""
         total, (usage, cost) = self._session.state.meter.total, self._before
         spent = None if total.whole_usd is None or cost is None else total.whole_usd - cost
         before, now = usage_object(usage), usage_object(total.usage)
@@ -179,19 +177,18 @@ def to_json_line(value: Any) -> bytes:
 
 def _uuid4() -> str:
     """Return a random UUID (RFC 9562 §5.4). A signal handler may need it, which must not import `uuid`."""
-    random = int.from_bytes(os.urandom(16))
-    digits = f"{random & ~(0xF << 76) & ~(0b11 << 62) | 4 << 76 | 0b10 << 62:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"  # version 4, variant 10
 
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
-_LONGEST_PROBLEM = 500  # characters of what a validator says
+_MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
     """A JSON Schema that an answer must fit, by default of 2020-12. Raises `UsageError` for an invalid schema."""
 
-    most_tries = 2  # how often the model is asked again
+    max_tries = 2  # how often the model is asked again
 
     def __init__(self, schema: dict[str, Any]) -> None:
         import jsonschema  # 60 ms
@@ -206,7 +203,7 @@ class AnswerSchema:
             self._validator = kind(schema)
             list(self._validator.iter_errors(None))  # what it refers to has to be there
         except jsonschema.SchemaError as error:
-            raise UsageError(f"--json-schema is no JSON Schema: {error.message[:_LONGEST_PROBLEM]}.") from error
+            raise UsageError(f"--json-schema is no JSON Schema: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
         except self._unanswerable as error:
             raise UsageError(f"--json-schema refers to what is not in it, or to itself: {error}.") from error
 
@@ -228,7 +225,7 @@ class AnswerSchema:
         except self._unanswerable as error:
             raise ValueError(f"it cannot be held against the schema ({error})") from error
         if problem:
-            raise ValueError(f"{problem.json_path}: {problem.message[:_LONGEST_PROBLEM]}")
+            raise ValueError(f"{problem.json_path}: {problem.message[:_MAX_PROBLEM_CHARS]}")
         return value
 
     def problem(self, text: str) -> str:

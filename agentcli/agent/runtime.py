@@ -1,49 +1,154 @@
-"""The records of the agent loop: a session's services, a turn, and the steps around its requests."""
+"""The records of the agent loop: a session's services, its use of the window, a turn, and the steps around requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
+from agentcli.agent.accounting import Amounts, Budgets, OverBudget
 from agentcli.agent.calls.model import SessionCalls, TurnCalls
-from agentcli.agent.context.window import ContextUse, ContextWatch, CountTexts, count_context, estimated
 from agentcli.agent.events import DoneReason, Emit
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Compaction, Entry, Result
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Usage
-from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Effort, Prefix, Provider, Request, RetryPolicy
+from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
+from agentcli.llm.models import ModelInfo, bundled_models, estimate, estimate_text
+from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.registry import ToolRegistry
 
-Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
+if TYPE_CHECKING:
+    from agentcli.agent.context.compaction import Compactor, Paid
+
+Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
 ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
+CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
-class TurnLimits(msgspec.Struct, frozen=True):
+SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
+_INSTRUCTIONS = re.compile(r'<instructions path=".*?</instructions>', re.DOTALL)
+_SKILL = re.compile(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
+_SKILLS = re.compile(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text
+_MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
+
+
+# The window of the model
+
+
+class ContextUse(msgspec.Struct, frozen=True):
+    """Tokens by source, counted by the model's encoder, and those of the next `request`, from its provider's counts."""
+
+    model: str
+    window: int
+    parts: dict[str, int]
+    request: int
+
+    @property
+    def free(self) -> int:
+        return max(0, self.window - self.request)
+
+
+async def count_context(
+    state: AgentState, *, model: str, info: ModelInfo, prefix: llm.Prefix, count: CountTexts
+) -> ContextUse:
+    """Count the tokens that the next request would hold, by source."""
+    found: dict[str, list[str]] = {source: [] for source in SOURCES}
+    found["skills"] += _SKILLS.findall(prefix.system)
+    found["system"].append(_SKILLS.sub("", prefix.system))
+    found["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
+    media: list[Block] = []
+    for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
+        for source, part in _parts(body):
+            found[source].append(part) if isinstance(part, str) else media.append(part)
+    counted = await asyncio.to_thread(lambda: {source: count(found[source], info) for source in SOURCES})
+    if media:
+        counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
+    request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
+    return ContextUse(model, info.window, counted, request)
+
+
+def estimated(texts: Sequence[str], info: ModelInfo) -> int:
+    """Estimate the tokens of texts by their bytes."""
+    return sum(estimate_text(text, info) for text in texts)
+
+
+def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
+    """Yield the texts of an entry by source, and its images and documents."""
+    match body:
+        case User(content, is_reminder):
+            for block in content:
+                if not isinstance(block, Text):
+                    yield "messages", block
+                elif is_reminder:
+                    yield from _parts_of_note(block.text, "notes")
+                else:
+                    yield "messages", block.text
+        case Assistant(content=content):
+            yield from (("messages", block_text(block)) for block in content)
+        case Result(result=ToolResult(_, str(content))):
+            yield "results", content
+        case Result(result=ToolResult(_, tuple(content))):
+            yield from (("results", part.text if isinstance(part, Text) else part) for part in content)
+        case Compaction(carried=carried):
+            yield from _parts_of_note(carried, "summary")
+
+
+def _parts_of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
+    for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
+        yield from ((source, found) for found in pattern.findall(text))
+        text = pattern.sub("", text)
+    yield rest, text
+
+
+@dataclass
+class ContextWatch:
+    """The context policy of sessions; `make` imports and makes the compactor when it is needed."""
+
+    settings: CompactionSettings
+    make: Callable[[], Compactor]
+    paid: Paid = lambda model, usage, cost_usd, reason: None
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        return self.make()
+
+    async def __call__(
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
+    ) -> Compaction | None:
+        used = conversation.size.tokens(prefix.system, prefix.tools, model)
+        if used < min(self.settings.warn_at, self.settings.at) * model.window:
+            return None
+        return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
+
+    async def aclose(self) -> None:
+        if "compactor" in self.__dict__:
+            await self.compactor.summaries.aclose()
+
+
+# The services of a session
+
+
+class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a turn: `max_turns` requests, and `max_tokens` for a reply (None: the model's limit, up to 32,000).
 
-    With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. From the share
-    `cheaper_at` of a budget in money on, `cheaper_model` answers. An answer that breaks off is continued without a
-    question up to `max_breaks` times a turn. With `waits_for_reset` a turn waits for the end of a usage limit.
+    With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. An answer
+    that breaks off is continued without a question up to `max_breaks` times a turn. With `waits_for_reset` a turn waits
+    for the end of a usage limit.
     """
 
     max_turns: int = 25
     max_tokens: int | None = None
     asks: bool = False
     budgets: Amounts = {}
-    cheaper_model: str = ""
-    cheaper_at: float = 0.8
     waits_for_reset: bool = False
     max_breaks: int = 0
 
@@ -52,7 +157,7 @@ class ContextPolicy(Protocol):
     """Decides before each request if the conversation must shrink."""
 
     async def __call__(
-        self, conversation: Conversation, *, model: ModelInfo, prefix: Prefix, tell: Emit
+        self, conversation: Conversation, *, model: ModelInfo, prefix: llm.Prefix, tell: Emit
     ) -> Compaction | None:
         """Return the compaction to add to the conversation before the request, or None. Raises `UserError`."""
 
@@ -71,12 +176,12 @@ class ModelAccess:
     """
 
     resolve: Resolve
-    prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
+    prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]
     info: ModelFinder = lambda name: bundled_models().find(*name.split("/", 1))
     fallback: str = ""
-    retry: RetryPolicy = RetryPolicy()
+    retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
-    effort: Effort | None = None
+    effort: llm.Effort | None = None
 
 
 @dataclass(kw_only=True)
@@ -113,7 +218,7 @@ class Runtime:
         model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
         return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
 
-    def prefix(self, info: ModelInfo) -> Prefix:
+    def prefix(self, info: ModelInfo) -> llm.Prefix:
         """Return the prefix of requests to a model: the same bytes while the tools are the same."""
         return self.models.prefix_for(info, self.calls.tools)
 
@@ -139,7 +244,6 @@ class Spending:
     budgets: Budgets
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
-    dearer_model: str = ""  # a cheaper model has just replaced it
 
 
 @dataclass(kw_only=True)
@@ -201,7 +305,7 @@ class TurnStep:
         """Called before each request; a reason ends the turn."""
         return None
 
-    def shape(self, request: Request) -> Request:
+    def shape(self, request: llm.Request) -> llm.Request:
         """Return the request in the form to send."""
         return request
 

@@ -9,20 +9,17 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.activity_log import log_activity
-from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire, with_client_tools
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
-from agentcli.agent.event_queue import Subscribers, one_by_one
+from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
-from agentcli.agent.loop import run_turn
-from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
-from agentcli.agent.permissions.rule_text import check_rule, parse_rules
+from agentcli.agent.loop import begin_turn, resume_turn, run_turn
+from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.permissions.rules import check_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot, rewind_to
-from agentcli.agent.turn import begin_turn, resume_turn
 from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
@@ -95,7 +92,7 @@ class Session:
                 raise UsageError(warning)
 
     @property
-    def asked(self) -> dict[str, AnyQuestion]:
+    def open_questions(self) -> dict[str, AnyQuestion]:
         """The questions that wait for an `Approve`, by id."""
         return self._questions.requests
 
@@ -108,15 +105,15 @@ class Session:
         except RuntimeError:
             here = None
         if here is self._loop:
-            self._take(op)
+            self._handle(op)
         else:
-            self._loop.call_soon_threadsafe(self._take, op)
+            self._loop.call_soon_threadsafe(self._handle, op)
 
-    def _take(self, op: ops.Op) -> None:
+    def _handle(self, op: ops.Op) -> None:
         state, queue, delegates = self.state, self.state.conversation.queue, self.runtime.calls.delegates
         match op:
             case ops.Prompt() | ops.Steer():
-                self._take_message(op)
+                self._handle_message(op)
             case ops.TakeBack(position):
                 if queue.remove(position):
                     self._queue_changed()
@@ -163,7 +160,7 @@ class Session:
                 if not delegates.client.answer(id, output):
                     self.publish(Notice(f"No call {id!r} waits for a result of the client."))
 
-    def _take_message(self, op: ops.Prompt | ops.Steer) -> None:
+    def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
             web.note_typed(typed_text(op.content))
@@ -197,7 +194,7 @@ class Session:
             return
         if state.mode == "plan":
             state.mode_before_plan = before
-        state.notes.extend(mode_notes(before, mode))
+        state.add_mode_note()
         self.publish(ModeChanged(state.mode))
         if agents is not None:
             agents.submit(ops.SetMode(mode))
@@ -242,10 +239,9 @@ class Session:
         """Take back a prompt and all after it, and return its text. What it cost stays. Raises `UserError`."""
         if self.is_busy:
             raise UserError("A turn is running: interrupt it first, then go back.")
-        state = self.state
-        text, event = rewind_to(state.conversation, entry_id)
+        text, event = rewind_to(self.state.conversation, entry_id)
         self.append(event)
-        state.notes.extend(untold_mode(state.mode, [entry.body for entry in state.conversation.path] + [*state.notes]))
+        self.state.add_mode_note()
         return text
 
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:

@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Account, Budgets
-from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
+from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
@@ -26,6 +25,7 @@ from agentcli.conversation.entries import (
     Rewound,
     SwitchReason,
     User,
+    reminder,
 )
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import UsageError
@@ -33,12 +33,18 @@ from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
 
+# The system text never changes, so notes tell the model when plan mode begins and ends.
+PLAN_ON = reminder(
+    "Plan mode is on: only look, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
+)
+PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
+
 
 @dataclass(kw_only=True)
 class ModelChoice:
     """The model of a session, and facts of earlier requests that shape the next one.
 
-    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/repairs.py`;
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/attempts.py`;
     `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
     the model's window.
     """
@@ -65,6 +71,14 @@ class AgentState:
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
+
+    def add_mode_note(self) -> None:
+        """Tell the model if plan mode is on, in case the newest note that it has seen says something else."""
+        known = [*(entry.body for entry in self.conversation.request_entries), *self.notes]
+        newest = next((body for body in reversed(known) if body in (PLAN_ON, PLAN_OFF)), PLAN_OFF)
+        due = PLAN_ON if self.mode == "plan" else PLAN_OFF
+        if newest != due:
+            self.notes.append(due)
 
     @property
     def awaits_reset(self) -> bool:
@@ -95,7 +109,7 @@ def awaited_reset(conversation: Conversation) -> float:
     return 0.0
 
 
-def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
+def restore_state(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
@@ -155,41 +169,26 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
     """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
-    found = ((entry.id, entry.body) for entry in conversation.path)
-    return [(id, typed_text(body.content)) for id, body in found if isinstance(body, User) and not body.is_reminder]
+    return [
+        (entry.id, typed_text(entry.body.content))
+        for entry in conversation.path
+        if isinstance(entry.body, User) and not entry.body.is_reminder
+    ]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A point of the conversation to go back to: before a `prompt`, at a `label`, or at the end of another `branch`."""
+    """A point of the conversation to go back to: before a `prompt`, or at a `label`."""
 
     entry_id: str
-    kind: Literal["prompt", "label", "branch"]
+    kind: Literal["prompt", "label"]
     text: str
 
 
 def points(conversation: Conversation) -> list[Point]:
-    """Return the prompts of the path, newest first, then labels, then the ends of other branches."""
+    """Return the prompts of the path, newest first, then the labels of all branches."""
     found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
     labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
-    found += [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
-    return found + [Point(entry.id, "branch", text) for entry, text in reversed(_other_branches(conversation))]
-
-
-def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
-    """Return the last entries of other branches that have prompts, each with the newest of these prompts."""
-    parents = {entry.parent_id for entry in conversation.entries}
-    on_path = {entry.id for entry in conversation.path}
-    newest_prompts: dict[str, str] = {}  # by id of an entry of another branch, the newest prompt up to it
-    found = []
-    for entry in conversation.entries:
-        newest = newest_prompts.get(entry.parent_id or "", "")
-        if isinstance(entry.body, User) and not entry.body.is_reminder:
-            newest = typed_text(entry.body.content)
-        if newest and entry.id not in on_path:
-            newest_prompts[entry.id] = newest
-            if entry.id not in parents:
-                found.append((entry, newest))
-    return found
+    return found + [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Collection
 from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
-from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import AppendedEntries
-from agentcli.agent.permissions.modes import untold_mode
-from agentcli.agent.requests.paid_request import RequestTarget
+from agentcli.agent.requests.attempts import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -59,7 +57,7 @@ def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
 
 
 def store(
-    state: AgentState, runtime: Runtime, emit: Emit, *bodies: Body
+    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: Body
 ) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
     """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
     match bodies:
@@ -78,10 +76,10 @@ def store(
     return appended.entries, stored
 
 
-async def _announce(runtime: Runtime, emit: Emit, appended: AppendedEntries) -> None:
+async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntries) -> None:
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
-        emit(EntryStored(entry, stored.first_seq + position))
+        emit(events.EntryStored(entry, stored.first_seq + position))
         if isinstance(entry.body, Assistant | Result):
             try:
                 await runtime.hooks.on_message(entry)
@@ -89,7 +87,7 @@ async def _announce(runtime: Runtime, emit: Emit, appended: AppendedEntries) -> 
                 log.exception("on_message failed")
 
 
-async def settled(turn: Turn) -> None:
+async def wait_until_stored(turn: Turn) -> None:
     """Wait until everything added is on disk. Raises `StorageError`."""
     while turn.log.pending:
         first = turn.log.pending[0]
@@ -101,15 +99,15 @@ async def settled(turn: Turn) -> None:
                 turn.log.pending.pop(0)
 
 
-async def settled_in_any_case(turn: Turn) -> None:
-    """As `settled`, also through further interrupts; a failure to store is only a notice."""
+async def wait_until_stored_anyway(turn: Turn) -> None:
+    """As `wait_until_stored`, also through further interrupts; a failure to store is only a notice."""
     while True:
         try:
-            return await settled(turn)
+            return await wait_until_stored(turn)
         except asyncio.CancelledError:
             continue
         except StorageError as unstored:
-            return turn.emit(Notice(str(unstored)))
+            return turn.emit(events.Notice(str(unstored)))
 
 
 def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolUse] = ()) -> None:
@@ -134,15 +132,14 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
 
 
 async def apply_compaction(
-    state: AgentState, runtime: Runtime, emit: Emit, compaction: Compaction, *, append: Callable[[Body], object]
+    state: AgentState, runtime: Runtime, emit: events.Emit, compaction: Compaction, *, append: Callable[[Body], object]
 ) -> None:
     """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
     trigger = compaction.trigger
     await fire(runtime.calls, "PreCompact", subject=trigger, trigger=trigger)
     append(compaction)
     state.model.window_share = 0.0
-    known = [entry.body for entry in state.conversation.request_entries]
-    state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
+    state.add_mode_note()
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
     if (servers := runtime.calls.delegates.servers) is not None:
@@ -150,9 +147,9 @@ async def apply_compaction(
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
-def queue_changed(state: AgentState) -> QueueChanged:
+def queue_changed(state: AgentState) -> events.QueueChanged:
     queue = state.conversation.queue
-    return QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
+    return events.QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
 
 
 def take_back_prompt(turn: Turn) -> None:
@@ -167,8 +164,8 @@ def take_back_refused(turn: Turn) -> str:
     add(turn, Retracted(ids))
     if not turn.log.accepted:
         return "The message was taken back."
-    note = "Calls that ran since are left out here, since the provider refused to read them."
-    turn.state.notes.append(reminder(note))
+    note = reminder("Calls that ran since are left out here, since the provider refused to read them.")
+    turn.state.notes.append(note)
     return "The last reply and the results of its calls were taken back."
 
 

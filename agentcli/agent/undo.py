@@ -33,7 +33,7 @@ Direction = Literal["undo", "redo"]
 
 NOTHING = {"undo": "There is nothing to take back.", "redo": "Nothing was taken back before."}
 
-_LOCK_PATIENCE_S = 30.0
+_LOCK_TIMEOUT_S = 30.0
 _MAX_LOCKED = 500
 _MAX_REPORTED = 20  # names of files for the model
 _MAX_LEFT_OUT = 10
@@ -42,7 +42,7 @@ _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
 
 
-class TurnChanges(Struct, frozen=True):
+class TurnChanges(Struct, frozen=True, kw_only=True):
     """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
 
     `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True while
@@ -86,7 +86,7 @@ class History:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
         self._restored: dict[str, FilesRestored] = {}
         self._undone: dict[str, str] = {}  # by the id of a taken back entry, that of the entry that did it
-        self._positions: dict[str, int] = {}
+        self._positions: dict[str, int] = {}  # of entries, by their ids
         turn = (0, "")
         # By the id of a call its turn and reply; a model may use an id again, and the newest call counts.
         uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
@@ -102,10 +102,10 @@ class History:
                     self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
                 case FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
-                    for one in takes_back:
-                        if one in self._restored:  # a redo: the changes that it had taken back hold again
-                            self._undone = {undone: by for undone, by in self._undone.items() if by != one}
-                        self._undone[one] = entry.id
+                    for taken_back in takes_back:
+                        if taken_back in self._restored:  # a redo: the changes that it had taken back hold again
+                            self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
+                        self._undone[taken_back] = entry.id
 
     def find(self, direction: Direction) -> TurnChanges | None:
         """Return the changes to take back next, or to do again; a turn that met conflicts comes after all others."""
@@ -114,13 +114,13 @@ class History:
         by_turn: dict[int, list[str]] = {}
         for id, call in self.calls.items():
             by_turn.setdefault(call.turn[0], []).append(id)
-        found = [rest for _, ids in sorted(by_turn.items(), reverse=True) if (rest := self._rest_of(ids)) is not None]
-        return next((turn for turn in found if turn.is_untried), found[0] if found else None)
+        turns = [turn for _, ids in sorted(by_turn.items(), reverse=True) if (turn := self._remaining(ids)) is not None]
+        return next((turn for turn in turns if turn.is_untried), turns[0] if turns else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
         """Return the changes that were recorded after an entry, together; None where there are none."""
         start = self._positions.get(entry_id, len(self._positions))
-        return self._rest_of([id for id in self.calls if self._positions[id] > start], is_open=True)
+        return self._remaining([id for id in self.calls if self._positions[id] > start], is_open=True)
 
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were taken back last."""
@@ -128,12 +128,12 @@ class History:
             is_redo = any(one in self._restored for one in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
                 turns = [self.calls[one].turn for one in restored.takes_back if one in self.calls]
-                turn = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
-                return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
+                number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
+                return TurnChanges(number=number, prompt=prompt, calls=((id, FilesChanged("", restored.changes)),))
         return None
 
-    def _rest_of(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """Return the part of changes that was not taken back; None where nothing is left."""
+    def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
+        """Return the part of the changes in these entries that was not taken back; None if all were."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed
@@ -145,15 +145,17 @@ class History:
                 changed = structs.replace(changed, changes=changes, left_out=())
             if changed.changes or changed.left_out:
                 calls.append((id, changed))
-        turn = min((self.calls[id].turn for id in ids), default=(0, ""))
-        return TurnChanges(*turn, tuple(calls), is_open, is_untried) if calls else None
+        if not calls:
+            return None
+        number, prompt = min(self.calls[id].turn for id in ids)
+        return TurnChanges(number=number, prompt=prompt, calls=tuple(calls), is_open=is_open, is_untried=is_untried)
 
 
 # Shows a text and asks a question; returns None where nobody can be asked.
 Confirm = Callable[[str, str], Awaitable[bool | None]]
 
 
-class UndoHost(Struct, frozen=True):
+class UndoHost(Struct, frozen=True, kw_only=True):
     """The surroundings of an undo. `shown` names a file for the person; a command begins with `command`."""
 
     checkpoints: Checkpoints
@@ -214,7 +216,7 @@ async def _carry_out(
 ) -> Sequence[RestoredFile]:
     """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
     keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
-    async with host.locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
+    async with host.locks.held(keys, timeout_s=_LOCK_TIMEOUT_S):
         files = await plan.carry_out()
         conflicts = tuple(stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)

@@ -11,8 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.permissions.rule_text import ELSEWHERE, check_rule, parse_rule
-from agentcli.agent.permissions.rules import Verb
+from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
 from agentcli.errors import UsageError
 from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in

@@ -196,7 +196,7 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
     ids: tuple[str, ...]
 
 
-SwitchReason = Literal["chosen", "fallback", "budget"]
+SwitchReason = Literal["chosen", "fallback", "budget"]  # "budget" is in logs of earlier versions
 
 
 class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):

@@ -374,3 +374,8 @@ def _shared_part(old: Sequence[str], new: Sequence[str]) -> float:
 
 def _lines(content: bytes) -> list[str]:
     return [line.rstrip("\r\n") for line in lines_of(content.decode(errors="replace"))]
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun, such as `2 files`; `many` is a plural that does not end in s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

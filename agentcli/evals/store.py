@@ -18,7 +18,7 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
-from agentcli.agent.accounting.usage import counted
+from agentcli.conversation.history import counted
 from agentcli.errors import StorageError, UsageError
 from agentcli.frontends.export.markdown import money
 from agentcli.llm.messages import Usage

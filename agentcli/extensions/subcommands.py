@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from agentcli.agent.events import HookRan
-from agentcli.agent.hooks import EventAnswer
-from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.interfaces import EventAnswer
+from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.conversation.entries import FILE

@@ -17,8 +17,7 @@ from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.permissions.decide import decide_with_exposure
 from agentcli.agent.permissions.facts import find_facts
-from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.commands.command import (
     AsDiff,
     AsPrompt,

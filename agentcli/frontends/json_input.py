@@ -259,18 +259,18 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         case InterruptControl():
             host.interrupt()
         case AnswerControl(id, text):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, True, comment=text))
         case ApproveControl(id=id, mode=mode, rule=rule):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
             answer = ops.Approve(allowed=True, **fields)
-            check_offered(session.asked[id], answer)
+            check_offered(session.open_questions[id], answer)
             if rule:
                 session.check_rule(rule)
             session.submit(answer)
         case DenyControl(id, comment):
-            _check_waits(id, session.asked, "question")
+            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, False, comment=comment))
         case ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")

@@ -72,7 +72,7 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
     while True:
         watched = session()
         is_silent = await _is_silent(watched, limit_s)
-        awaits_somebody = watched.state.awaits_reset or watched.asked or watched.waiting_for_client
+        awaits_somebody = watched.state.awaits_reset or watched.open_questions or watched.waiting_for_client
         if not is_silent or watched is not session() or awaits_somebody or not watched.is_busy:
             continue
         why = f"Nothing has happened for {limit_s:g} s: the run was ended (limits.idle_s)."

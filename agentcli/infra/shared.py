@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import apsw
 import filelock
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Kind, added
+from agentcli.agent.accounting import Account, Amounts, Kind, added
 from agentcli.errors import StorageError, ToolError
 from agentcli.settings.files import make_private_folder
 

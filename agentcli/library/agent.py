@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
+from agentcli.agent.interfaces import CallHooks, ConversationStore, Locks, NoHooks, SessionStore, TurnHooks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
@@ -38,7 +37,7 @@ from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
-    from agentcli.agent.accounting.usage import UsageCollector
+    from agentcli.agent.accounting import UsageCollector
     from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.tools.web.web import SearchProvider

@@ -80,7 +80,7 @@ def check_settings(config: Config) -> None:
                 raise config.error(found[1], found[0])
     known, chosen = {"", *bundled, *PROVIDERS, *settings.providers}, settings.provider
     models = {"provider.model": chosen.model, "provider.fallback_model": chosen.fallback_model}
-    for key, model in {**models, "budgets.fallback_model": settings.budgets.fallback_model}.items():
+    for key, model in models.items():
         if (name := model.partition("/")[0]) not in known:
             raise config.error(no_provider(name, config), key)
 

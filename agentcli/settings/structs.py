@@ -272,7 +272,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54. Calls that
     run are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The session's
     limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this machine. At
-    the share `warn_at` you get a notice; from the share `fallback_at` of a budget in dollars `fallback_model` answers.
+    the share `warn_at` you get a notice.
     """
 
     turn_usd: Usd | None = None
@@ -288,8 +288,6 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
     warn_at: Share = 0.8
-    fallback_model: ModelName = ""
-    fallback_at: Share = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

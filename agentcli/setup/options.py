@@ -16,11 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
-from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Locks, SessionLog, SessionStore
-from agentcli.agent.permissions.rule_text import check_rule, parse_rule
-from agentcli.agent.permissions.rules import Rules, Verb
+from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
+from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
+from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
 from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
@@ -132,12 +130,10 @@ ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt, unless a settin
 def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
     """Return the limits of one prompt; with `asks` a person may allow more. `max_breaks` is as in `TurnLimits`."""
     return TurnLimits(
-        settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
-        settings.tokens.max_output,
+        max_turns=settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
+        max_tokens=settings.tokens.max_output,
         asks=asks,
         budgets=budget_of(settings.budgets, "turn"),
-        cheaper_model=settings.budgets.fallback_model,
-        cheaper_at=settings.budgets.fallback_at,
         waits_for_reset=settings.limits.wait_for_reset,
         max_breaks=max_breaks,
     )

@@ -18,7 +18,7 @@ import agentcli
 from agentcli import Agent, AgentFailed, Settings, tool
 from agentcli.agent.events import ClientToolRequested, Done, EntryStored, QuestionEvent, TextDelta, ToolFinished
 from agentcli.agent.events import Compaction as Compacted
-from agentcli.agent.hooks import CallRecord, HookAnswer, NoHooks
+from agentcli.agent.interfaces import CallRecord, HookAnswer, NoHooks
 from agentcli.agent.ops import ClientResult
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction

@@ -518,3 +518,12 @@ def test_sessions_are_listed_up_to_a_limit_and_names_that_two_have_are_reported(
 def test_an_overflow_does_not_advise_a_command_that_one_run_has_not(place: Place) -> None:
     model = place.script({"error": {"kind": "context_overflow", "message": "too long"}})
     assert "/clear" not in place.run("-m", model, "-p", "go").err
+
+
+def test_a_session_that_continues_without_plan_mode_says_so_once(place: Place) -> None:
+    model = place.script({"text": "looked"})
+    ran = place.run("-m", model, "--permission-mode", "plan", "-p", "look", "--output-format", "json")
+    for _ in range(2):
+        assert place.run("-m", model, "-c", "-p", "go on").code == 0
+    messages = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)["messages"]
+    assert [str(messages).count(f"Plan mode is {state}") for state in ("on", "off")] == [1, 1]

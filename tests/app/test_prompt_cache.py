@@ -191,9 +191,9 @@ def test_no_request_of_a_long_session_changes_an_earlier_byte(place: Place, wire
         assert new[: len(old)] == old
         assert before["model"] != after["model"] or _head(before) == _head(after)
     # Two changes of the model; the way back finds what had been kept.
-    assert "lost by model" in shown
-    assert [cause for cause in ("compaction", "tools", "system", "time to live", "provider") if cause in shown] == []
-    assert why.count("another model answered") == 2 if wire == "anthropic" else "another model answered" in why
+    assert "  lost: " in shown
+    lost = why.count(" lost\n")
+    assert lost == 2 if wire == "anthropic" else lost >= 1
 
 
 def _head(body: dict[str, Any]) -> Any:
@@ -225,8 +225,8 @@ def test_what_the_provider_drops_is_reported_with_its_price(place: Place) -> Non
         place.run(*model, "-c", "-p", "on", env=environment(server))
         shown = command(place, server, "/cache")
         why = command(place, server, "/cache why")
-    assert "lost by provider: " in shown
-    found = re.search(r": 0 of ([\d,]+) tokens read, \$([\d.]+) lost: the provider had dropped it, or earlier", why)
+    assert "  lost: " in shown
+    found = re.search(r": 0 of ([\d,]+) tokens read, \$([\d.]+) lost$", why, re.MULTILINE)
     assert found, why
     held = int(found[1].replace(",", ""))
     assert held > 1_000
@@ -238,28 +238,6 @@ def grow_older(place: Place, seconds: int) -> None:
     database.execute("UPDATE entries SET time = time - ?", (seconds,))
     database.commit()
     database.close()
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("before", "flags", "cause"),
-    [
-        (lambda place: grow_older(place, 400), (), "time to live"),
-        (lambda place: None, ("--append-system-prompt", "Be brief."), "system"),
-        (lambda place: None, ("--tools", "bash,file_read"), "tools"),
-    ],
-)
-def test_the_cause_of_a_loss_is_found(
-    place: Place, before: Callable[[Place], None], flags: tuple[str, ...], cause: str
-) -> None:
-    cache = Cache(explicit=True)
-    with anthropic_server(answers(iter(()), cache)) as server:
-        model = ("-m", "anthropic/claude-sonnet-5-5")
-        place.run(*model, "-p", "go", env=environment(server))
-        before(place)
-        cache.forget()
-        place.run(*model, "-c", "-p", "on", *flags, env=environment(server))
-        assert f"lost by {cause}: " in command(place, server, "/cache")
 
 
 def test_a_provider_that_caches_nothing_loses_nothing(place: Place) -> None:

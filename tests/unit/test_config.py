@@ -115,7 +115,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tools.output_levels", "full", "Expected `object`"),
     ("permissions.allow", [True], "Expected `str`"),
     ("permissions.try", "never", "Expected `bool`"),
-    ("budgets.fallback_model", "claude", "PROVIDER/MODEL"),
+    ("provider.fallback_model", "claude", "PROVIDER/MODEL"),
     ("observability.endpoint", "collector:4318", "begins with http:// or https://"),
     ("observability.log_outputs", ["disk"], "(item 1 of the list); it is one of file, stderr"),
     ("terminal.theme", "pink", "there is no theme 'pink'"),

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from agentcli.agent.accounting.usage import counted
 from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
 from agentcli.agent.ops import Approve
@@ -18,7 +16,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
-from agentcli.conversation.history import listed_names
+from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
@@ -31,7 +29,7 @@ _MAX_NAMES = 20
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
-class Obstacle(Struct, frozen=True):
+class Obstacle(Struct, frozen=True, kw_only=True):
     """Something that hindered a dry run, and what a yes does about it: a `host` or a `path` is opened, say."""
 
     why: str
@@ -82,7 +80,7 @@ class Review:
     why: str = ""
     is_denied: bool = False
 
-    def follow(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
+    def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
         """Apply or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
@@ -90,7 +88,7 @@ class Review:
             self.why = verdict.reason
             self.is_denied |= verdict.reason != PLAN
 
-    def take(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
+    def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Apply the changes of which the person chose a hunk, by number, or with None all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
@@ -143,7 +141,7 @@ class Review:
         }
         was_dropped = not count and (self.is_answered or self.is_denied)
         is_error = output.is_error or was_dropped or bool(applied.conflicts)
-        return replace(output, structured=structured, is_error=is_error)
+        return structs.replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
         """Return the person's answer in words; empty where nobody was asked."""
@@ -170,15 +168,15 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
         verdict = None
         if rule is not None and order == _DENIED:
-            verdict = Verdict("deny", f"{rule.phrase} denies it")
+            verdict = Verdict(decision="deny", reason=f"{rule.phrase} denies it")
         elif mode is not None:
             verdict = _verdict_of_mode(mode, changes, rule)
         if verdict is None and turn.session.ask is None:
-            verdict = Verdict("deny", "nobody can be asked")
+            verdict = Verdict(decision="deny", reason="nobody can be asked")
         if verdict is None:
             await _ask_about_changes(call, permitted, review, changes, asking=rule)
         else:
-            review.follow(verdict, changes)
+            review.apply_verdict(verdict, changes)
     return review
 
 
@@ -203,13 +201,13 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
     """Return the decision of a mode about changes, for some of which the rule `asking` asks; None if the mode asks."""
     if mode in ("plan", "dontAsk"):
-        return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
+        return Verdict(decision="deny", reason=PLAN if mode == "plan" else "what would ask is dropped")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
     keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
     is_kept = keeps.get(mode) and not any(change.is_obeyed for change in changes)
-    return Verdict("allow", "") if is_kept else None
+    return Verdict(decision="allow", reason="") if is_kept else None
 
 
 async def _ask_about_changes(
@@ -218,25 +216,25 @@ async def _ask_about_changes(
     question = _question(call, permitted, review.report, changes, asking=asking)
 
     def decide() -> Verdict:
-        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
+        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict(decision="ask", reason="")
 
     answer = await permitted.policy.ask(question, decide)
     if isinstance(answer, Verdict):
-        review.follow(answer, changes)
+        review.apply_verdict(answer, changes)
     else:
-        review.take(question, answer.hunks if answer.allowed else (), answer.comment)
+        review.apply_answer(question, answer.hunks if answer.allowed else (), answer.comment)
 
 
 def _question(
     call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
     use, mask = call.use, call.report.mask
-    texts = [_shown_change(change) for change in changes]
+    texts = [_change_text(change) for change in changes]
     if mask is not None:
         texts = [mask.text(text) for text in texts]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
     bare = tuple(
-        replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
+        structs.replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
         for change, text, own in zip(changes, texts, hunks, strict=True)
     )
     result, reasons = report.result, ["nothing is in the workspace yet"]
@@ -269,7 +267,7 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     return tuple(head + part for part in parts)
 
 
-def _shown_change(change: ChangeSummary) -> str:
+def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
@@ -296,4 +294,4 @@ def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutpu
         notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
     text = output.content if isinstance(output.content, str) else ""
     content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))
-    return replace(output, content=content, summary="; ".join(summaries))
+    return structs.replace(output, content=content, summary="; ".join(summaries))

@@ -1,22 +1,19 @@
-"""The records of calls: of a session's calls, of a turn's, and of one call."""
+"""The records of calls: of a session's calls, of those that a client runs, of a turn's, and of one call."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Budgets
-from agentcli.agent.calls.client import ClientCalls
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
-from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
+from agentcli.agent.interfaces import CallHooks, Checkpoints, EventAnswer, EventHooks, EventName, GrantStore, Locks
 from agentcli.agent.ops import Approve, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
@@ -24,15 +21,18 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import ToolOutput
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call
 # Returns the person's answer, or the verdict that settled the question before.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
+
+HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no when nobody can answer
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
@@ -65,6 +65,7 @@ class CallServices:
         return text if self.mask is None else self.mask.text(text)
 
 
+@dataclass(kw_only=True)
 class CallHistory:
     """The calls of a session: signs that send running commands to the background, and calls that are repeated.
 
@@ -72,12 +73,11 @@ class CallHistory:
     the person lets it go on.
     """
 
-    def __init__(self) -> None:
-        self.ends_loops = True
-        self.looping = ""
-        self.detachable: set[asyncio.Event] = set()
-        self._recent: list[tuple[str, str]] = []
-        self._is_nudged = False
+    ends_loops: bool = True
+    looping: str = ""
+    detachable: set[asyncio.Event] = field(default_factory=set)
+    _recent: list[tuple[str, str]] = field(default_factory=list)  # the newest calls, each with its result
+    _is_nudged: bool = False  # the newest call was answered with the error
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
@@ -115,6 +115,91 @@ def _key(call: ToolUse) -> str:
     return f"{call.name} {msgspec.json.encode(call.input, order='sorted').decode()}"
 
 
+class _AnyArguments(msgspec.Struct, frozen=True):
+    """Accepts any arguments: the schema of a client's tool describes them."""
+
+
+async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
+    raise ToolError("Only the client can run this tool.", kind="internal_error")
+
+
+def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolRegistry:
+    """Add the tools that a request brings and its sender runs. Raises `UsageError` for a name that is taken."""
+    known = [tool.spec() for tool in tools if tool.mode == "client"]
+    if not (new := [spec for spec in offered if spec not in known]):
+        return tools
+    both = tools.clone()
+    for spec in new:
+        both.register(
+            Tool(
+                spec.name,
+                spec.description,
+                _AnyArguments,
+                _run_elsewhere,
+                "none",
+                source="client",
+                time_limit_s=None,
+                mode="client",
+                schema=spec.input_schema,
+            )
+        )
+    return both
+
+
+@dataclass(kw_only=True)
+class ClientCalls:
+    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
+
+    _waiting: dict[str, asyncio.Future[ToolOutput]] = field(default_factory=dict)
+    _new: list[ToolUse] = field(default_factory=list)  # not handed over yet
+    _has_client: bool = True
+
+    async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
+        """Hand the call to the client and wait for its result. Raises `ToolError`."""
+        if call.id in self._waiting:
+            raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
+        if not self._has_client:
+            raise _client_gone()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ToolOutput] = loop.create_future()
+        self._waiting[call.id] = answer
+        self._new.append(call)
+        if len(self._new) == 1:
+            loop.call_soon(self._hand_over_new, hand_over)
+        try:
+            return await answer
+        finally:
+            del self._waiting[call.id]
+
+    def _hand_over_new(self, hand_over: HandOver) -> None:
+        calls, self._new = self._new, []
+        hand_over(tuple(calls))
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """The ids of the calls that have no result yet."""
+        return [id for id, answer in self._waiting.items() if not answer.done()]
+
+    def set_attended(self, is_attended: bool) -> None:
+        """Note whether a client runs its tools. Without one, calls that wait end with an error, as later ones do."""
+        self._has_client = is_attended
+        for answer in () if is_attended else self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_client_gone())
+
+    def answer(self, call_id: str, output: ToolOutput) -> bool:
+        """Deliver the client's result; return False if no call with that id was waiting."""
+        answer = self._waiting.get(call_id)
+        if answer is None or answer.done():
+            return False
+        answer.set_result(output)
+        return True
+
+
+def _client_gone() -> ToolError:
+    return ToolError("The client that runs this tool has gone: do without it.", kind="dependency_error")
+
+
 class SkillsInUse(Protocol):
     """Decides which skills of a session are active."""
 
@@ -148,8 +233,6 @@ class ToolServers(Protocol):
     """Offers the tools and resources of MCP servers to sessions."""
 
     async def join(self, calls: SessionCalls) -> None: ...
-
-    async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None: ...
 
     def refresh(self, calls: SessionCalls) -> None: ...
 
@@ -270,29 +353,28 @@ class TurnCalls:
 
 
 class Call:
-    """One call; `ask` asks the person about it."""
+    """One call of a turn, with its report."""
 
     def __init__(self, use: ToolUse, turn: TurnCalls) -> None:
         self.use = use
         self.turn = turn
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
-        self.ask: Ask = partial(_ask_person, self)
 
-
-async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
-    turn = call.turn
-    if turn.session.ask is None:
-        return Approve(request.id, False, comment=NOBODY_LEFT)
-    turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
-    with suppress(StorageError):  # the turn reports it when it waits for its entries
-        await turn.commit()  # a question that was seen is asked again after a crash
-    with call.report.waiting():
-        answer = await turn.session.ask(request, decide)
-    is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
-    why = answer.comment if isinstance(answer, Approve) else answer.reason
-    turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
-    return answer
+    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
+        """Ask the person about the call, and store the question and the answer."""
+        turn = self.turn
+        if turn.session.ask is None:
+            return Approve(request.id, False, comment=NOBODY_LEFT)
+        turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+        with suppress(StorageError):  # the turn reports it when it waits for its entries
+            await turn.commit()  # a question that was seen is asked again after a crash
+        with self.report.waiting():
+            answer = await turn.session.ask(request, decide)
+        is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
+        why = answer.comment if isinstance(answer, Approve) else answer.reason
+        turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
+        return answer
 
 
 async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
@@ -303,10 +385,7 @@ async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAns
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
     """Return the answer of the hooks of an event about a call; an empty one where there are none."""
-    use, calls = call.use, call.turn.session
-    events = calls.delegates.events
+    use, events, agent_id = call.use, call.turn.session.delegates.events, call.turn.session.agent_id
     return (
-        EventAnswer()
-        if events is None
-        else await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
+        EventAnswer() if events is None else await events.fire_about(event, use, use.input, agent_id=agent_id, **fields)
     )

@@ -32,7 +32,7 @@ MAX_LOCKED = 500  # files; each lock is a file
 MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
 _JOB_POLL_S = 0.5
 _PROGRESS_EVERY_S = 1.0
-_STAYS = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
+_STAYS_IN_FOREGROUND = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
 
 
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
@@ -41,20 +41,23 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
     tool, files = facts.tool, _named_files(facts, permitted.grants)
 
     async def run() -> ToolOutput:
-        now: ToolOutput | PermittedCall = permitted
+        arguments = permitted.arguments
         if permitted.dry_run != "never":
-            now = await make_dry_run(call, permitted, context)
-        if isinstance(now, ToolOutput):
-            return now
+            outcome = await make_dry_run(call, permitted, context)
+            if isinstance(outcome, ToolOutput):
+                return outcome
+            arguments = outcome.arguments
         if tool.mode == "client":
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
-            return await session.delegates.answer(call, now.arguments)
-        changes: dict[str, Sequence[Path] | None] = {"edit": files or None, "foreign": None}
-        if tool.effect == "command":
-            changes["command"] = () if verdict.only_reads else None
+            return await session.delegates.answer(call, arguments)
+        changes: dict[str, Sequence[Path] | None] = {  # the files that may change; None for any file
+            "edit": files or None,
+            "foreign": None,
+            "command": () if verdict.only_reads else None,
+        }
         async with record_changes(call, changes.get(tool.effect, ())):
-            return await tool.output(now.arguments, context)
+            return await tool.output(arguments, context)
 
     async with _hold(call, files):
         call.report.is_running = True
@@ -71,8 +74,8 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
 
 
 def _hold(call: Call, paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
-    keys = tuple(sorted(set(map(str, paths))))  # sorted, so that two calls never wait for each other
-    return call.turn.session.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S)
+    # Sorted, so that two calls never wait for each other.
+    return call.turn.session.services.locks.held(tuple(sorted(set(map(str, paths)))), timeout_s=LOCK_TIMEOUT_S)
 
 
 def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
@@ -119,27 +122,26 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead."""
-    opened: Obstacle | None = None
-    while True:
-        async with _dry_run(call, permitted, context, opened) as report:
-            obstacle = None
-            if opened is None and permitted.dry_run == "always":
-                obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
-                return await _apply(call, permitted, report)
-        if not (obstacle.host or obstacle.path):
-            call.report.is_dry_run = False
-            arguments = permitted.arguments
-            arguments = changed(arguments, background=True) if obstacle.is_server else arguments
-            return changed(permitted, arguments=arguments, dry_run="never")
-        opened = obstacle
+    async with _dry_run(call, permitted, context) as report:
+        obstacle = None
+        if permitted.dry_run == "always":
+            obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
+        if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
+            return await _apply(call, permitted, report)
+    if obstacle.host or obstacle.path:
+        async with _dry_run(call, permitted, context, opened=obstacle) as report:
+            return await _apply(call, permitted, report)
+    call.report.is_dry_run = False
+    arguments = permitted.arguments
+    arguments = changed(arguments, background=True) if obstacle.is_server else arguments
+    return changed(permitted, arguments=arguments, dry_run="never")
 
 
 @asynccontextmanager
 async def _dry_run(
-    call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None
+    call: Call, permitted: PermittedCall, context: ToolContext, *, opened: Obstacle | None = None
 ) -> AsyncIterator[DryRunReport]:
-    """Make a dry run, with the host or path of `opened` open meanwhile. Discard at the end what was not applied."""
+    """Make a dry run, with the host or path of `opened` granted. What is not applied meanwhile is discarded."""
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
@@ -162,19 +164,25 @@ async def _refuse_background(call: Call, sign: asyncio.Event) -> None:
     """Tell the person, each time they send a dry run to the background, that it stays in the foreground."""
     while await sign.wait():
         sign.clear()
-        call.turn.emit(Notice(_STAYS))
+        call.turn.emit(Notice(_STAYS_IN_FOREGROUND))
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return what hindered a dry run, if a person can remove it. Blocks."""
     dry_run = report.dry_run
     if dry_run.too_much:
-        return Obstacle(dry_run.too_much, "runs it in the workspace itself")
+        return Obstacle(why=dry_run.too_much, then="runs it in the workspace itself")
     if report.result.stall.startswith("listens"):
-        return Obstacle(f"it {report.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+        return Obstacle(why=f"it {report.result.stall.partition(';')[0]}", then="starts it as a job", is_server=True)
     if host := report.needed_host:
         effects = (f"reaches {host}",)
-        return Obstacle(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
+        return Obstacle(
+            why=f"it could not reach {host}",
+            then="tries it again with that host",
+            effects=effects,
+            grave=effects,
+            host=host,
+        )
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     for path in report.unread:
         kind, how = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
@@ -183,7 +191,13 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
             shown = lookup.workspace.shown(path)
             reads = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
             effects, grave = ((f"{reads}, which {WHY[kind]}",),) * 2 if kind == "secret" else ((reads,), ())
-            return Obstacle(f"it could not read {shown}", "tries it again with that to read", effects, grave, path=path)
+            return Obstacle(
+                why=f"it could not read {shown}",
+                then="tries it again with that to read",
+                effects=effects,
+                grave=grave,
+                path=path,
+            )
     return None
 
 
@@ -194,8 +208,8 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         is_planning = turn.state.mode == "plan"
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
-        remark = f"It was a dry run, and {dry_run.too_much}: nothing of it was kept."
-        return changed(dry_run_output(report, remark, "dropped"), is_error=not is_planning)
+        output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing of it was kept.", "dropped")
+        return changed(output, is_error=not is_planning)
     if not dry_run.changes:
         return dry_run_output(report, "", "changed nothing")
     review = await review_changes(call, permitted, report)

@@ -11,10 +11,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
-from agentcli.agent.hooks import CallRecord
+from agentcli.agent.interfaces import CallRecord
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse
@@ -87,16 +86,16 @@ class Report:
         if self._gives_all:
             output = output.whole()
         elif isinstance(output.structured, LazyResult):
-            output = replace(output, structured=OMITTED)
+            output = msgspec.structs.replace(output, structured=OMITTED)
         if self.mask is not None:
             output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
             text, _, why = str(output.content).rpartition("\n")  # a failed tool's last line says what went wrong
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._error(failure)
-            output = replace(output, content=_with_partial(failure, text))
+            output = msgspec.structs.replace(output, content=_with_partial(failure, text))
         if self.mask is not None and error is not None:
-            error = replace(error, message=self.mask.text(error.message))
+            error = msgspec.structs.replace(error, message=self.mask.text(error.message))
         record, kind = self.record, error.kind if error else ""
         common: dict[str, Any] = {
             "name": self.use.name,
@@ -192,7 +191,9 @@ class Mask:
         elif content is not None:
             content = tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
         structured = output.structured if tool in self.keeps_structured else self.value(output.structured)[0]
-        return replace(output, content=content, summary=self.text(output.summary), structured=structured)
+        return msgspec.structs.replace(
+            output, content=content, summary=self.text(output.summary), structured=structured
+        )
 
     def value(self, value: Any) -> tuple[Any, int]:
         """Return a value for JSON, in plain values, and the number of places that are masked in it."""
@@ -246,8 +247,7 @@ def _texts_in(value: Any) -> list[str]:
 def _columns(rows: Sequence[Any]) -> Sequence[Any]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
-    names = dict.fromkeys(chain.from_iterable(rows))
-    return [row[name] for name in names for row in rows if name in row]
+    return [row[name] for name in dict.fromkeys(chain.from_iterable(rows)) for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:

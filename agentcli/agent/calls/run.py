@@ -19,7 +19,7 @@ from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, Turn
 from agentcli.agent.calls.perform import perform
 from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
 from agentcli.agent.events import Emit, Steered
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import OWN_CALL
 from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask
@@ -48,7 +48,7 @@ async def run_call(call: Call) -> None:
     report.start()
     try:
         tool, arguments, hooks = await _parse(call)
-        context = _context(call, tool, arguments)
+        context = _tool_context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
         has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
@@ -90,7 +90,9 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"This call has given the same result {SAME_CALL_LIMIT} times in a row: do something else, or answer.",
             kind="validation_error",
         )
-    record = CallRecord(use.id, tool.name, tool.version, session.agent_id, call.turn.state.mode)
+    record = CallRecord(
+        id=use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=call.turn.state.mode
+    )
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)
@@ -118,7 +120,7 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
     return merged
 
 
-def _context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
+def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
@@ -165,8 +167,8 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
-    ours = (call for call in calls if call not in for_client)
-    for overlaps, batch in groupby(ours, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+    own = (call for call in calls if call not in for_client)
+    for overlaps, batch in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
         together = list(batch)
         yield from [together] if overlaps else [[call] for call in together]
     if for_client:
@@ -178,10 +180,10 @@ async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
         await run_call(batch[0])
         return
     session = turn.session
-    places = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
+    slots = asyncio.Semaphore(len(batch) if session.is_for_client(batch[0].use) else session.services.max_parallel)
 
     async def run_one(call: Call) -> None:
-        async with places:
+        async with slots:
             if not turn.must_pause:
                 await run_call(call)
 
@@ -220,12 +222,12 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     content = "" if content is None else content
     if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
-    shown, openable = await asyncio.to_thread(_shown, content, full, context)
+    shown, openable = await asyncio.to_thread(_first_page, content, full, context)
     context.workspace.grants += Grants(readable=openable)
     return msgspec.structs.replace(output, content=shown)
 
 
-def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
     """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
     data = context.workspace.resources.data
     if data is None:
@@ -254,8 +256,7 @@ async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
     facts = permitted.policy.facts
     if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
-    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
-    return mask.knowing(values)
+    return mask.knowing(await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real))
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
@@ -267,8 +268,7 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     try:
         await calls.services.know_secrets()
         with calls.history.detach_sign() as sign:
-            context = ToolContext(calls.workspace, call.id, report.show, sign)
-            output = await bash.run_own(command, context)
+            output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, sign))
         await calls.services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
@@ -116,10 +116,10 @@ class SlashCommand:
     help: str
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""
-    aliases: tuple[str, ...] = ()
-    is_aside: bool = False
-    forms: tuple[str, ...] = ()
-    group: str = "Your own"
+    aliases: tuple[str, ...] = field(default=(), kw_only=True)
+    is_aside: bool = field(default=False, kw_only=True)
+    forms: tuple[str, ...] = field(default=(), kw_only=True)
+    group: str = field(default="Your own", kw_only=True)
 
     async def execute(self, host: CommandHost, argument: str) -> Outcome:
         """Run the command. Raises `UserError`, also where a part of a tool that it uses fails."""

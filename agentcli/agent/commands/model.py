@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import get_args
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.accounting.usage import UsageCollector, counted
+from agentcli.agent.accounting import UsageCollector, in_words
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
-from agentcli.agent.requests.repairs import without
+from agentcli.agent.requests.attempts import PaidRequest, RequestTarget, without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Assistant, Compaction, Entry, PaidReason
+from agentcli.conversation.entries import Assistant, Entry, PaidReason
+from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
@@ -25,7 +23,7 @@ from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
-_IN_WORDS: dict[str, str] = {
+_EFFORT_HINTS: dict[str, str] = {
     "low": "quick and cheap, for what is plain",
     "medium": "for everyday work",
     "high": "for what has several sides",
@@ -41,15 +39,11 @@ MAX_TOOLS = 12
 TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
 _STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
 _MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
-_MAX_ENTRIES_BACK, _MAX_LOSSES = 24, 10
-CAUSES = {
-    "model": "another model answered",
-    "compaction": "the conversation was compacted",
-    "tools": "the tools changed",
-    "system": "the system text changed",
-    "time to live": f"more than {TIME_TO_LIVE_S // 60} minutes had passed",
-    "provider": "the provider had dropped it, or earlier messages were sent in another form",
-}
+_MAX_LOSSES = 10
+_WHY_LOST = (
+    "What the cache holds is lost when another model answers, the tools or the system text change, the conversation is "
+    f"compacted, or more than {TIME_TO_LIVE_S // 60} minutes pass."
+)
 
 
 async def _model(host: CommandHost, argument: str) -> Outcome:
@@ -83,7 +77,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     level, keeps = without_keep(argument)
     if not level:
-        options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_IN_WORDS.items()]
+        options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_EFFORT_HINTS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.model.effort or "default")
         picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
@@ -135,7 +129,7 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     SlashCommand("context", "show what fills the model's window", _context),
-    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
+    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", aliases=("side",), is_aside=True),
 )
 
 
@@ -169,7 +163,7 @@ async def _usage(host: CommandHost, argument: str) -> Outcome:
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
     if len(rows) > 1:
         rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
-    others = _lines(session)
+    others = _usage_rows(session)
     width = max(len(row[0]) for row in (*rows, *others))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *others)]
     return "\n".join([*lines, "agentcli usage shows days and other sessions, /cache what the prompt cache saves."])
@@ -181,7 +175,7 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
     return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
 
 
-def _lines(session: Session) -> list[tuple[str, str]]:
+def _usage_rows(session: Session) -> list[tuple[str, str]]:
     """Return rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
@@ -197,8 +191,7 @@ def _lines(session: Session) -> list[tuple[str, str]]:
     parts = [counted(count, noun) for count, noun in counts]
     parts += [counted(whole.total.retries, "retry", "retries")] if whole.total.retries else []
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
-    tools = sorted(whole.tools.items(), key=lambda item: -item[1].calls)
-    for name, tool in tools[:MAX_TOOLS]:
+    for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
         text = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
         lines.append((name, f"{text}, about {tool.tokens:,} tokens{errors}"))
@@ -227,43 +220,30 @@ class CacheLoss(Struct, frozen=True, kw_only=True):
     held: int
     lost: int
     usd: float | None
-    cause: str
 
 
 def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
     """Yield each loss in a log: a reply that read less from the cache than the reply before it had left there."""
-    numbers: dict[str | None, int] = {}  # by id: ids of results come from the model and can repeat
-    parents: list[int | None] = []
-    for number, entry in enumerate(entries):
-        parents.append(numbers.get(entry.parent_id))
-        numbers[entry.id] = number
-        if not isinstance(reply := entry.body, Assistant) or reply.is_estimated or reply.stop_reason == "interrupted":
+    newest: dict[str | None, Assistant] = {}  # by the id of an entry, the newest reply with counted tokens up to it
+    for entry in entries:
+        before, reply = newest.get(entry.parent_id), entry.body
+        if before is not None:
+            newest[entry.id] = before
+        if not isinstance(reply, Assistant) or reply.is_estimated or reply.usage == Usage():
             continue
-        prices, is_compacted = model_info(f"{reply.provider}/{reply.model}").prices, False
-        for earlier in islice(_ancestors(number, entries, parents), _MAX_ENTRIES_BACK):
-            is_compacted |= isinstance(before := earlier.body, Compaction)
-            if isinstance(before, Assistant) and (held := _held(before, prices, reply.usage)):
-                held = min(held, reply.usage.prompt_tokens)
-                lost = held - reply.usage.cache_read_input_tokens
-                if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
-                    cause = "compaction" if is_compacted else _cause(before, reply, _sent(entry) - _sent(earlier))
-                    usd = None
-                    if prices:  # the extra cost compared with reading the lost tokens from the cache
-                        written = min(lost, reply.usage.cache_creation_input_tokens)
-                        hit = reply.usage + Usage(written - lost, 0, -written, lost)
-                        usd = prices.cost(reply.usage) - prices.cost(hit)
-                    yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd, cause=cause)
-                break
-
-
-def _ancestors(number: int, entries: Sequence[Entry], parents: Sequence[int | None]) -> Iterator[Entry]:
-    while (parent := parents[number]) is not None:
-        number = parent
-        yield entries[number]
-
-
-def _sent(entry: Entry) -> float:
-    return entry.time - (entry.body.duration_ms / 1000 if isinstance(entry.body, Assistant) else 0)
+        newest[entry.id] = reply
+        if before is None or reply.stop_reason == "interrupted":
+            continue
+        prices = model_info(f"{reply.provider}/{reply.model}").prices
+        held = min(_held(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
+        lost = held - reply.usage.cache_read_input_tokens
+        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
+            usd = None
+            if prices:  # the extra cost compared with reading the lost tokens from the cache
+                written = min(lost, reply.usage.cache_creation_input_tokens)
+                hit = reply.usage + Usage(written - lost, 0, -written, lost)
+                usd = prices.cost(reply.usage) - prices.cost(hit)
+            yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
 
 
 def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
@@ -271,49 +251,38 @@ def _is_explicit(prices: Prices | None, usage: Usage) -> bool:
     return usage.cache_creation_input_tokens > 0 or (prices is not None and prices.cache_write is not None)
 
 
-def _held(before: Assistant, prices: Prices | None, now: Usage) -> int:
-    """Return the tokens that the cache held after a request; 0 where its provider caches nothing that could be seen."""
-    used = Usage() if before.is_estimated else before.usage
-    written = used.cache_read_input_tokens + used.cache_creation_input_tokens
-    if _is_explicit(prices, used):
+def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
+    """Return the tokens that the cache held after a request that used `before`; 0 where no caching can be seen."""
+    written = before.cache_read_input_tokens + before.cache_creation_input_tokens
+    if _is_explicit(prices, before):
         return written
     is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
-    is_long = used.prompt_tokens >= _MIN_CACHED_TOKENS
-    return used.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS if is_cached and is_long else 0
-
-
-def _cause(before: Assistant, now: Assistant, passed_s: float) -> str:
-    if (before.provider, before.model) != (now.provider, now.model):
-        return "model"
-    for part, earlier, later in zip(("tools", "system"), before.prefix.split("."), now.prefix.split("."), strict=False):
-        if earlier not in ("", later):
-            return part
-    return "time to live" if passed_s > TIME_TO_LIVE_S else "provider"
+    is_long = before.prompt_tokens >= _MIN_CACHED_TOKENS
+    return before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS if is_cached and is_long else 0
 
 
 async def _show_cache(host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "why"):
-        raise UsageError("Write /cache, or /cache why for the newest losses and their causes.")
+        raise UsageError("Write /cache, or /cache why for the newest losses.")
     entries = host.session.state.conversation.entries
     losses = list(cache_losses(entries, host.session.runtime.models.info))
     if argument:
-        return "\n".join(map(_line, losses[-_MAX_LOSSES:])) or "Nothing was lost."
+        return "\n".join([*map(_loss_line, losses[-_MAX_LOSSES:]), _WHY_LOST]) if losses else "Nothing was lost."
     usage = sum((entry.body.usage for entry in entries if isinstance(entry.body, Assistant)), Usage())
     if not (sent := usage.prompt_tokens):
         return "Nothing was sent yet."
     read = usage.cache_read_input_tokens
     lines = [f"{sent:,} tokens were sent, {read:,} of them were read from the cache ({read / sent:.0%})."]
-    for cause in dict.fromkeys(loss.cause for loss in losses):
-        caused = [loss for loss in losses if loss.cause == cause]
-        lines.append(f"  lost by {cause}: {sum(loss.lost for loss in caused):,} tokens, {_usd(caused)}")
+    if losses:
+        lines += [f"  lost: {sum(loss.lost for loss in losses):,} tokens, {_usd(losses)}"]
     lines.append("/cache why shows the newest losses." if losses else "Nothing that it held was lost.")
     return "\n".join(lines)
 
 
-def _line(loss: CacheLoss) -> str:
+def _loss_line(loss: CacheLoss) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(loss.time))
     read = f"{loss.reply.usage.cache_read_input_tokens:,} of {loss.held:,} tokens read"
-    return f"  {at}  {loss.reply.model}: {read}, {_usd([loss])} lost: {CAUSES[loss.cause]}"
+    return f"  {at}  {loss.reply.model}: {read}, {_usd([loss])} lost"
 
 
 def _usd(losses: Sequence[CacheLoss]) -> str:

@@ -184,12 +184,12 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
         raise UsageError("Say what: /remember TEXT")
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
-    note = reminder(f"The user asked to remember, and {NOTES} of the memory holds now: {text}")
-    host.session.state.notes.append(note)
+    note = f"The user asked to remember, and {NOTES} of the memory holds now: {text}"
+    host.session.state.notes.append(reminder(note))
     return f"Remembered in {memory.place_of(NOTES)}"
 
 
-async def _show(host: CommandHost, argument: str) -> Outcome:
+async def _memory(host: CommandHost, argument: str) -> Outcome:
     verb, _, name = argument.partition(" ")
     if verb == "edit":
         return await _edit(host, name.strip() or NOTES)
@@ -253,5 +253,7 @@ def _memory_of(host: CommandHost) -> Memory:
 
 MEMORY_COMMANDS = (
     SlashCommand("remember", "add a line to this project's memory", _remember, "TEXT"),
-    SlashCommand("memory", "show what is remembered, or edit a file of it", _show, "[edit]", forms=("", "edit [FILE]")),
+    SlashCommand(
+        "memory", "show what is remembered, or edit a file of it", _memory, "[edit]", forms=("", "edit [FILE]")
+    ),
 )

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from agentcli.agent.accounting.usage import counted
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
 from agentcli.agent.session import Session
@@ -24,14 +23,14 @@ from agentcli.agent.undo import (
     undo,
 )
 from agentcli.conversation.entries import Labelled
-from agentcli.conversation.history import shorten
+from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.files import from_home
 
 MAX_LISTED = 20
 _MAX_OFFERED = 200
 MAX_LABEL = 80  # characters
-MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
+MAX_TITLE = 46  # characters of a title, so that offered is room for prompts beside it
 MAX_PROMPT = 60
 
 
@@ -43,17 +42,17 @@ async def _clear(host: CommandHost, argument: str) -> Outcome:
 
 async def _resume(host: CommandHost, which: str) -> Outcome:
     if not which:
-        return await _chosen_session(host)
+        return await _choose_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     if which.isdigit() and len(which) < 4:
         return await _continue(host, sessions[number_in(which, len(sessions), "conversation")].id)
     try:
         return await _continue(host, which)
     except NoSession:
-        return await _searched(host, which)
+        return await _choose_found(host, which)
 
 
-async def _chosen_session(host: CommandHost) -> Outcome:
+async def _choose_session(host: CommandHost) -> Outcome:
     """Offer the conversations of this directory, and then those of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
@@ -69,7 +68,7 @@ async def _chosen_session(host: CommandHost) -> Outcome:
     return await _continue(host, sessions[chosen].id) if chosen is not None else ""
 
 
-async def _searched(host: CommandHost, words: str) -> Outcome:
+async def _choose_found(host: CommandHost, words: str) -> Outcome:
     """Offer the conversations that contain some words, newest first."""
     found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
     found.pop(host.session.id, None)
@@ -89,7 +88,7 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
-        ways = [("Take it over", "it ends there"), ("Go on in a copy", ""), ("Leave it", "")]
+        ways = [("Take it over", "it ends offered"), ("Go on in a copy", ""), ("Leave it", "")]
         chosen = await host.choose("It is open in another agentcli", ways)
         if chosen not in (0, 1):
             if chosen is None:
@@ -169,11 +168,11 @@ SESSION_COMMANDS = (
         "go on with a stored conversation",
         _resume,
         "[ID]",
-        ("sessions", "continue"),
+        aliases=("sessions", "continue"),
         forms=("", "NUMBER|ID|NAME", "WORDS that were said in one"),
     ),
     SlashCommand("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
-    SlashCommand("rename", "give this conversation a name", _rename, "NAME", ("title",)),
+    SlashCommand("rename", "give this conversation a name", _rename, "NAME", aliases=("title",)),
     SlashCommand("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
 )
 
@@ -186,7 +185,13 @@ async def undo_in(
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
-    host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
+    host = UndoHost(
+        checkpoints=checkpoints,
+        append=session.append,
+        locks=calls.services.locks,
+        shown=calls.workspace.shown,
+        confirm=confirm,
+    )
     return await undo(session.state.conversation.entries, direction, how, host, turn=turn)
 
 
@@ -219,26 +224,27 @@ async def _why(host: CommandHost, argument: str) -> Outcome:
 
 
 _PARTS = ("conversation", "files", "both")
-_POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned branch: to its end"}
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
     """Go back to a point in the conversation, the files or both. Changes of files are shown and confirmed first."""
     session, report = host.session, []
-    there = points(session.state.conversation)
-    if not there:
+    offered = points(session.state.conversation)
+    if not offered:
         return "There is no prompt to go back to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else "conversation"
     if which := " ".join(words):
-        point = _named_point(which, there)
+        point = _named_point(which, offered)
     else:
-        options = [(label(point.text), _POINTS[point.kind]) for point in there]
+        options = [
+            (label(point.text), "a label: to just offered" if point.kind == "label" else "") for point in offered
+        ]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
             return listed(options[:MAX_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
-        point = there[chosen]
-    changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
+        point = offered[chosen]
+    changes = History(session.state.conversation.entries).since(point.entry_id)
     if not which and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{count} file{'s' if count > 1 else ''} changed since"
@@ -258,11 +264,11 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(report)
 
 
-def _named_point(which: str, there: Sequence[Point]) -> Point:
+def _named_point(which: str, offered: Sequence[Point]) -> Point:
     """Return the point with that number, label or id. Raises `UsageError`."""
     if which.isdecimal():
-        return there[number_in(which, len(there), "prompt")]
-    for point in there:
+        return offered[number_in(which, len(offered), "prompt")]
+    for point in offered:
         if point.entry_id == which or (point.kind == "label" and point.text == which):
             return point
     raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
@@ -283,7 +289,7 @@ UNDO_COMMANDS = (
         "go back to before one of your prompts: what was said, the files, or both",
         _rewind,
         "[WHERE]",
-        ("checkpoint",),
+        aliases=("checkpoint",),
         forms=("", "NUMBER|LABEL [conversation|files|both]"),
     ),
     SlashCommand("label", "give this point of the conversation a name, to go back to", _label, "NAME"),

@@ -17,12 +17,11 @@ from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.paid_request import PaidRequest, RequestTarget
+from agentcli.agent.requests.attempts import PaidRequest, RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
@@ -54,7 +53,7 @@ Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, 
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
 
 
-class Basis(Struct, frozen=True):
+class Basis(Struct, frozen=True, kw_only=True):
     """The basis of a compaction: the conversation, the model that continues it, the tokens of its next request."""
 
     conversation: Conversation
@@ -65,7 +64,7 @@ class Basis(Struct, frozen=True):
     focus: str = ""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Compactor:
     """Plans compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
 
@@ -79,7 +78,7 @@ class Compactor:
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, emit: Emit
     ) -> Compaction | None:
         """Return the compaction that a request needs; None where there is room, or the last one was too recent."""
-        basis = Basis(conversation, model, prefix, used)
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used)
         share, is_forced = used / model.window, used >= FORCED_AT * model.window
         if share < self.settings.at:
             self.write_ahead(basis, emit)
@@ -109,30 +108,32 @@ class Compactor:
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
-        model = replace(model, window=min(model.window, max(used, 1)))
-        return await self.compact(Basis(conversation, model, prefix, used, "overflow"))
+        model = structs.replace(model, window=min(model.window, max(used, 1)))
+        return await self.compact(
+            Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
+        )
 
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """Compact because the person asks for it. A dry run asks no model; its cost is what one would take at most."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
-        basis = Basis(conversation, model, prefix, used, "manual", focus=focus)
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
             older = turn_records(conversation)[: -self.settings.keep_turns]
-            return replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
+            return structs.replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
         return compaction
 
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
         """Return a compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
         turns = turn_records(basis.conversation)
-        compaction = self._planned(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
+        compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
             return compaction
-        return replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
+        return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
-    def _planned(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
+    def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
         prefix = prefix_tokens(basis.prefix, basis.model)
         # The provider's count says by how much the estimate errs.
         scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
@@ -142,8 +143,8 @@ class Compactor:
             basis.used,
             lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
-        opening = [note.text for note in self.opening(basis.model)]
-        carried = collect(basis.conversation, turns, opening, self.seen_hash, focus=basis.focus)
+        notes = [note.text for note in self.opening(basis.model)]
+        carried = collect(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,
@@ -172,12 +173,12 @@ class Compactor:
         """Begin to write summaries before they are due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
-        missing = self.summaries.missing(older)
-        is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
+        always = self.settings.strategy == "summarize"
+        is_written = len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)) and not always
         if not older or is_written or not self._may_summarize(basis):
             return
-        by_rules = self._planned(basis, turns, {})
-        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
+        by_rules = self._plan(basis, turns, {})
+        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or always:
             self.summaries.begin(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
@@ -219,8 +220,8 @@ class Summaries:
 
     def __post_init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
-        self._spent: list[tuple[float, float]] = []  # when, USD
-        self._unreported = 0.0
+        self._spent: list[tuple[float, float]] = []  # the time and the USD of each request
+        self._unreported = 0.0  # USD since the last compaction
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
 
     def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
@@ -264,7 +265,7 @@ class Summaries:
 
             async def write_one(turn: TurnRecord) -> None:
                 async with gate:
-                    self.cache[self._key(turn, focus)] = await self._about(turn_text(turn), focus, provider, writer)
+                    self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
 
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
@@ -283,7 +284,7 @@ class Summaries:
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)
 
     def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, emit: Emit) -> bool:
-        cost, most, now = self._most_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
+        cost, most, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
         self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
         if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
             return False
@@ -294,9 +295,9 @@ class Summaries:
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """Return the USD that summaries of these turns cost at most; None where no price is known."""
         _, writer = await self.writer()
-        return self._most_cost(self.missing(turns, focus), writer)
+        return self._max_cost(self.missing(turns, focus), writer)
 
-    def _most_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
+    def _max_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
         tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
 
@@ -314,7 +315,7 @@ class Summaries:
         of = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
         return hashlib.sha256(of.encode(errors="replace")).hexdigest()
 
-    async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
+    async def _summarize(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
         """Return the summary of a text, whose middle is left out where the window is small. Raises as a request."""
         settings, room = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > room:
@@ -331,16 +332,16 @@ class Summaries:
             target=RequestTarget(provider, writer),
             budgets=self.budgets,
             policy=RetryPolicy(0),
-            on_broken=partial(self._book, writer),
+            on_broken=partial(self._record_cost, writer),
         )
         done = await paid.reply(request)
-        self._book(writer, done.usage)
+        self._record_cost(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not reply:
             raise ProviderError(f"{self.model} wrote nothing")
         return reply
 
-    def _book(self, writer: ModelInfo, used: Usage) -> None:
+    def _record_cost(self, writer: ModelInfo, used: Usage) -> None:
         cost = writer.cost(used)
         self.paid(self.model, used, cost, "summary")
         self._unreported += cost or 0.0

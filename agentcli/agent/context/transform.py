@@ -53,8 +53,8 @@ def create_context_transform(
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
     summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, cache=_SUMMARIES)
-    compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
-    followed = _Followed()
+    compactor = Compactor(settings=settings, opening=lambda info: (), seen_hash=lambda path: "", summaries=summaries)
+    followed = _FollowedConversation()
 
     async def transform(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         conversation = followed.with_messages(messages)
@@ -63,7 +63,7 @@ def create_context_transform(
             prefix, emit = Prefix("", ()), lambda event: None
             compaction = await compactor.when_due(conversation, model, prefix, used=used, emit=emit)
             if compaction is not None:
-                compactor.write_ahead(Basis(conversation, model, prefix, used), emit)
+                compactor.write_ahead(Basis(conversation=conversation, model=model, prefix=prefix, used=used), emit)
                 followed.add(compaction)
         followed.sent = conversation.valid_messages()
         return followed.sent
@@ -71,8 +71,8 @@ def create_context_transform(
     return transform
 
 
-class _Followed:
-    """A conversation compaction of the messages of one request after another."""
+class _FollowedConversation:
+    """The conversation that the messages of one request after another belong to, with its compactions."""
 
     def __init__(self) -> None:
         self._begin()
@@ -81,7 +81,7 @@ class _Followed:
         self.conversation = Conversation()
         self._received: tuple[Message, ...] = ()
         self.sent: tuple[Message, ...] = ()
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of the tools, by the ids of their calls
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
@@ -93,24 +93,24 @@ class _Followed:
         if known is None:
             self._begin()  # it is another conversation, or was changed
         for message in messages[len(known or ()) :]:
-            self._take(message)
+            self._add_message(message)
         self._received = messages
         return self.conversation
 
-    def _take(self, message: Message) -> None:
+    def _add_message(self, message: Message) -> None:
         if message.role == "assistant":
             self._names |= {use.id: use.name for use in message.tool_uses}
             self.add(Assistant(content=message.content, provider="", model=""))
             return
-        rest = []
+        others = []
         for block in message.content:
             if isinstance(block, ToolResult):
                 self.add(Result(result=block, name=self._names.get(block.tool_use_id, "")), id=block.tool_use_id)
             else:
-                rest.append(block)
-        if rest:
-            is_note = all(isinstance(block, Text) and block.text.startswith("<system-reminder>") for block in rest)
-            self.add(User(tuple(rest), is_note))
+                others.append(block)
+        if others:
+            is_note = all(isinstance(block, Text) and block.text.startswith("<system-reminder>") for block in others)
+            self.add(User(tuple(others), is_note))
 
     def add(self, body: Body, *, id: str = "") -> None:
         path = self.conversation.path

@@ -8,22 +8,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from dataclasses import replace as copied
 from pathlib import PurePath
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
-from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
-from agentcli.agent.permissions.rule_text import check_rule, parse_rules
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
 from agentcli.conversation.history import listed_names
@@ -44,8 +41,7 @@ _IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outsid
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
-@dataclass(frozen=True)
-class CallPolicy:
+class CallPolicy(Struct, frozen=True):
     """The decisions on one call by the permissions as they are when they are asked for."""
 
     call: Call
@@ -60,9 +56,9 @@ class CallPolicy:
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
-            verdict = replace(verdict, decision="allow", reason=hooks.reason)
+            verdict = structs.replace(verdict, decision="allow", reason=hooks.reason)
         if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
-            verdict = replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
+            verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
         return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
 
     @property
@@ -109,7 +105,7 @@ class CallPolicy:
             turn.emit(Notice(f"{error} {text} is allowed for this session."))
 
 
-class PermittedCall(Struct, frozen=True):
+class PermittedCall(Struct, frozen=True, kw_only=True):
     """A call that may run, with its decision and arguments; the person may have chosen only a part of them.
 
     The result ends with the `remark`; `answer` is the person's answer in words.
@@ -132,7 +128,7 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     if tool.runs_commands and await asyncio.to_thread(can_dry_run, tool, arguments, session.workspace.facts):
-        facts = replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
+        facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
     if verdict.decision in ("allow", "dry_run"):
@@ -150,11 +146,12 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
-    """Return a call that needs no question."""
+    """Return a call that nobody has to be asked about any more, as a dry run if the verdict says so."""
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict, answer=answer)
     if verdict.decision == "allow":
-        return PermittedCall(policy, policy.facts.arguments, verdict, answer=answer)
-    writing = replace(verdict, only_reads=False)  # nothing of that is in the workspace yet
-    return PermittedCall(policy, policy.facts.arguments, writing, answer=answer, dry_run="always")
+        return permitted
+    # It may write: nothing that a dry run changes is in the workspace yet.
+    return structs.replace(permitted, verdict=structs.replace(verdict, only_reads=False), dry_run="always")
 
 
 async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
@@ -177,7 +174,8 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     answer: Approve | Verdict
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
-        answer = replace(verdict, decision=hook.decision, reason=hook.reason or "a hook decided it", opens=False)
+        reason = hook.reason or "a hook decided it"
+        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -189,30 +187,41 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():
         raise Declined(answer.comment)
+    permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
-        return PermittedCall(policy, arguments, verdict, dry_run="on_request")
+        return structs.replace(permitted, dry_run="on_request")
     context.workspace.session_grants.exposed.update(verdict.exposes)
-    words = f"“{answer.comment}”" if answer.comment else ""
+    return await _as_answered(permitted, answer, question.hunks, context)
+
+
+async def _as_answered(
+    permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
+) -> PermittedCall:
+    """Return a call that the person allowed with their comment, and with only those hunks that they chose."""
+    narrow, comment = permitted.policy.facts.tool.narrow, answer.comment
+    quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
-    hunks: tuple[str, ...] = question.hunks
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
-    if tool.narrow is None or len(chosen) == len(hunks):
-        remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return PermittedCall(policy, arguments, verdict, remark, " · ".join(filter(None, (scope, words))))
-    narrowed = await tool.narrow(arguments, context, chosen)
-    scope = "" if answer.scope == "once" else scope
-    some = f"{len(chosen)} of {len(hunks)} hunks"
+    if narrow is None or len(chosen) == len(hunks):
+        remark = f"[The user allowed this and says: {comment}]" if comment else ""
+        return structs.replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
+    share = f"{len(chosen)} of {len(hunks)} hunks"
+    lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
-    remark += f"\nThey say: {answer.comment}" if answer.comment else ""
-    return PermittedCall(policy, narrowed, verdict, remark, " · ".join(filter(None, (some, scope, words))))
+    return structs.replace(
+        permitted,
+        arguments=await narrow(permitted.arguments, context, chosen),
+        remark=f"{remark}\nThey say: {comment}" if comment else remark,
+        answer=" · ".join(filter(None, (share, lasting, quoted))),
+    )
 
 
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
     """Return the question as a front end shows it. Blocks: the effects of a command are looked up on the disk."""
     use, facts = policy.call.use, policy.facts
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    effects = call_effects(facts, replace(verdict, reason=reason))
+    effects = call_effects(facts, structs.replace(verdict, reason=reason))
     approval = CallApproval(
         use.id,
         call_title(use.name, use.input),
@@ -224,11 +233,11 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         grave=effects.grave,
     )
     if facts.tool.effect == "command":
-        return CommandApproval(**asdict(approval), can_try=facts.dry_run != "never")
+        return CommandApproval(**structs.asdict(approval), can_try=facts.dry_run != "never")
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
         hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.needs else ()
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
-        return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
+        return EditApproval(**structs.asdict(approval), hunks=hunks, mode=mode)
     return approval
 
 
@@ -242,13 +251,13 @@ class CallEffects(Struct, frozen=True):
 def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
-        return _of_command(facts, facts.command, verdict)
+        return _command_call_effects(facts, facts.command, verdict)
     if facts.tool.effect in ("read", "edit"):
-        return _of_file_tool(facts, verdict)
+        return _file_call_effects(facts, verdict)
     return CallEffects((verdict.reason,))
 
 
-def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
+def _file_call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     is_edit = facts.tool.effect == "edit"
     words = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
@@ -257,7 +266,7 @@ def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
     return CallEffects((*(words[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
 
 
-def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
@@ -265,15 +274,17 @@ def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) ->
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    is_in_effects = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
-    is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
-    return CallEffects(lines if is_in_effects or is_by_host else (*lines, verdict.reason), grave)
+    # The reason to ask is left out if the lines on files or hosts say it already.
+    says_files = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
+    says_hosts = command.effects.hosts and re.search(_BEYOND, verdict.reason)
+    return CallEffects(lines if says_files or says_hosts else (*lines, verdict.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     """Return lines such as `deletes docs, build` or `reaches example.org`, and one about unpredictable effects."""
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
-    hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
+    hosts = known(effects.hosts)
+    programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
     deletes_found = any(
@@ -281,25 +292,25 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     )
     opened = {str(need.real) for need in needs}
     grave = [
-        _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
-        _row("runs a script from" if is_script else "reaches", hosts),
-        _row("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
+        _effect_line("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
+        _effect_line("runs a script from" if is_script else "reaches", hosts),
+        _effect_line("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
         *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
     ]
-    plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
+    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:
-        runs = "what else it does" if any((*grave, *plain)) else f"{_row('runs', programs)}: what it does"
+        runs = "what else it does" if any((*grave, *plain)) else f"{_effect_line('runs', programs)}: what it does"
         plain.append(f"{runs} cannot be told")
-    elif not is_opaque and (hidden := _hidden(command)):
+    elif not is_opaque and (hidden := _unpredictable_line(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
         outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
-        reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
-        plain = [reads or _row("runs", programs)]
+        reads = _effect_line("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
+        plain = [reads or _effect_line("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
-def _hidden(command: CommandAnalysis) -> str:
+def _unpredictable_line(command: CommandAnalysis) -> str:
     """Return the line about effects of a command that only the shell knows, where the others are known."""
     effects = command.effects
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
@@ -309,10 +320,6 @@ def _hidden(command: CommandAnalysis) -> str:
     return f"{' and '.join(parts)} that cannot be told" if parts else ""
 
 
-def _row(verb: str, things: Iterable[str]) -> str:
+def _effect_line(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
     return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""
-
-
-def _program(program: str) -> str:
-    return "something" if program == UNKNOWN else PurePath(program).name

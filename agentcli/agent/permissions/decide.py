@@ -11,13 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_text import parse_rules
-from agentcli.agent.permissions.rules import Rule, RuleMatches, Rules, covers_path, find_matches, restricts_edits
+from agentcli.agent.permissions.rules import (
+    Rule,
+    RuleMatches,
+    Rules,
+    covers_path,
+    find_matches,
+    parse_rules,
+    restricts_edits,
+)
 from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
@@ -26,7 +32,7 @@ from agentcli.tools.tool import kind_argument
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, kw_only=True):
     """The decision on a call, with its reason.
 
     An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
@@ -45,58 +51,62 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
-        return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
+        return structs.replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.phrase} denies it")
+        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
-        return Verdict("deny", _PLAN)
+        return Verdict(decision="deny", reason=_PLAN)
     if address is not None and address.verdict == "block":
-        return Verdict("deny", f"the address is never fetched: {address.reason}")
+        return Verdict(decision="deny", reason=f"the address is never fetched: {address.reason}")
     if found.ask is not None:
-        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
-        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
+        return Verdict(decision="deny", reason="the sandbox is read-only: nothing may be changed")
     if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it")
+        return Verdict(decision="allow", reason=f"the rule {found.allow[0]} allows it")
     match tool.effect:
         case "read" | "edit":
             return _decide_files(facts, mode)
         case "web" if address is not None and address.verdict == "ask":
-            return _asks(mode, address.reason)
+            return _ask_or_deny(mode, address.reason)
         case "web":
-            return Verdict("allow", "it only looks something up")
+            return Verdict(decision="allow", reason="it only looks something up")
         case "foreign" | "command":
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
-            return _asks(mode, f"what {whose} does is not known here")
+            return _ask_or_deny(mode, f"what {whose} does is not known here")
         case _:
             return Verdict(
-                "allow", "each of its calls is decided about" if kind_argument(tool) else "it changes nothing"
+                decision="allow",
+                reason="each of its calls is decided about" if kind_argument(tool) else "it changes nothing",
             )
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
-        return _bypassed(facts)
+        return _decide_bypassed(facts)
     if special is not None:
-        return _asks(mode, special.why)
+        return _ask_or_deny(mode, special.why)
     if facts.tool.effect == "read":
-        return Verdict("allow", "it only looks")
+        return Verdict(decision="allow", reason="it only looks")
     if mode in ("acceptEdits", "auto"):
-        return Verdict("allow", "edits inside the workspace are accepted")
-    return _asks(mode, CHANGES_A_FILE)
+        return Verdict(decision="allow", reason="edits inside the workspace are accepted")
+    return _ask_or_deny(mode, CHANGES_A_FILE)
 
 
-def _bypassed(facts: CallFacts) -> Verdict:
+def _decide_bypassed(facts: CallFacts) -> Verdict:
     """Decide about files while permissions are bypassed: no mode opens secrets or widens the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
-            return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
+            return Verdict(
+                decision="deny",
+                reason=f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})",
+            )
         if profile != "danger-full-access" and path.is_kept:
-            return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
-    return Verdict("allow", "permissions are bypassed")
+            return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) keeps that")
+    return Verdict(decision="allow", reason="permissions are bypassed")
 
 
 def _as_rule(path: str) -> str:
@@ -106,10 +116,10 @@ def _as_rule(path: str) -> str:
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
-def _asks(mode: Mode, why: str) -> Verdict:
+def _ask_or_deny(mode: Mode, why: str) -> Verdict:
     if mode == "bypassPermissions":
-        return Verdict("allow", "permissions are bypassed")
-    return Verdict("deny" if mode == "dontAsk" else "ask", why)
+        return Verdict(decision="allow", reason="permissions are bypassed")
+    return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
 
 
 _PLAN = "plan mode reads only: describe the change instead of making it"
@@ -120,47 +130,54 @@ def _decide_command(
 ) -> Verdict:
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
-        return Verdict("deny", f"refused in every mode: {command.reason}")
+        return Verdict(decision="deny", reason=f"refused in every mode: {command.reason}")
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.phrase} denies it")
-    cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
+        return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
+    # For what only the person may allow: modes that do not ask deny it.
+    person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
-        return Verdict(cannot_ask, command.doubts.must_ask)
+        return Verdict(decision=person_only, reason=command.doubts.must_ask)
     if command.doubts.unreadable and found.denies_some is not None:
-        why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
-        return Verdict(cannot_ask, why)
+        return Verdict(
+            decision=person_only,
+            reason=f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}",
+        )
     if found.ask is not None:
-        return _asks(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
-        why = "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
-        return Verdict(cannot_ask, why)
+        return Verdict(
+            decision=person_only,
+            reason="it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens",
+        )
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
-        return Verdict("ask", command.deletes_unseen)
+        return Verdict(decision="ask", reason=command.deletes_unseen)
+    # A dry run opens no host and no file outside the workspace, apart from scratch folders.
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
     may_dry_run = facts.verdict == "try" and not reaches_out
     is_unsure = command.problem or restricts_edits(rules)
     if mode == "bypassPermissions" and not granting:
         if may_dry_run and is_unsure:
-            return Verdict("dry_run", command.problem or command.reason, opens=False)
-        return Verdict("allow", "permissions are bypassed", opens=False)  # which nobody granted
+            return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)
+        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)  # which nobody granted
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
-            return Verdict("allow", "the command only reads inside the workspace")
-        return _asks(mode, "no sandbox holds commands here, so every one is asked about")
+            return Verdict(decision="allow", reason="the command only reads inside the workspace")
+        return _ask_or_deny(mode, "no sandbox holds commands here, so every one is asked about")
+    if mode == "plan" and may_dry_run:
+        return Verdict(decision="dry_run", reason="plan mode keeps none of its changes", opens=False)
     if mode == "plan":
-        why = "plan mode keeps none of its changes"
-        return Verdict("dry_run", why, opens=False) if may_dry_run else Verdict("deny", _PLAN)
+        return Verdict(decision="deny", reason=_PLAN)
     if granting:
-        return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
+        return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
     if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or (may_dry_run and is_unsure)):
-        return Verdict("allow", "it stays inside the sandbox")
+        return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
-        return Verdict("dry_run", command.reason, opens=False)
-    return _asks(mode, found.why_not or command.reason)
+        return Verdict(decision="dry_run", reason=command.reason, opens=False)
+    return _ask_or_deny(mode, found.why_not or command.reason)
 
 
-_MAX_SHOWN = 3
+_MAX_SHOWN = 3  # secret files
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -168,15 +185,18 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    found = workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
     granted = workspace.session_grants.exposed
-    exposed = [path for path in found if path not in granted and not _is_meant(path, facts, rules)]
+    exposed = [
+        path
+        for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
+        if path not in granted and not _is_meant(path, facts, rules)
+    ]
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands"
-    why += f" (to allow it always: the rule Read({shown[0]}))"
-    return replace(
+    how_to_allow = f"to allow it always: the rule Read({shown[0]})"
+    why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
+    return structs.replace(
         verdict,
         decision="deny" if mode == "dontAsk" else "ask",
         reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,

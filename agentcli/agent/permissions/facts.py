@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import time
+from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -11,7 +15,7 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.safety.commands import analyse
-from agentcli.safety.commands.records import CommandAnalysis, Places, known
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths.judge import (
     PathFacts,
@@ -93,8 +97,9 @@ class PathLookup:
         holds_secrets, is_kept = kind == "secret", access == "write" and root is None
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
-            if kind == "protected":
+            if kind == "protected":  # the sandbox lets calls change those auto-executed files that people review
                 is_kept = not is_reviewed(below) or status.is_auto_executed
+            # A file that the call creates holds no secrets yet, whatever its name.
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
                 holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
@@ -126,7 +131,7 @@ class PathLookup:
 DryRunUse = Literal["never", "on_request", "always"]
 
 
-class CallFacts(Struct, frozen=True):
+class CallFacts(Struct, frozen=True, kw_only=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
     `files` are those of a file tool, `hosts` those of a web tool or a command. `paths` looks at further paths.
@@ -189,20 +194,22 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 start, paths.roots, workspace.settings.home, paths.is_readable, program_of_git=paths.program_of_git
             )
             command = analyse(arguments.command, places=places)
-            return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))
+            return CallFacts(
+                tool=tool, arguments=arguments, paths=paths, command=command, hosts=known(command.effects.hosts)
+            )
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
-            return CallFacts(tool, arguments, paths, files=files)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)
             web = workspace.resources.web
             address = web.judge(url) if url is not None and web is not None else None
             hosts = (_host_of(url),) if isinstance(url, str) else ()
-            return CallFacts(tool, arguments, paths, hosts=hosts, address=address)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths, hosts=hosts, address=address)
         case _:
-            return CallFacts(tool, arguments, paths)
+            return CallFacts(tool=tool, arguments=arguments, paths=paths)
 
 
 def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:
@@ -221,3 +228,47 @@ def _host_of(url: str) -> str:
         return parse_url(url).host
     except BadUrl:
         return ""
+
+
+_MAX_SEARCH_S = 0.5  # for the globs of a command
+_MAX_FOUND = 1_000  # files that a glob of a command finds
+
+
+class GlobSearch:
+    """Finds files by globs as a shell does, hidden ones with bash's `dotglob`; it `is_cut_off` after a short time."""
+
+    def __init__(self, finds_hidden: bool) -> None:
+        self.finds_hidden = finds_hidden
+        self.is_cut_off = False
+        self._deadline = time.monotonic() + _MAX_SEARCH_S
+
+    def found_by(self, pattern: str) -> list[str]:
+        """Return the first files that an absolute glob finds; none for a path without wildcards."""
+        found = ["/"] if glob.has_magic(pattern) else []
+        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]
+        # A part before the last finds only folders, because nothing is below a file.
+        for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
+            folders, found = found, []
+            for folder in folders:
+                if time.monotonic() > self._deadline or (len(found) > _MAX_FOUND and part == parts[-1]):
+                    self.is_cut_off = True
+                    break
+                # Paths stay texts, which is faster than `Path` objects.
+                names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
+                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
+        self.is_cut_off |= len(found) > _MAX_FOUND
+        return found[:_MAX_FOUND]
+
+
+def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
+    """Yield the files that a part of a command opens: for a glob the glob itself, and the first files that it finds."""
+    workspace, paths = facts.workspace, facts.paths
+    opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
+    opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
+    for path in effects.names:
+        # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
+        if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
+            opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
+    for path, access in opened:
+        for name in (path, *search.found_by(path)):
+            yield from paths.find_each((name,), access)

@@ -1,33 +1,30 @@
-"""Permission rules, `Tool` or `Tool(pattern)`: which of them deny a call, ask about it, and allow it.
+"""Permission rules, `Tool` or `Tool(pattern)`: reads and checks them, and finds those that decide about a call.
 
 Grants of commands do not cover secret and auto-executed files that no rule names.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 import re
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Literal
 
-from msgspec import Struct
+import msgspec
 
-from agentcli.agent.permissions.facts import CallFacts
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
-from agentcli.safety.paths.globs import is_literal, matches_path
+from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
+from agentcli.errors import UsageError, did_you_mean
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, touches
+from agentcli.safety.paths.globs import is_literal, is_path_glob, matches_path
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import BadUrl, parse_url
-from agentcli.tools.command import Access
-from agentcli.tools.tool import kind_argument
+from agentcli.tools.tool import Tool, kind_argument
 
 
-class Rule(Struct, frozen=True):
+class Rule(msgspec.Struct, frozen=True):
     """A tool, and a pattern for its calls: a glob over commands or paths, or `domain:HOST`; empty means every call.
 
     `source` is where the rule comes from, in a word; `quote` is the line of an instruction file that it stands for.
@@ -100,12 +97,11 @@ def host_meant(pattern: str) -> str | None:
         return None
 
 
-# A rule that denies a path to one tool denies it to the tools that do the same with it.
 READERS = frozenset(("file_read", "file_list", "grep_search"))
 EDITORS = frozenset(("file_edit", "file_write"))
 
 
-class RuleMatches(Struct, frozen=True):
+class RuleMatches(msgspec.Struct, frozen=True, kw_only=True):
     """The first rule that denies a call, the first that asks about it, and those that allow it.
 
     `why_not` says why grants that cover a command do not hold; `denies_some` is a rule that denies some commands.
@@ -122,29 +118,45 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     """Match all rules against a call. Blocks: it looks where the paths of a command lead."""
     tool, command = facts.tool, facts.command
     if command is not None:
-        deny, ask = (_restricting(facts, command, some) for some in (rules.deny, rules.ask))
-        denies_some = _first(rules.deny, tool.name, lambda pattern: True)
-        return RuleMatches(deny, ask, *_grants_of_command(facts, command, rules.allow), denies_some)
+        allow, why_not = _grants_of_command(facts, command, rules.allow)
+        return RuleMatches(
+            deny=_restricting(facts, command, rules.deny),
+            ask=_restricting(facts, command, rules.ask),
+            allow=allow,
+            why_not=why_not,
+            denies_some=_first(rules.deny, tool.name, lambda pattern: True),
+        )
     if tool.effect in ("read", "edit"):
-        kin, ground = EDITORS if tool.effect == "edit" else READERS, facts.paths.ground
-
-        def is_refused(pattern: str) -> bool:
-            return any(restriction_covers(pattern, path, ground) for path in facts.files)
-
-        def is_denied(rule: Rule) -> bool:
-            is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, kin)))
-            return is_about and (not rule.pattern or is_refused(rule.pattern))
-
-        mine = (rule for rule in rules.allow if rule.names(tool.name))
-        allow = next((rule for rule in mine if all(covers_path(rule, path, ground) for path in facts.files)), None)
-        deny = next(filter(is_denied, rules.deny), None)
-        return RuleMatches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
+        return _matches_of_files(facts, rules)
     matches = _pattern_test(facts)
-    allow = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
+    grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
     asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
     return RuleMatches(
-        _first(rules.deny, tool.name, matches), _first(rules.ask, tool.name, asks), (allow,) if allow else ()
+        deny=_first(rules.deny, tool.name, matches),
+        ask=_first(rules.ask, tool.name, asks),
+        allow=(grant,) if grant else (),
+    )
+
+
+def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
+    """Match rules against a call of a file tool. A denial of a path to one tool holds for all that do the same."""
+    tool, ground = facts.tool, facts.paths.ground
+    same_use = EDITORS if tool.effect == "edit" else READERS
+
+    def is_restricted(pattern: str) -> bool:
+        return any(restriction_covers(pattern, path, ground) for path in facts.files)
+
+    def is_denied(rule: Rule) -> bool:
+        is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, same_use)))
+        return is_about and (not rule.pattern or is_restricted(rule.pattern))
+
+    grants = (rule for rule in rules.allow if rule.names(tool.name))
+    grant = next((rule for rule in grants if all(covers_path(rule, path, ground) for path in facts.files)), None)
+    return RuleMatches(
+        deny=next(filter(is_denied, rules.deny), None),
+        ask=_first(rules.ask, tool.name, is_restricted),
+        allow=(grant,) if grant else (),
     )
 
 
@@ -209,12 +221,11 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
             return False
         if rule.tool == "web_fetch":
             return any(matches_host(rule.pattern, host) for host in effects.hosts)
-        written = (*effects.writes, *effects.deletes)
         paths: list[PathFacts] = []
         if rule.tool in READERS:
             paths = facts.paths.find_each(effects.reads, "read")
         elif rule.tool in EDITORS:
-            paths = facts.paths.find_each(written, "write")
+            paths = facts.paths.find_each((*effects.writes, *effects.deletes), "write")
         return any(restriction_covers(rule.pattern, path, facts.paths.ground) for path in paths)
 
     return next(filter(is_about, rules), None)
@@ -227,15 +238,15 @@ def _grants_of_command(
 
     A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
     """
-    mine = [rule for rule in rules if rule.names(facts.tool.name)]
-    if command.problem:
-        found = tuple(rule for rule in mine if not rule.pattern)[:1]
+    grants = [rule for rule in rules if rule.names(facts.tool.name)]
+    if command.problem:  # its parts are not known
+        found = tuple(rule for rule in grants if not rule.pattern)[:1]
     else:
         whole = escaped(facts.text.strip())
-        if exact := next((rule for rule in mine if rule.pattern == whole), None):
+        if exact := next((rule for rule in grants if rule.pattern == whole), None):
             return (exact,), ""
-        risky = [segment for segment in command.segments if segment.verdict != "allow"]
-        each = [next((rule for rule in mine if not rule.pattern or covers(rule.pattern, one)), None) for one in risky]
+        risky = [part for part in command.segments if part.verdict != "allow"]
+        each = [next((rule for rule in grants if not rule.pattern or covers(rule.pattern, one)), None) for one in risky]
         found = tuple(rule for rule in each if rule is not None) if all(each) else ()
     why = _unnamed_file(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
@@ -243,31 +254,17 @@ def _grants_of_command(
 
 def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why grants that cover a command do not hold: it opens a file that none of them names."""
-    mine = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
+    grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
     parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
-            parts.append((segment.effects, [rule.pattern for rule in mine if covers(rule.pattern, segment)]))
+            parts.append((segment.effects, [rule.pattern for rule in grants if covers(rule.pattern, segment)]))
     for effects, patterns in parts:
-        for path in _opened_files(facts, effects, search):
+        for path in opened_files(facts, effects, search):
             if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
     return "its wildcards find too many files to tell if secrets are among them" if search.is_cut_off else ""
-
-
-def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
-    """Yield the files of a command: for a glob the glob itself, and the first files that it finds."""
-    workspace, paths = facts.workspace, facts.paths
-    opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
-    opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
-    for path in effects.names:
-        # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
-        if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-            opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
-    for path, access in opened:
-        for each in (path, *search.found_by(path)):
-            yield from paths.find_each((each,), access)
 
 
 def _why_unnamed(
@@ -297,31 +294,107 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     return False
 
 
-_MAX_SEARCH_S = 0.5  # for the globs of a command
-_MAX_FOUND = 1_000  # files that a glob of a command finds
+# The text of rules
+
+# The names other agents' settings use for the same tools.
+ALIASES = dict(
+    pair.split("=")
+    for pair in """
+    Read=file_read Write=file_write Edit=file_edit MultiEdit=file_edit Glob=file_list LS=file_list Grep=grep_search
+    Bash=bash BashOutput=jobs KillBash=jobs KillShell=jobs TaskOutput=jobs TaskStop=jobs WebFetch=web_fetch
+    WebSearch=web_search Agent=create_subagent Task=create_subagent TodoWrite=todo TodoRead=todo Skill=skill
+    AskUserQuestion=ask_user
+    """.split()
+)
 
 
-class GlobSearch:
-    """Finds files by globs as a shell does, hidden ones with bash's `dotglob`; it `is_cut_off` after a short time."""
+def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
+    """Parse a rule such as `bash(git log *)`, `WebFetch(domain:example.org)` or `file_write`. Raises `UsageError`."""
+    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
+    if not found:
+        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
+    name, pattern = found.groups()
+    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
-    def __init__(self, finds_hidden: bool) -> None:
-        self.finds_hidden = finds_hidden
-        self.is_cut_off = False
-        self._deadline = time.monotonic() + _MAX_SEARCH_S
 
-    def found_by(self, pattern: str) -> list[str]:
-        """Return the first files that an absolute glob finds; none for a path without wildcards."""
-        found = ["/"] if glob.has_magic(pattern) else []
-        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]
-        # A part before the last finds only folders, because nothing is below a file.
-        for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
-            folders, found = found, []
-            for folder in folders:
-                if time.monotonic() > self._deadline or (len(found) > _MAX_FOUND and part == parts[-1]):
-                    self.is_cut_off = True
-                    break
-                # Paths stay texts, which is faster than `Path` objects.
-                names = glob.glob(part, root_dir=folder, include_hidden=self.finds_hidden)  # noqa: PTH207
-                found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
-        self.is_cut_off |= len(found) > _MAX_FOUND
-        return found[:_MAX_FOUND]
+def parse_rules(text: str, source: str = "") -> list[Rule]:
+    """Parse one rule, or several that are joined by "and". Raises `UsageError`."""
+    return [parse_rule(part, source) for part in re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)]
+
+
+# Tools of other agents that have no counterpart here: a rule that names one is no mistake.
+ELSEWHERE = frozenset(
+    "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
+    "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
+)
+
+# The content of a rule's brackets by the kind of tool; "" is for tools whose rules cover every call.
+Form = Literal["command", "path", "host", "kind", ""]
+
+_EXAMPLES: dict[Form, str] = {
+    "command": "a command, such as {name}(git log *)",
+    "path": "a path without .., quotes and variables, such as {name}(src/**), {name}(~/x) or {name}(//from/the/root)",
+    "host": "a host, such as {name}(domain:example.org)",
+    "kind": "a name, such as {name}(explore)",
+    "": "nothing in brackets: write {name}",
+}
+
+
+def check_rule(
+    rule: Rule,
+    tools: Iterable[Tool],
+    *,
+    written: str = "",
+    more_may_come: bool = False,
+    under_any_name: bool = False,
+) -> str:
+    """Return a warning about a rule whose tool is not there yet; empty for a rule that holds.
+
+    If `more_may_come`, an unknown name may be that of a later tool, unless it is nearly the name of a known one; with
+    `under_any_name` even then. Raises `UsageError` for a rule that can never hold.
+    """
+    known, shown, name = list(tools), written.strip() or str(rule), rule.tool
+    if rule.pattern and name.startswith("mcp__"):
+        raise UsageError(f"{shown}: {name} takes {_EXAMPLES[''].format(name=name)}.")
+    named = [tool for tool in known if rule.names(tool.name)]
+    if any(not rule.pattern or _may_match(rule.pattern, tool) for tool in named):
+        return ""
+    if named:
+        raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+        return f"{shown}: no server offers such a tool yet."
+    start = name.partition("*")[0]
+    if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
+        return f"{shown}: no tool has such a name yet."
+    if name in ELSEWHERE:
+        return f"{shown}: no tool here does what {name} does elsewhere."
+    names = [tool.name for tool in known]
+    hint = did_you_mean(name, [*names, *ALIASES])
+    if under_any_name or (more_may_come and not hint):
+        return f"{shown}: there is no tool {name} yet{hint}."
+    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(names)}, and mcp__SERVER__TOOL.")
+
+
+def _form_of(tool: Tool) -> Form:
+    schema = tool.schema
+    fields = {field.name for field in msgspec.structs.fields(tool.arguments)} if schema is None else set()
+    fields |= set((schema or {}).get("properties", ()))
+    if tool.effect == "command" and "command" in fields:
+        return "command"
+    if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
+        return "path"
+    if kind_argument(tool):
+        return "kind"
+    return "host" if tool.effect == "web" and "url" in fields else ""
+
+
+def _may_match(pattern: str, tool: Tool) -> bool:
+    """Return False for a pattern that matches no call of a tool, so that a rule with it would protect nothing."""
+    match _form_of(tool):
+        case "host":
+            return host_meant(pattern) is not None
+        case "path":
+            is_regular = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and is_path_glob(pattern)
+            return is_regular and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
+        case form:
+            return bool(form) and not pattern.startswith("domain:")

@@ -9,12 +9,17 @@ from functools import partial
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.requests.paid_request import Attempt, PaidRequest, RequestTarget
-from agentcli.agent.requests.repairs import with_repairs
+from agentcli.agent.requests.attempts import (
+    MEDIA_MARGIN,
+    Attempt,
+    PaidRequest,
+    RequestTarget,
+    most_tokens,
+    with_repairs,
+)
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, apply_compaction, charge_request, settled
+from agentcli.agent.turn_log import add, apply_compaction, charge_request, wait_until_stored
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
     Assistant,
@@ -25,13 +30,12 @@ from agentcli.conversation.entries import (
     Retracted,
     reminder,
 )
-from agentcli.errors import ConfigError, UsageError, UserError
+from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo, estimate, request_size
-from agentcli.llm.provider import Prefix, Provider, Request, time_span, with_wait
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
@@ -48,29 +52,19 @@ async def request_reply(turn: Turn) -> llm.Done:
     except ContextOverflow:
         if not await shrink(turn):
             raise
-    except (ProviderError, UsageError, ConfigError) as error:
-        failed, substitute = turn.state.model.name, _substitute(turn, error)
-        if not substitute:
+    except ProviderError as error:
+        model, fallback = turn.state.model, turn.runtime.models.fallback
+        if error.shown or not error.is_retryable or fallback in ("", model.name):
             raise
-        turn.emit(events.Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {substitute}."))
-        turn.state.model.name, turn.state.model.switch_reason = substitute, "fallback"
+        turn.emit(
+            events.Notice(f"{model.name} failed ({describe_error(error).rstrip('.')}): going on with {fallback}.")
+        )
+        model.name, model.switch_reason = fallback, "fallback"
     return await _request(turn)
 
 
-def _substitute(turn: Turn, error: ProviderError | UserError) -> str:
-    """Return the model that answers in place of one that failed; empty if none does."""
-    if isinstance(error, ProviderError) and error.shown:
-        return ""
-    if dearer := turn.spending.dearer_model:  # the person did not ask for the cheaper one, so its failure ends nothing
-        turn.spending.dearer_model = ""
-        return dearer
-    is_passing = isinstance(error, ProviderError) and error.is_retryable
-    fallback = turn.runtime.models.fallback
-    return fallback if is_passing and fallback != turn.state.model.name else ""
-
-
 async def _request(turn: Turn) -> llm.Done:
-    save_money(turn)
+    """Choose the model, add the reminders and the compaction that are due, send the request and store the reply."""
     target = RequestTarget(*await turn.runtime.models.resolve(turn.state))
     info = target.info
     turn.state.model.is_small = info.small
@@ -84,15 +78,22 @@ async def _request(turn: Turn) -> llm.Done:
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
-        await settled(turn)  # an answer to a prompt that could not be stored is not asked for
+        await wait_until_stored(turn)  # an answer to a prompt that could not be stored is not asked for
     report_omitted_media(turn, target, request)
-    reply, attempt = await with_repairs(turn, request, partial(_stream, turn, target), model=target.name, info=info)
+    reply, attempt = await with_repairs(
+        request,
+        partial(_stream, turn, target),
+        turn.emit,
+        model=target.name,
+        info=info,
+        rejected=turn.state.model.rejected,
+    )
     report_omitted_media(turn, target, request)  # a server may reveal only now what its model accepts
     await store_reply(turn, target, reply, attempt)
     return reply
 
 
-def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
     texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
@@ -100,17 +101,6 @@ def report_omitted_media(turn: Turn, target: RequestTarget, request: Request) ->
         if notice not in reported:
             reported.add(notice)
             turn.emit(events.Notice(notice))
-
-
-def save_money(turn: Turn) -> None:
-    """Switch to the cheaper model from its share of a budget in money on; once, so that the person can switch back."""
-    limits, state, budgets = turn.runtime.limits, turn.state, turn.spending.budgets
-    if limits.cheaper_model not in ("", state.model.name):
-        share = max((spent / limit for _, kind, limit, spent in budgets.limits() if kind == "usd"), default=0.0)
-        if share >= limits.cheaper_at and budgets.is_first("cheaper model"):
-            turn.emit(events.Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            turn.spending.dearer_model = state.model.name
-            state.model.name, state.model.switch_reason = limits.cheaper_model, "budget"
 
 
 def add_notes(turn: Turn) -> None:
@@ -150,7 +140,7 @@ async def _compact(turn: Turn, compaction: Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
-async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
+async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
     """Return the prefix, and the conversation's messages as library users have them transformed."""
     runtime, valid = turn.runtime, turn.state.conversation.valid_messages()
     messages = await runtime.context.transform(valid)
@@ -164,10 +154,10 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
 
 
 def build_request(
-    runtime: Runtime, state: AgentState, prefix: Prefix, messages: tuple[Message, ...], *, max_tokens: int
-) -> Request:
+    runtime: Runtime, state: AgentState, prefix: llm.Prefix, messages: tuple[Message, ...], *, max_tokens: int
+) -> llm.Request:
     """Return a request with the prefix, at the temperature and the effort of the session."""
-    return Request(
+    return llm.Request(
         prefix.system,
         messages,
         prefix.tools,
@@ -177,15 +167,15 @@ def build_request(
     )
 
 
-def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
+def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> None:
     """Raise `ContextOverflow` if what is new is many times the window. The first `known` messages fitted before."""
-    added = Request("", request.messages[known:]) if known else request
+    added = llm.Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[llm.Done, Attempt]:
+async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
     """Publish the provider's stream as events, and return the reply with its last try.
 
     The text of a reply that breaks off is kept.
@@ -232,7 +222,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: Request) -> tuple[
             turn.emit(events.Notice(warning))
 
 
-def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo) -> int:
+def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
     """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     is_changed = turn.runtime.context.transform is not unchanged
@@ -245,16 +235,16 @@ def max_prompt_tokens(turn: Turn, model: str, request: Request, info: ModelInfo)
                 is_same = f"{body.provider}/{body.model}" == model
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
-                    known += int(request_size(Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
-                reply = most_tokens(Request("", request.messages[since - 1 : since]), info)
-                new = Request("", request.messages[since:])
+                    known += int(request_size(llm.Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
+                reply = most_tokens(llm.Request("", request.messages[since - 1 : since]), info)
+                new = llm.Request("", request.messages[since:])
                 if body.prefix != prefix_hash(request):
-                    new = Request(request.system, new.messages, request.tools)
+                    new = llm.Request(request.system, new.messages, request.tools)
                 return known + max(reply, body.usage.output_tokens) + most_tokens(new, info)
     return most_tokens(request, info)
 
 
-def prefix_hash(request: Request) -> str:
+def prefix_hash(request: llm.Request) -> str:
     """Return a short hash of the tools, and one of the system text."""
     tools = zlib.crc32(msgspec.json.encode(request.tools))
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
@@ -277,7 +267,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.parts.append(reply.message.text)
-    turn.answer.is_half, turn.spending.dearer_model = False, ""
+    turn.answer.is_half = False
     turn.log.accepted = len(turn.log.entry_ids)
     stored = Assistant(
         content=reply.message.content,
@@ -293,7 +283,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
     add(turn, stored, *([CallsStarted(calls)] if calls else ()))
-    await settled(turn)
+    await wait_until_stored(turn)
     report_usage(turn, target, reply.usage, cost)
     turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
     if reply.note:
@@ -343,16 +333,16 @@ def describe_error(error: ProviderError | UserError) -> str:
     if not isinstance(error, ProviderError):
         return str(error)
     text, status = str(error), f"HTTP {error.status}" if error.status else ""
-    tries = f"tried {error.tries} times over {time_span(error.tried_s)}" if error.tries > 1 else ""
+    tries = f"tried {error.tries} times over {llm.time_span(error.tried_s)}" if error.tries > 1 else ""
     if about := ", ".join(part for part in (status, tries) if part):
         text = f"{text.rstrip('.')} ({about})."
-    return with_wait(text, error)
+    return llm.with_wait(text, error)
 
 
 class ReplyBlocks:
     """The blocks of one reply, numbered in the order they start; neighbouring deltas of one kind are one block."""
 
-    def __init__(self, provider: Provider, emit: events.Emit) -> None:
+    def __init__(self, provider: llm.Provider, emit: events.Emit) -> None:
         self._emit = emit
         self._source = events.ReplyStarted(provider.model, provider.name)
         self._count = 0

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from agentcli.agent import turn_log as log
-from agentcli.agent.accounting.budgets import OverBudget
+from agentcli.agent.accounting import OverBudget
 from agentcli.agent.events import DoneReason, LimitQuestion, Notice, Retry
+from agentcli.agent.loop import GO_ON, broke_off, has_distant_reset
 from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn import GO_ON, broke_off, has_distant_reset
+from agentcli.agent.turn_log import add, queue_changed, take_back_prompt, wait_until_stored
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
@@ -26,9 +26,8 @@ COUNTDOWN_S = 60.0  # between two events of the countdown
 class RoundLimit(TurnStep):
     """Asks the person at the limit of rounds for as many more; within it, an answer that broke off is continued."""
 
-    def __init__(self) -> None:
-        self._allowed = 0  # rounds beyond the limit of the settings
-        self._breaks = 0
+    _allowed = 0  # rounds beyond the limit of the settings
+    _breaks = 0  # answers that broke off and were continued
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
         return None if self._has_rounds(turn) or await self._allow_more(turn) else "max_turns"
@@ -45,13 +44,14 @@ class RoundLimit(TurnStep):
             return False
         self._breaks += 1
         turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
-        log.add(turn, reminder(GO_ON))
+        add(turn, reminder(GO_ON))
         return True
 
     def _has_rounds(self, turn: Turn) -> bool:
         return turn.round < turn.runtime.limits.max_turns + self._allowed
 
     async def _allow_more(self, turn: Turn) -> bool:
+        """Ask the person for as many rounds again as the settings allow."""
         more = turn.runtime.limits.max_turns
         title, reason = f"{turn.round} rounds are done: {more} more?", f"limits.max_turns = {more} (--max-turns)."
         is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {reason}")
@@ -65,12 +65,12 @@ class BudgetLimit(TurnStep):
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
         if not isinstance(error, OverBudget):
             return False
-        turn.round -= 1
+        turn.round -= 1  # the request was not sent
         if await self._allow_more(turn, error):
             return True
         turn.emit(Notice(str(error)))
         if turn.round == 0 and turn.log.prompt_ids:
-            log.take_back_prompt(turn)
+            take_back_prompt(turn)
             turn.emit(Notice("The message was taken back."))
         return "max_budget"
 
@@ -108,8 +108,8 @@ async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
         return False
     if not answer.allowed and answer.comment:
         queue.steering.append((Text(answer.comment),))
-        log.add(turn, queue.entry())
-        turn.emit(log.queue_changed(turn.state))
+        add(turn, queue.entry())
+        turn.emit(queue_changed(turn.state))
     return answer.allowed
 
 
@@ -136,16 +136,11 @@ class RepeatLimit(TurnStep):
 class ResetWait(TurnStep):
     """Waits once a turn for the end of a usage limit that the provider names, also after a restart."""
 
-    def __init__(self) -> None:
-        self._resets_at = 0.0  # the time that an earlier run of the program waited for
-        self._has_waited = False
+    _has_waited = False
 
     async def begin(self, turn: Turn) -> None:
-        self._resets_at = awaited_reset(turn.state.conversation)
-
-    async def before_request(self, turn: Turn) -> None:
-        if resets_at := self._resets_at:
-            self._resets_at = 0.0
+        """Go on with the wait of an earlier run of the program."""
+        if resets_at := awaited_reset(turn.state.conversation):
             await self._wait_until(turn, resets_at)
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
@@ -158,10 +153,10 @@ class ResetWait(TurnStep):
     async def _wait_until(self, turn: Turn, resets_at: float) -> None:
         """Wait until a time, with a countdown. A later start of the program finds the wait in the log."""
         self._has_waited = True
-        log.add(turn, ResetAwaited(resets_at))
-        await log.settled(turn)
+        add(turn, ResetAwaited(resets_at))
+        await wait_until_stored(turn)
         while (remaining_s := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
             turn.emit(Retry(1, remaining_s, f"The usage limit resets at {llm.clock_time(resets_at)}."))
             await asyncio.sleep(min(remaining_s, COUNTDOWN_S))
-        log.add(turn, ResetAwaited(0.0))
-        await log.settled(turn)
+        add(turn, ResetAwaited(0.0))
+        await wait_until_stored(turn)

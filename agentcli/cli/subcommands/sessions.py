@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
+from agentcli.agent.accounting import Tally, UsageCollector, by_cost
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
@@ -30,7 +30,7 @@ from agentcli.cli.subcommands.shared import (
 )
 from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import ContextNote
-from agentcli.conversation.history import transcript_lines
+from agentcli.conversation.history import counted, transcript_lines
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json

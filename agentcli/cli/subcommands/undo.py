@@ -86,7 +86,9 @@ async def _run(
 
         await account_for_interrupted(checkpoints, entries, append)
         locks = FileLocks(config.paths.state / "file_locks")
-        host = UndoHost(checkpoints, append, locks, _relative, _confirm, command="agentcli ")
+        host = UndoHost(
+            checkpoints=checkpoints, append=append, locks=locks, shown=_relative, confirm=_confirm, command="agentcli "
+        )
         return log.session_id, await undo(entries, direction, argument, host)
     finally:
         await log.close()

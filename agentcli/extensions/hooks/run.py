@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent.events import Emit, HookRan, Notice
-from agentcli.agent.hooks import CallRecord, Decision, EventAnswer, EventName
-from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
+from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventName
+from agentcli.agent.permissions.rules import ALIASES, parse_rule
 from agentcli.errors import UsageError
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import ToolResult, ToolUse

@@ -14,8 +14,7 @@ from msgspec import Struct, structs
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
-from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -296,7 +295,7 @@ class SessionSkills:
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
             if tool not in allowed:
                 tools = ", ".join(skill.tools) or "no tool"
-                return Verdict("deny", f"the skill {skill.name} leaves only {tools}")
+                return Verdict(decision="deny", reason=f"the skill {skill.name} leaves only {tools}")
         return verdict
 
     def _rules(self, skill: Skill) -> list[Rule]:

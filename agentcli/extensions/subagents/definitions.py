@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import ALIASES
 from agentcli.extensions.skills.find import read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file

@@ -11,21 +11,16 @@ from typing import Any
 from msgspec import structs
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import Account, in_words
-from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.accounting import Account, UsageCollector, in_words
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
-from agentcli.agent.context.window import ContextWatch
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.modes import mode_notes
-from agentcli.agent.permissions.rule_text import ALIASES
-from agentcli.agent.permissions.rules import Rule
-from agentcli.agent.runtime import TurnLimits
+from agentcli.agent.permissions.rules import ALIASES, Rule
+from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, rebuilt
-from agentcli.agent.steps import usual_steps
-from agentcli.agent.steps.messages import NestedInstructions
+from agentcli.agent.state import AgentState, ModelChoice, restore_state
+from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.entries import Assistant, Entry, Paid, User
 from agentcli.errors import NoSession, ToolError, UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.find import Skills, model_named
@@ -318,11 +313,11 @@ class ChildSessions:
         account = Account("subagent", {"usd": run.arguments.max_budget_usd} if run.arguments.max_budget_usd else {})
         model = ModelChoice(name=self._model(run, parent.model.name), effort=parent.model.effort)
         budgets = call.turn.budgets.within(account)
-        state = rebuilt(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
+        state = restore_state(AgentState(model=model, mode=parent.mode, rules=parent.rules, budgets=budgets), entries)
         state.meter = _ChargingMeter(call.turn)
         if not entries:
             state.notes.extend(self.context.notes(workspace, self.models.info(state.model.name)))
-        state.notes.extend(mode_notes("default", state.mode))
+        state.add_mode_note()
         nested = self.context.nested()
         watch = self.context.watch(state, workspace, nested)
         delegates = runtime.calls.delegates
@@ -342,7 +337,7 @@ class ChildSessions:
             calls=calls,
             log=log,
             steps=usual_steps(nested=nested),
-            limits=TurnLimits(max_turns, runtime.limits.max_tokens, max_breaks=1),
+            limits=TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1),
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,
         )

@@ -246,7 +246,7 @@ class ClientQuestions:
 
     def withdraw_settled(self) -> None:
         """Withdraw the requests whose questions need no answer any more."""
-        for id in self._tasks.keys() - self._session.asked.keys():
+        for id in self._tasks.keys() - self._session.open_questions.keys():
             self._tasks[id].cancel()
 
     async def aclose(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation

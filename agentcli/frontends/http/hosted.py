@@ -12,9 +12,9 @@ from typing import Any
 
 from agentcli.agent import events
 from agentcli.agent.interfaces import StreamStatus
+from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
-from agentcli.agent.turn import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends import json_input
@@ -61,7 +61,7 @@ class HostedSession:
     @property
     def is_idle(self) -> bool:
         """True if nothing runs here and nobody is asked."""
-        return not (self._session.is_busy or self._asides or self._messages or self._session.asked)
+        return not (self._session.is_busy or self._asides or self._messages or self._session.open_questions)
 
     # The stream of a resumed session
 

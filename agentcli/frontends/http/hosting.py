@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.budgets import Account
+from agentcli.agent.accounting import Account
 from agentcli.agent.interfaces import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore

@@ -12,7 +12,7 @@ from prompt_toolkit.buffer import Buffer
 from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.rule_text import parse_rule
+from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.composer import Composer

@@ -10,7 +10,7 @@ from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, without_keep
 from agentcli.agent.commands.session import PROGRAM
-from agentcli.agent.turn import GO_ON
+from agentcli.agent.loop import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from agentcli.agent.accounting.usage import UsageCollector
+from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import (
     NEWEST,
     AppendedEntries,

@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import AsDiff, ChoiceIndex, CommandHost, Co
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, rebuilt
+from agentcli.agent.state import AgentState, ModelChoice, restore_state
 from agentcli.errors import UsageError
 from agentcli.frontends.export.documents import live_document
 from agentcli.infra.sessions.sqlite import MemorySessions
@@ -55,7 +55,7 @@ class FakeHost:
             log, entries = await self.store.open(session_id, take_over=take_over)
         runtime = replace(before.runtime, log=log)
         self.others.append(
-            Session(rebuilt(AgentState(model=ModelChoice(name=before.state.model.name)), entries), runtime)
+            Session(restore_state(AgentState(model=ModelChoice(name=before.state.model.name)), entries), runtime)
         )
         await before.close()
         return self.session

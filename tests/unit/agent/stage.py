@@ -16,19 +16,17 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Budgets
+from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
-from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, SessionLog
+from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, NoHooks, SessionLog, TurnHooks
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_text import parse_rule
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, ModelChoice, rebuilt
-from agentcli.agent.steps import usual_steps
+from agentcli.agent.state import AgentState, ModelChoice, restore_state
+from agentcli.agent.steps.messages import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -276,7 +274,7 @@ async def on_stage(
     state = AgentState(model=ModelChoice(name="scripted/script"), mode=mode, rules=rules)
     state.budgets = budgets or state.budgets
     session = Session(
-        rebuilt(state, entries),
+        restore_state(state, entries),
         Runtime(
             models=ModelAccess(
                 resolve=resolve or by_name,

@@ -13,8 +13,7 @@ from agentcli.agent.events import ApprovalSettled, Done, Notice, QuestionEvent, 
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.decide import decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
-from agentcli.agent.permissions.rule_text import check_rule, parse_rule, parse_rules
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule, parse_rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.state_files import FileGrants

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from agentcli.agent.accounting.budgets import Account, Amounts, Budgets
+from agentcli.agent.accounting import Account, Amounts, Budgets
 from agentcli.agent.commands.model import answer_side_question
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt

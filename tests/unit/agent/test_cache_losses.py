@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from agentcli.agent.commands.model import CacheLoss, cache_losses
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, User
@@ -14,14 +15,14 @@ AUTOMATIC = Prices(input=2.0, output=8.0, cache_read=0.2)
 EXPLICIT = Prices(input=2.0, output=8.0, cache_write=2.5, cache_read=0.2)
 
 
-def reply(usage: Usage, *, model: str = "m", prefix: str = "a.b") -> Assistant:
-    return Assistant(content=(Text("Hi."),), provider="p", model=model, usage=usage, prefix=prefix)
+def reply(usage: Usage, *, model: str = "m") -> Assistant:
+    return Assistant(content=(Text("Hi."),), provider="p", model=model, usage=usage, prefix="a.b")
 
 
-def losses(*bodies: Body, prices: Prices | None = AUTOMATIC, last_after_s: float = 10) -> list[CacheLoss]:
+def losses(*bodies: Body, prices: Prices | None = AUTOMATIC) -> list[CacheLoss]:
     """The losses of a branch, beside one that was left."""
     entries = [Entry(str(n), str(n - 1), 1_000.0, body) for n, body in enumerate(bodies)]
-    entries[-1] = Entry("last", entries[-1].parent_id, 1_000.0 + last_after_s, bodies[-1])
+    entries[-1] = Entry("last", entries[-1].parent_id, 1_010.0, bodies[-1])
     entries.insert(-1, Entry("left", "0", 1_000.0, User((Text("left"),))))
     return list(cache_losses(entries, lambda name: ModelInfo("m", "p", prices=prices)))
 
@@ -41,20 +42,25 @@ def test_a_loss_has_its_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bodies", "after_s", "cause"),
+    "bodies",
     [
-        ([reply(Usage(5_000), model="other"), reply(Usage(5_500))], 10, "model"),
-        ([reply(Usage(5_000)), Compaction(carried="Earlier: …"), reply(Usage(2_000))], 10, "compaction"),
-        ([reply(Usage(5_000), prefix="x.b"), reply(Usage(5_500))], 10, "tools"),
-        ([reply(Usage(5_000), prefix="a.x"), reply(Usage(5_500))], 10, "system"),
-        ([reply(Usage(5_000)), reply(Usage(5_500))], 301, "time to live"),
-        ([reply(Usage(5_000)), User((Text("on"),)), reply(Usage(5_500))], 10, "provider"),
-        ([reply(Usage(5_000), prefix=""), reply(Usage(5_500))], 10, "provider"),  # of a log without hashes
+        [reply(Usage(5_000), model="other"), reply(Usage(5_500))],
+        [reply(Usage(5_000)), Compaction(carried="Earlier: …"), reply(Usage(2_000))],
+        [reply(Usage(5_000)), *[User((Text("on"),))] * 50, reply(Usage(5_500))],
+        [reply(Usage(5_000)), structs.replace(reply(Usage(9_000)), is_estimated=True), reply(Usage(5_500))],
+        [reply(Usage(5_000)), reply(Usage()), reply(Usage(5_500))],
     ],
 )
-def test_each_loss_has_its_cause(bodies: list[Body], after_s: float, cause: str) -> None:
-    (loss,) = losses(*bodies, last_after_s=after_s)
-    assert (loss.cause, 0 < loss.lost <= loss.reply.usage.prompt_tokens) == (cause, True)
+def test_a_reply_is_compared_with_the_newest_counted_one_before_it(bodies: list[Body]) -> None:
+    (loss,) = losses(*bodies)
+    assert (loss.held, loss.lost) == (min(4_992, loss.reply.usage.prompt_tokens),) * 2
+
+
+def test_a_reply_that_broke_off_is_no_loss_but_what_it_left_is_held() -> None:
+    broken = structs.replace(reply(Usage(6_000)), stop_reason="interrupted")
+    assert losses(reply(Usage(5_000)), broken) == []
+    (loss,) = losses(reply(Usage(5_000)), broken, reply(Usage(7_000)))
+    assert loss.held == 5_888
 
 
 def test_servers_without_a_cache_lose_nothing() -> None:

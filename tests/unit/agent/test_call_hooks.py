@@ -6,7 +6,7 @@ from pathlib import Path as Folder
 from typing import Any
 
 from agentcli.agent.events import QuestionEvent
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import Approve, SetAttended
 from agentcli.conversation.entries import CallAllowed, CallAsked, CallDenied, Result
 from agentcli.llm.messages import ToolResult

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import ClientToolRequested, ToolFinished, TurnFailed
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.interfaces import CallRecord, HookAnswer
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
@@ -203,7 +203,7 @@ async def test_hooks_see_the_record_and_may_change_or_refuse(tmp_path: Folder) -
     assert {name: result.content for name, result in stage.results.items()} == {
         "plain": "did plain", "change": "did changed", "refuse": "permission_denied: The hook says no.",
     }  # fmt: skip
-    record = CallRecord("plain", "works", "1", "main", "acceptEdits")
+    record = CallRecord(id="plain", tool="works", version="1", caller="main", mode="acceptEdits")
     assert hooks.before[0] == (record, {"name": "plain"})
     assert hooks.after[0] == (record, stage.results["plain"])
 

@@ -21,7 +21,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_text import parse_rules
+from agentcli.agent.permissions.rules import parse_rules
 from agentcli.conversation.entries import (
     Assistant,
     CallAllowed,

@@ -26,8 +26,7 @@ from agentcli.agent.events import (
     ToolStarted,
     TurnEnded,
 )
-from agentcli.agent.hooks import NoHooks
-from agentcli.agent.interfaces import NEWEST, AppendedEntries
+from agentcli.agent.interfaces import NEWEST, AppendedEntries, NoHooks
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
 from agentcli.infra.sessions.sqlite import MemorySessions

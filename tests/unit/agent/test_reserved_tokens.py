@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from agentcli.agent.accounting.budgets import most_tokens
+from agentcli.agent.requests.attempts import most_tokens
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request

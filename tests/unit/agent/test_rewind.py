@@ -139,20 +139,4 @@ async def test_a_label_leads_back_to_just_there(tmp_path: Folder) -> None:
         assert [text for _, text in prompts(stage.session.state.conversation)] == ["first"]
         await stage.ask("third")
         assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "third"]
-
-
-async def test_a_branch_that_was_left_can_be_gone_back_to(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [END, END, END, END]) as stage:
-        await stage.ask("first")
-        await stage.ask("second")
-        stage.session.rewind(prompts(stage.session.state.conversation)[1][0])
-        await stage.ask("instead")
-        (left,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
-        assert left.text == "second"
-        stage.session.rewind(left.entry_id)
-        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "second"]
-        (other,) = [point for point in points(stage.session.state.conversation) if point.kind == "branch"]
-        assert other.text == "instead"
-        await stage.ask("third")
-        assert [text for _, text in prompts(stage.session.state.conversation)] == ["first", "second", "third"]
         assert Conversation(stage.entries).messages == stage.session.state.conversation.messages

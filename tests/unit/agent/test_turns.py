@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli.agent.accounting.budgets import Account, Budgets
+from agentcli.agent.accounting import Account, Budgets
 from agentcli.agent.events import (
     Done,
     EntryStored,
@@ -26,10 +26,10 @@ from agentcli.agent.events import (
     TurnStarted,
     UsageReported,
 )
-from agentcli.agent.hooks import NoHooks
+from agentcli.agent.interfaces import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import TurnLimits
-from agentcli.agent.steps.replies import MAX_CONTINUATIONS
+from agentcli.agent.steps.messages import MAX_CONTINUATIONS
 from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.requests.repairs import rewrites, without
+from agentcli.agent.requests.attempts import rewrites, without
 from agentcli.llm.errors import (
     BillingError,
     ConnectionFailed,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode
-from agentcli.agent.permissions.rule_text import parse_rule
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.safety.commands.reader.commands import read_commands
 from tests.properties import examples
 from tests.unit.safety.commands.desk import cases

@@ -14,8 +14,7 @@ from msgspec import Struct
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rule_text import parse_rule, parse_rules
-from agentcli.agent.permissions.rules import GlobSearch, Rule, Rules
+from agentcli.agent.permissions.rules import GlobSearch, Rule, Rules, parse_rule, parse_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.command import NO_GRANTS, Grants

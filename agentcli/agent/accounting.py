@@ -1,0 +1,399 @@
+"""Budgets, which hold turns, sessions and days to what they may spend; and the usage of conversations, added up.
+
+An account counts for one scope; a charge goes to all accounts of a `Budgets`, so that it rolls up from a turn to its
+session and its day, and from a child agent to its parent.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, User
+from agentcli.errors import UserError
+from agentcli.llm.messages import Usage
+from agentcli.llm.models import ModelInfo, estimate_text
+
+Kind = Literal["usd", "tokens", "seconds", "calls"]
+Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools
+MIN_REPLY_TOKENS = 1_024  # a reply that may not even be that long is not asked for
+
+
+class Account:
+    """The limits of one scope in this process, and what it spent; `infra/day_account.py` has those of all processes."""
+
+    def __init__(self, scope: str, limits: Amounts | None = None) -> None:
+        self.scope = scope
+        self.steps: Amounts = dict(limits or {})  # the first limits, by which a yes of the person raises a limit
+        self.limits = dict(self.steps)
+        self.warned: set[Kind] = set()  # kinds that a warning said are nearly used up
+        self._spent: Amounts = {}
+        self._held: dict[int, Amounts] = {}
+        self._numbers = count()
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Keep everybody else, in other processes too, from reserving while the body runs. Raises `StorageError`."""
+        return nullcontext()
+
+    def spent(self) -> Amounts:
+        """Return the sum of what was charged and what is held."""
+        return added(self._spent, *self._held.values())
+
+    def hold(self, amounts: Amounts) -> int:
+        """Hold amounts back, and return the number to settle them by."""
+        number = next(self._numbers)
+        self._held[number] = amounts
+        return number
+
+    def settle(self, number: int, amounts: Amounts) -> None:
+        """Charge amounts in place of those that were held under the number."""
+        self._held.pop(number, None)
+        self._spent = added(self._spent, amounts)
+
+
+class OverBudget(UserError):
+    """An account does not allow the next request or call; `needs` says what that takes.
+
+    A question `id`, another one after each yes, may ask for `more`: the limit that a yes would set, in words.
+    """
+
+    def __init__(self, account: Account, kind: Kind, needs: str) -> None:
+        limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
+        self._account = account
+        self._kind: Kind = kind
+        self._next_limit = max(limit, spent) + account.steps[kind]
+        self.setting = f"budgets.{account.scope}_{kind}"
+        self.id = f"{self.setting}={limit:g}"
+        self.more = in_words(kind, self._next_limit)
+        limit_text, spent_text = in_words(kind, limit), in_words(kind, spent)
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {needs}).")
+
+    def allow_more(self) -> None:
+        """Allow as much again as at first, beyond what is spent, until the scope or the program ends."""
+        self._account.limits[self._kind] = self._next_limit
+        self._account.warned.discard(self._kind)
+
+
+@dataclass
+class Reservation:
+    """The amounts held back for a request. Only the first call of `settle` counts."""
+
+    _holds: list[tuple[Account, int]]
+    max_tokens: int
+    seconds: float  # infinite where no budget is in time
+    is_open: bool = True
+
+    def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
+        """Charge what the request took in the end; an unknown price charges no money."""
+        amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
+        for account, number in self._holds if self.is_open else ():
+            account.settle(number, amounts)
+        self.is_open = False
+
+
+class Budgets:
+    """The accounts of one agent, the nearest first. From the share `warn_at` of a limit on there is one warning."""
+
+    def __init__(self, accounts: Sequence[Account] = (), *, warn_at: float = 0.8) -> None:
+        self.accounts = tuple(accounts)
+        self.warn_at = warn_at
+        self._unpriced: set[str] = set()  # ids of models whose unknown price was reported
+
+    def within(self, account: Account) -> Budgets:
+        """Return the budgets of a turn or a child: its own account, and these, to which its charges roll up."""
+        inner = Budgets((account, *self.accounts), warn_at=self.warn_at)
+        inner._unpriced = self._unpriced
+        return inner
+
+    @property
+    def is_limited(self) -> bool:
+        return any(account.limits for account in self.accounts)
+
+    def limit(self, scope: str, kind: Kind) -> float | None:
+        return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
+
+    def limits(self) -> Iterator[tuple[Account, Kind, float, float]]:
+        """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
+        for account in self.accounts:
+            spent = account.spent() if account.limits else {}
+            for kind, limit in account.limits.items():
+                yield account, kind, limit, spent.get(kind, 0.0)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as locks:
+            for account in self.accounts:
+                locks.enter_context(account.locked())
+            yield
+
+    def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
+        """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
+
+        Raises `OverBudget`, and `StorageError` where the day's ledger cannot be kept.
+        """
+        if not self.is_limited:
+            return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
+        prompt = prompt_tokens()
+        per_prompt, per_reply = info.prices.max_rates(prompt) if info.prices else (0.0, 0.0)
+
+        def worst(reply: int) -> Amounts:
+            return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}
+
+        min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
+        with self._locked():
+            for account, kind, limit, spent in self.limits():
+                remaining = limit - spent - worst(0).get(kind, 0.0)
+                if kind == "seconds":
+                    seconds = min(seconds, remaining)
+                elif kind == "tokens" or (kind == "usd" and per_reply):
+                    rate = per_reply * (1 + 1e-9) if kind == "usd" else 1  # so that rounding never exceeds the limit
+                    max_tokens = min(max_tokens, int(remaining / rate))
+                if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
+                    needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
+                    raise OverBudget(account, kind, f"the next request could take {needed}")
+            holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
+        return Reservation(holds, max_tokens, seconds)
+
+    def begin_calls(self, calls: int) -> None:
+        """Charge calls that are about to run. Raises `OverBudget`, and charges none, where not all of them may."""
+        with self._locked():
+            for account, kind, limit, spent in self.limits():
+                if kind == "calls" and spent + calls > limit:
+                    raise OverBudget(account, "calls", f"{calls} more asked for")
+            self.charge({"calls": calls})
+
+    def charge(self, amounts: Amounts) -> None:
+        for account in self.accounts:
+            account.settle(account.hold({}), amounts)
+
+    def check(self) -> None:
+        """Raise `OverBudget` where money, tokens or time are used up."""
+        for account, kind, limit, spent in self.limits():
+            if kind != "calls" and spent >= limit:
+                raise OverBudget(account, kind, "the next request would come on top")
+
+    def recall(self, amounts: Amounts) -> None:
+        """Charge only the session for what its log has, because the day's ledger has that already."""
+        Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
+
+    def warnings(self, info: ModelInfo) -> list[str]:
+        """Return the new warnings after a request to a model: budgets nearly used up, or money it has no price for."""
+        warnings, has_money = [], False
+        for account, kind, limit, spent in self.limits():
+            has_money |= kind == "usd"
+            if kind not in account.warned and spent >= self.warn_at * limit:
+                account.warned.add(kind)
+                used = f"{in_words(kind, spent)} of {in_words(kind, limit)}"
+                warnings.append(f"The {account.scope}'s budget is {spent / limit:.0%} used: {used}.")
+        if info.prices is None and has_money and info.id not in self._unpriced:
+            self._unpriced.add(info.id)
+            warnings.append(
+                f"The price of {info.id} is not known: no budget in money holds for it. Set its prices in "
+                f'[models.{info.provider}."{info.id}"], or a budget in tokens (budgets.session_tokens).'
+            )
+        return warnings
+
+
+def added(*all: Amounts) -> Amounts:
+    """Return the sum of amounts, kind by kind."""
+    kinds = dict.fromkeys(kind for amounts in all for kind in amounts)
+    return {kind: sum(amounts.get(kind, 0.0) for amounts in all) for kind in kinds}
+
+
+def in_words(kind: Kind, amount: float) -> str:
+    match kind:
+        case "usd":
+            return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
+        case "seconds":
+            return f"{amount:,.0f} s"
+        case _:
+            return f"{amount:,.0f} {kind}" if amount != 1 else f"1 {kind[:-1]}"
+
+
+_TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_input_tokens reasoning_tokens".split()
+
+
+class Tally(Struct, kw_only=True):
+    """Requests and what they took. `cost_usd` leaves out `unpriced` requests, whose price is unknown."""
+
+    requests: int = 0
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
+    unpriced: int = 0
+    duration_ms: int = 0
+    retries: int = 0
+
+    def add(self, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0) -> None:
+        self.requests += 1
+        self.usage = self.usage + usage
+        self.cost_usd += cost_usd or 0.0
+        self.unpriced += cost_usd is None
+        self.duration_ms += duration_ms
+        self.retries += retries
+
+    @property
+    def whole_usd(self) -> float | None:
+        """The cost, or None as soon as one price is unknown: the sum would be a guess."""
+        return None if self.unpriced else self.cost_usd
+
+    def as_dict(self) -> dict[str, Any]:
+        row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
+        row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
+        row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
+        listed = self.__struct_fields__.index("duration_ms")  # the fields from this one on are figures of their own
+        return row | {name: getattr(self, name) for name in self.__struct_fields__[listed:]}
+
+
+class SessionTally(Tally, kw_only=True):
+    """The usage of one conversation. `turns` counts the person's messages, `rounds` replies; times are Unix times."""
+
+    messages: int = 0
+    turns: int = 0
+    rounds: int = 0
+    compactions: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+
+
+class ToolTally(Struct, kw_only=True):
+    """The calls of one tool. `tokens` estimates what its results added to the conversation."""
+
+    calls: int = 0
+    failed: int = 0
+    duration_ms: float = 0.0
+    tokens: int = 0
+    retries: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    output_levels: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Result) -> None:
+        self.calls += 1
+        self.failed += result.result.is_error
+        self.duration_ms += result.duration_ms
+        self.tokens += estimate_text(result.result.text) if result.result.content else 0
+        self.retries += result.retry_count
+        if result.result.is_error:
+            self.errors[result.error_code or result.error_kind or "not run"] += 1
+        if result.output_level:
+            self.output_levels[result.output_level] += 1
+
+    @property
+    def success_rate(self) -> float:
+        return 1 - self.failed / self.calls if self.calls else 1.0
+
+    @property
+    def mean_ms(self) -> float:
+        return self.duration_ms / self.calls if self.calls else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        rates = {"success_rate": round(self.success_rate, 4), "mean_duration_ms": round(self.mean_ms, 1)}
+        sums = ("tokens", "retries", "errors", "output_levels")
+        return {"calls": self.calls, **rates} | {name: getattr(self, name) for name in sums}
+
+
+class UsageCollector:
+    """Adds up the usage of all conversations that it is passed to.
+
+        collector = UsageCollector()
+        async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
+            ...
+        print(collector.report()["total"]["cost_usd"])
+
+    Agents in several threads may share one.
+    """
+
+    def __init__(self) -> None:
+        self.total = Tally()
+        self.days: defaultdict[str, Tally] = defaultdict(Tally)
+        self.models: defaultdict[str, Tally] = defaultdict(Tally)
+        self.users: defaultdict[str, Tally] = defaultdict(Tally)
+        self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)
+        self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)
+        self._lock = threading.Lock()
+
+    def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
+        """Count an entry of a log."""
+        body = entry.body
+        with self._lock:
+            session = self.sessions[session_id]
+            session.started = session.started or entry.time
+            session.ended = max(session.ended, entry.time)
+            session.messages += isinstance(body, User | Assistant | Result)
+            session.turns += entry.is_prompt
+            session.rounds += isinstance(body, Assistant)
+            session.compactions += isinstance(body, Compaction)
+            if isinstance(body, Result):
+                self.tools[body.name].add(body)
+            if isinstance(body, Assistant | Paid) and (cost := spent(body)) is not None:
+                retries = body.retries if isinstance(body, Assistant) else 0
+                day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
+                for tally in (self.days[day], self.users[user_id], session):
+                    tally.add(*cost[1:], body.duration_ms, retries)
+                self.add_request(*cost, duration_ms=body.duration_ms, retries=retries)
+
+    def add_request(
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+    ) -> None:
+        """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
+        for tally in (self.total, self.models[model]):
+            tally.add(usage, cost_usd, duration_ms, retries)
+
+    @property
+    def by_model(self) -> dict[str, tuple[Usage, float | None]]:
+        return {model: (tally.usage, tally.whole_usd) for model, tally in self.models.items()}
+
+    def report(self) -> dict[str, Any]:
+        """Return the usage as `agentcli usage --json` prints it: days and sessions oldest first, others by cost."""
+        tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
+        sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
+        return {
+            "total": self.total.as_dict(),
+            "days": _rows("day", sorted(self.days.items())),
+            "models": _rows("model", by_cost(self.models)),
+            "tools": _rows("tool", tools),
+            "users": _rows("user_id", by_cost(self.users)),
+            "sessions": _rows("session_id", sessions),
+        }
+
+
+def spent(body: Body) -> tuple[str, Usage, float | None] | None:
+    """Return the model that an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
+    match body:
+        case Assistant(stop_reason="interrupted") if body.usage == Usage():
+            return None  # it broke off before the server had counted anything
+        case Assistant():
+            return f"{body.provider}/{body.model}", body.usage, body.cost_usd
+        case Paid() if body.usage != Usage():
+            return body.model, body.usage, body.cost_usd
+        case _:
+            return None
+
+
+def amounts_of(body: Body) -> Amounts:
+    """Return what an entry takes of budgets; an unknown price takes no money."""
+    match body:
+        case Result():
+            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
+        case Assistant() | Paid():
+            tokens, seconds = body.usage.context_tokens, body.duration_ms / 1000
+            return {"usd": body.cost_usd or 0.0, "tokens": tokens, "seconds": seconds}
+        case _:
+            return {}
+
+
+def by_cost(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:
+    """Return the tallies by cost, the highest first, and by tokens where the cost is the same."""
+    return sorted(tallies.items(), key=lambda item: (-item[1].cost_usd, -item[1].usage.context_tokens, item[0]))
+
+
+def _rows(key: str, tallies: Iterable[tuple[str, Tally | ToolTally]]) -> list[dict[str, Any]]:
+    return [{key: name, **tally.as_dict()} for name, tally in tallies]
