@@ -23,7 +23,7 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import Effort, Prefix, Provider, Request, RetryPolicy
-from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolRegistry
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
 ModelFinder = Callable[[str], ModelInfo]

@@ -1,9 +1,9 @@
-"""Defines tools: what they are called, which arguments they take, how they run, and what a call gives back."""
+"""Defines tools: their names, arguments and results, how they run, and the registry of a session's tools."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ToolError, ToolErrorKind, UsageError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.command import NO_GRANTS, CommandResult, Grants
-from agentcli.tools.dry_run import DryRun
+from agentcli.tools.command import NO_GRANTS, CommandResult, DryRun, Grants
 from agentcli.tools.workspace import Workspace
 
 OutputLevel = Literal["brief", "standard", "full"]
@@ -327,3 +326,44 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if not flat.get("required", True):
         del flat["required"]
     return flat
+
+
+# Registries
+
+
+class ToolRegistry:
+    """Names are unique. The order of registration is the order the model sees, the same in every request."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: Tool) -> None:
+        """Raises `UsageError` when the name is taken."""
+        if tool.name in self._tools:
+            raise UsageError(
+                f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
+            )
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool:
+        """Raises `ToolError` (not_found) that lists what exists."""
+        if name not in self._tools:
+            raise ToolError(f"No tool {name!r}; there is {', '.join(self._tools) or 'none'}.", kind="not_found")
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def clone(self, *, exclude: Collection[str] = (), only: Collection[str] | None = None) -> ToolRegistry:
+        """Another registry without some tools, or with only some. Raises `UsageError` for an unknown name in `only`."""
+        if only is not None and (missing := [name for name in only if name not in self._tools]):
+            raise UsageError(f"No tool {missing[0]!r}; there is {', '.join(self._tools)}.")
+        return ToolRegistry(tool for tool in self if tool.name not in exclude and (only is None or tool.name in only))
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec() for tool in self)

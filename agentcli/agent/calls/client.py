@@ -10,8 +10,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 

@@ -24,10 +24,9 @@ from agentcli.safety.paths.judge import (
 )
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
-from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import Workspace, parse_name
 
 
 class PathLookup:

@@ -21,7 +21,7 @@ from agentcli.conversation.instructions import InstructionReader, Instructions, 
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.path_names import parse_name
+from agentcli.tools.workspace import parse_name
 
 log = logging.getLogger(__name__)
 MAX_STOPS = 5  # times that hooks let one turn go on

@@ -18,7 +18,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text
-from agentcli.tools.text.syntax import IS_INVALID
+from agentcli.tools.builtin.files import IS_INVALID
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "No file was changed yet. Write each changed function whole in a ```python block now."

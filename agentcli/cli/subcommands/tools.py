@@ -45,9 +45,9 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
-from agentcli.tools.path_names import display_name, is_utf8
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
+from agentcli.tools.tool import ToolRegistry
+from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 

@@ -15,7 +15,7 @@ from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 
 MIN_ANSWER_CHARS = 300  # of an answer at the usual length, because decisions are made in answers
 MAX_ERROR_CHARS = 500

@@ -14,8 +14,7 @@ from msgspec import Struct
 from agentcli.safety.commands.arguments import git_words
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
-from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of
-from agentcli.safety.commands.reader.words import unescape
+from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of, unescape
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe

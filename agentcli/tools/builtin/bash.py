@@ -18,10 +18,9 @@ from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown

@@ -15,17 +15,17 @@ from agentcli.tools.builtin.files import (
     naming_similar,
     read_bytes,
     require_certain_encoding,
+    syntax_note,
     unknown_encoding_error,
     write_bytes,
 )
 from agentcli.tools.builtin.toolset import FileEdit, FileWrite
-from agentcli.tools.summary import diff_counts
+from agentcli.tools.observation import diff_counts
 from agentcli.tools.text import Edit
 from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.encoding import shown as without_surrogates
-from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 

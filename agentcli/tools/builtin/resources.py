@@ -11,8 +11,7 @@ from agentcli.llm.messages import Text
 from agentcli.tools.builtin.toolset import MemoryCall, ReadMore, Recall, Think, Todo, WebFetch, WebSearch
 from agentcli.tools.observation import beginning_of, pages_of
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
-from agentcli.tools.web.web import Web, WebPage
-from agentcli.tools.workspace import DataFiles, Memory, Past
+from agentcli.tools.workspace import DataFiles, Memory, Past, Web, WebPage
 
 MAX_EXCERPTS = 12
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}

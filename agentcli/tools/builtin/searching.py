@@ -18,9 +18,9 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList
 from agentcli.tools.observation import beside
-from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import display_name, parse_name
 
 BRIEF_PATHS = 10
 

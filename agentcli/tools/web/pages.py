@@ -29,9 +29,9 @@ from agentcli.llm.http import HttpClient
 from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
-from agentcli.tools.text.charset import decoded
+from agentcli.tools.text.encoding import decoded
 from agentcli.tools.web.hidden import visible_text
-from agentcli.tools.web.web import SearchProvider, SearchResult, Web, WebPage
+from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
 # The kind of error and the advice of a status; those that pass are the same everywhere.

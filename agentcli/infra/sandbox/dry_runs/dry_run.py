@@ -29,8 +29,16 @@ from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
 from agentcli.infra.sandbox.dry_runs.overlays import OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.mounts.plans import find_places, is_inside, is_real
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
-from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
+from agentcli.tools.command import (
+    NO_GRANTS,
+    ApplyOutcome,
+    ChangeSummary,
+    Command,
+    CommandResult,
+    Conflict,
+    DryRunLimits,
+    Grants,
+)
 
 _GIT_TIMEOUT_S = 20.0
 _LEFT = "what it left running was ended, because nothing of a dry run goes on"

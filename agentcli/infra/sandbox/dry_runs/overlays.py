@@ -26,8 +26,7 @@ from agentcli.infra.sandbox.dry_runs.caches import copy_access, is_cache, is_tag
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.plans import is_inside
 from agentcli.settings.files import make_private_folder
-from agentcli.tools.command import Command
-from agentcli.tools.dry_run import DryRunLimits
+from agentcli.tools.command import Command, DryRunLimits
 
 # The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)

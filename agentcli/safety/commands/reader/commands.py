@@ -9,8 +9,16 @@ from __future__ import annotations
 
 import re
 
-from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Redirect, Script
-from agentcli.safety.commands.reader.words import MAX_DEPTH, WordReader
+from agentcli.safety.commands.reader.syntax import (
+    HOLE,
+    MAX_DEPTH,
+    CommandNode,
+    Field,
+    Pipeline,
+    Redirect,
+    Script,
+    WordReader,
+)
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
 _JOINING = ("&&", "||", "|", "|&")
