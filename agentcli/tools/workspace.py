@@ -306,7 +306,7 @@ def _byte(found: re.Match[bytes]) -> bytes:
 # The web as one session may use it; `web/pages.py` fetches and searches, and only a call imports it, in 55 ms.
 
 
-class WebPage(Struct, frozen=True):
+class WebPage(Struct, frozen=True, kw_only=True):
     """A fetched page, at the address `url` behind all redirects. `notes` are sentences on what is missing."""
 
     url: str

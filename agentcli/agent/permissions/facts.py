@@ -97,7 +97,14 @@ class PathLookup:
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
                 holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
-            given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
+            given=given,
+            named=named,
+            real=real,
+            access=access,
+            kind=kind,
+            is_outside=root is None,
+            holds_secrets=holds_secrets,
+            is_kept=is_kept,
         )
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
@@ -185,7 +192,11 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
             places = Places(
-                start, paths.roots, workspace.settings.home, paths.is_readable, program_of_git=paths.program_of_git
+                cwd=start,
+                roots=paths.roots,
+                home=workspace.settings.home,
+                is_readable=paths.is_readable,
+                program_of_git=paths.program_of_git,
             )
             command = analyse(arguments.command, places=places)
             return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))

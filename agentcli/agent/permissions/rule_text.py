@@ -10,7 +10,7 @@ import msgspec
 
 from agentcli.agent.permissions.rules import Rule, host_meant
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.paths.globs import is_path_glob
+from agentcli.safety.commands.records import is_path_glob
 from agentcli.tools.tool import Tool, kind_argument
 
 # The names other agents' settings use for the same tools.

@@ -19,8 +19,17 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, known, touches
-from agentcli.safety.paths.globs import is_literal, matches_path
+from agentcli.safety.commands.records import (
+    CommandAnalysis,
+    Effects,
+    Segment,
+    covers,
+    escaped,
+    is_literal,
+    known,
+    matches_path,
+    touches,
+)
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.command import Access
@@ -191,7 +200,7 @@ def rule_about(
     paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
 ) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
-    used = [PathFacts(str(path), path, path, "write") for path in paths]
+    used = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
     return next((rule for rule in about if any(restriction_covers(rule.pattern, path, ground) for path in used)), None)
 
@@ -200,7 +209,7 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else Effects()
     whole = " ".join(facts.text.split())
-    segments = (*command.segments, Segment(whole, None, "try", "", deny_forms=(whole,)))
+    segments = (*command.segments, Segment(text=whole, words=None, verdict="try", reason="", deny_forms=(whole,)))
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):

@@ -355,7 +355,13 @@ class CommandExplainer:
 
     def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
         """Return the verdict on a part of a command, as if it were a command of its own."""
-        analysis = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
+        analysis = CommandAnalysis(
+            segments=(segment,),
+            verdict=segment.verdict,
+            reason=segment.reason,
+            effects=segment.effects,
+            problem=problem,
+        )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
         if segment.verdict == "block":

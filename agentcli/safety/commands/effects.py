@@ -23,7 +23,7 @@ _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
 Program = Callable[[Sequence[Field], State], Effects]
-UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
+UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
@@ -84,12 +84,14 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(shown(sources, state), _written(sources, targets, state), names=_created(sources, targets, state))
+    return Effects(
+        reads=shown(sources, state), writes=_written(sources, targets, state), names=_created(sources, targets, state)
+    )
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
     copied = _copies(arguments, state)
-    return Effects((), copied.writes, copied.reads, names=copied.names)
+    return Effects(reads=(), writes=copied.writes, deletes=copied.reads, names=copied.names)
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
@@ -135,12 +137,11 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(
-        *(
-            shown([Field(field.text[3:]) for field in arguments if field.text.startswith(name)], state)
-            for name in ("if=", "of=")
-        )
+    options = [field.text.partition("=") for field in arguments]
+    sources, targets = (
+        [Field(path) for name, equals, path in options if name + equals == option] for option in ("if=", "of=")
     )
+    return Effects(reads=shown(sources, state), writes=shown(targets, state))
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
@@ -150,14 +151,16 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     others = [field.text for at, field in enumerate(arguments) if at not in places]
     hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
-    return Effects(shown(reads, state), shown(writes, state), hosts=hosts or (UNKNOWN,))
+    return Effects(reads=shown(reads, state), writes=shown(writes, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh: the first operand is a host, and the rest runs there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
-    return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
+    return Effects(
+        reads=(UNKNOWN,), writes=(), deletes=(), hosts=(host,), runs=tuple(field.text for field in operands[1:2])
+    )
 
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
@@ -167,7 +170,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
         [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
     )
     created = _created(operands[:-1], writes, state) if writes else ()
-    return Effects(shown(reads, state), shown(writes, state), hosts=hosts, names=created)
+    return Effects(reads=shown(reads, state), writes=shown(writes, state), hosts=hosts, names=created)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
@@ -176,9 +179,9 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
-        return Effects(here, () if name == "push" else here, hosts=hosts, runs=("git",))
+        return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
-    return Effects(here, here, deletes, (), ("git",))
+    return Effects(reads=here, writes=here, deletes=deletes, hosts=(), runs=("git",))
 
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:

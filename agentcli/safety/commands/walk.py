@@ -62,9 +62,11 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
     if len(text) > MAX_CHARS:
         why = "the command is too long to be judged"
-        segment = Segment(text[:200] + "…", None, "ask", why)
+        segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
         doubts = Doubts(must_ask=why, unreadable=why)
-        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, problem=why, doubts=doubts)
+        return CommandAnalysis(
+            segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
+        )
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
@@ -137,7 +139,7 @@ def _is_shown(char: str) -> bool:
 Ends = tuple[State, State]  # the state after success, and after failure
 
 
-class WalkContext(Struct, frozen=True):
+class WalkContext(Struct, frozen=True, kw_only=True):
     """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
 
     `stdin` is the text of its standard input; empty at the start of the whole command.
@@ -195,7 +197,7 @@ class Walk:
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
-            self.segments.append(Segment("for …", None, "ask", why, effects))
+            self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
         first, before = len(self.segments), self.catastrophe
         after = self._script(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of it
@@ -267,7 +269,9 @@ class Walk:
             return self._call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
-            segment = Segment(node.text, None, "allow", problem, done.effects, deny_forms=deny)
+            segment = Segment(
+                text=node.text, words=None, verdict="allow", reason=problem, effects=done.effects, deny_forms=deny
+            )
             self._note(segment, state, worst=done.catastrophe, values=[value for _, value in values])
         return state, state
 
@@ -303,7 +307,7 @@ class Walk:
             (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
         )
         if call.script is not None and not worst:
-            inside = WalkContext(problem, allow, deny, context.depth + 1, stdin)
+            inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
             return self._walk_script(node, call, state, inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
@@ -318,7 +322,15 @@ class Walk:
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
-        segment = Segment(node.text, words, "allow", inner or problem, effects, allow_forms=allow, deny_forms=deny)
+        segment = Segment(
+            text=node.text,
+            words=words,
+            verdict="allow",
+            reason=inner or problem,
+            effects=effects,
+            allow_forms=allow,
+            deny_forms=deny,
+        )
         self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
@@ -332,7 +344,12 @@ class Walk:
         after = self._text(call.script.script, state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
-                node.text, None, "allow", context.problem, allow_forms=context.allow, deny_forms=context.deny
+                text=node.text,
+                words=None,
+                verdict="allow",
+                reason=context.problem,
+                allow_forms=context.allow,
+                deny_forms=context.deny,
             )
             self._note(segment, state, seen=call.layers[:-1])
         return (after, after) if call.script.is_same_shell else (state, state)

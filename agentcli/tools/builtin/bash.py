@@ -33,7 +33,9 @@ async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
     """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
-    return await _run(Bash(command, MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
+    return await _run(
+        Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal
+    )
 
 
 async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
@@ -42,7 +44,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     command = _command(arguments, start, context)
     if arguments.background:
         # With the default limit a job has none but the end of the session.
-        limit_s = None if arguments.timeout_ms == Bash("").timeout_ms else command.timeout_s
+        limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
         (detach := asyncio.Event()).set()
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
         assert job is not None, "it is detached or refused"

@@ -109,7 +109,7 @@ class MatchList(Struct, frozen=True):
     left_out: int
 
 
-class _File(Struct):
+class _File(Struct, kw_only=True):
     """A file with its rows; `texts` are these rows as the model sees them, if all of them are shown."""
 
     order: bytes
@@ -153,11 +153,11 @@ class Matches:
     def _begin(self, path: bytes) -> _File | None:
         order = _order(path)
         if not self._limit:
-            self._kept.append(file := _File(order, self._show(path)))
+            self._kept.append(file := _File(order=order, path=self._show(path)))
             return file
         if self._kept_matches >= self._limit and order >= self._kept[-1].order:
             return None
-        insort(self._kept, file := _File(order, self._show(path)), key=attrgetter("order"))
+        insort(self._kept, file := _File(order=order, path=self._show(path)), key=attrgetter("order"))
         return file
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:

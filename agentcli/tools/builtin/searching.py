@@ -27,7 +27,7 @@ BRIEF_PATHS = 10
 T = TypeVar("T")
 
 
-class SearchTarget(Struct, frozen=True):
+class SearchTarget(Struct, frozen=True, kw_only=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
@@ -64,7 +64,9 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return SearchTarget(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+    return SearchTarget(
+        path=found, is_folder=is_folder, base=base, prefix=prefix, below="" if below == "." else f"{below}/"
+    )
 
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:

@@ -12,13 +12,20 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
-from agentcli.tools.text import Edit
 from agentcli.tools.text.diff import lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
 # Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
+
+
+class Edit(Struct, frozen=True):
+    """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""
+
+    old_string: str
+    new_string: str
+    replace_all: bool = False
 
 
 class Applied(Struct, frozen=True):

@@ -250,14 +250,21 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
         if converted.cut:
             notes.append("Parts nested too deep were left out.")
         beginning = beginning_of(converted.markdown, max_chars)
-        return WebPage(url, converted.title, kind, beginning, len(converted.markdown), notes=tuple(notes))
+        return WebPage(
+            url=url,
+            title=converted.title,
+            content_type=kind,
+            text=beginning,
+            total_chars=len(converted.markdown),
+            notes=tuple(notes),
+        )
     if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
         with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
             text = msgspec.json.format(text, indent=2)
     beginning = text[: max_chars + _SLACK]  # cleaning all of 10 MB would take a second
     cleaned = visible_text(beginning)
     total = len(cleaned) if len(beginning) == len(text) else len(text)
-    return WebPage(url, "", kind, beginning_of(cleaned, max_chars), total)
+    return WebPage(url=url, title="", content_type=kind, text=beginning_of(cleaned, max_chars), total_chars=total)
 
 
 def media_type(content_type: str) -> str:

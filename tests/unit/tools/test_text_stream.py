@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.tools.builtin.file_read import LineRange, read_lines
 from agentcli.tools.text.encoding import decode, shown
-from agentcli.tools.text.stream import LineRange, read_lines
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 

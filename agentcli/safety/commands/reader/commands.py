@@ -175,8 +175,15 @@ class CommandReader(WordReader):
         if assignments and not words:
             self._note("it sets a variable")
         text = self.text[start : self.at].strip(" \t")
-        lists = tuple(assignments), tuple(words), tuple(redirects)
-        return CommandNode(text, " ".join(written), *lists, inside, subshell)
+        return CommandNode(
+            text=text,
+            written=" ".join(written),
+            assignments=tuple(assignments),
+            words=tuple(words),
+            redirects=tuple(redirects),
+            inside=inside,
+            subshell=subshell,
+        )
 
     def _is_before_redirection(self, raw: str) -> bool:
         """Return True for a number or a variable right before a redirection: it names the descriptor."""

@@ -50,7 +50,7 @@ class Redirect(Struct):
     target: Field
 
 
-class CommandNode(Struct, frozen=True):
+class CommandNode(Struct, frozen=True, kw_only=True):
     """A simple command, or a subshell. Without words it only sets variables or redirects.
 
     `text` is all of it as written, `written` only its words. `inside` are the scripts substituted in its words.
