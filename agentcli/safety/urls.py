@@ -94,8 +94,7 @@ def parse_url(text: str) -> WebUrl:
     if not _USERINFO.fullmatch(userinfo):
         raise BadUrl("the part before @ holds characters that have no place there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
-    target = _target(rest[2 + len(authority) :])
-    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
+    return WebUrl(scheme=name, host=host, port=port, target=_target(rest[2 + len(authority) :]), has_userinfo=bool(at))
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -27,16 +28,12 @@ class Grants(Struct, frozen=True):
     roots: tuple[Path, ...] = ()
 
     def __add__(self, more: Grants) -> Grants:
-        return Grants(*(had + new for had, new in zip(astuple(self), astuple(more), strict=True)))
+        return Grants(*(granted + new for granted, new in zip(astuple(self), astuple(more), strict=True)))
 
     def __sub__(self, less: Grants) -> Grants:
         """Take each of these back once: what was granted twice is still granted."""
-        left = [list(had) for had in astuple(self)]
-        for had, gone in zip(left, astuple(less), strict=True):
-            for each in gone:
-                if each in had:
-                    had.remove(each)
-        return Grants(*map(tuple, left))
+        pairs = zip(astuple(self), astuple(less), strict=True)
+        return Grants(*(tuple((Counter(granted) - Counter(revoked)).elements()) for granted, revoked in pairs))
 
     def cover(self, path: Path, access: Access) -> bool:
         """True if a real path itself was granted."""
@@ -86,17 +83,17 @@ class Reverts(Struct):
         """Describe them for the model."""
         if self.put_back:
             yield (
-                f"the sandbox reverted changes to files that other programs run or obey: {_first(self.put_back)}. "
+                f"the sandbox reverted changes to files that other programs run or obey: {_first_five(self.put_back)}. "
                 "To change them, use file_edit or unconfined, which ask the user"
             )
         if self.left_changed:
-            changed = _first(self.left_changed)
+            changed = _first_five(self.left_changed)
             yield f"files that other programs run or obey are changed and could not be put back: {changed}"
         if self.unguarded:
-            yield f"more is in {_first(self.unguarded)} than this sandbox can put back: tell the user"
+            yield f"more is in {_first_five(self.unguarded)} than this sandbox can put back: tell the user"
 
 
-def _first(paths: Sequence[str]) -> str:
+def _first_five(paths: Sequence[str]) -> str:
     return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 

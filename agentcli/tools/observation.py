@@ -145,22 +145,22 @@ _LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITI
 
 
 def data_summary(text: str) -> str:
-    """Describe JSON, a log, HTML, XML, or any other text in one line."""
+    """Describe JSON, a log, HTML, XML or any other text in one line. Line numbers of file_read and final notes do not count."""
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):
         if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
             lines.pop()
-    count, summary = _count(len(lines), "line"), ""
-    if lines[0].lstrip()[:1] in ("{", "["):
-        summary = _describe_json(lines)
-    elif re.match(r"\s*<[A-Za-z!?]", lines[0]):
-        summary = f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
-    return summary or _describe_log(lines) or f"text of {count}, the longest has {max(map(len, lines)):,} characters"
+    count = _count(len(lines), "line")
+    if re.match(r"\s*<[A-Za-z!?]", lines[0]):
+        return f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
+    longest = max(map(len, lines))
+    return _describe_json(lines) or _describe_log(lines) or f"text of {count}, the longest has {longest:,} characters"
 
 
 def _describe_json(lines: list[str]) -> str:
-    if sum(map(len, lines)) > _MAX_PARSED_CHARS:
+    """Describe an object by its keys, a list by its length; an empty string if the lines are no JSON."""
+    if lines[0].lstrip()[:1] not in ("{", "[") or sum(map(len, lines)) > _MAX_PARSED_CHARS:
         return ""
     try:
         value = msgspec.json.decode("\n".join(lines))
@@ -173,7 +173,7 @@ def _describe_json(lines: list[str]) -> str:
 
 
 def _describe_log(lines: list[str]) -> str:
-    """Describe a log: at least a third of its first lines name a level."""
+    """Describe a log, at least a third of whose first lines name a level; an empty string for other texts."""
     levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
     if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
         return ""
@@ -220,7 +220,7 @@ _VERBS = {
 
 
 def call_title(name: str, input: dict[str, Any], longest: int = MAX_SUBJECT_CHARS) -> str:
-    """`Read src/app.py`, `Run pytest -q`; for other tools the name and the first argument."""
+    """Return a title such as `Read src/app.py` or `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
     value = input.get(key)
     subject = "" if value is None else " ".join(str(value).split())
@@ -232,7 +232,7 @@ def call_title(name: str, input: dict[str, Any], longest: int = MAX_SUBJECT_CHAR
 
 
 def diff_counts(diff: str) -> str:
-    """`+3 -1` of one file's unified diff."""
+    """Return `+3 -1` for one file's unified diff with three new lines and one line less."""
     marks = [line[:1] for line in diff.split("\n")[2:]]  # after the two lines that name the file
     return f"+{marks.count('+')} -{marks.count('-')}"
 
@@ -262,6 +262,7 @@ def as_shown(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
+    """Return what a terminal shows in the end of a line with carriage returns, backspaces and cursor codes."""
     shown, column, position = "", 0, 0
     for move in _MOVE.finditer(line):
         shown, column = _write(shown, column, line[position : move.start()])
@@ -278,7 +279,6 @@ def _last_state(line: str) -> str:
 
 
 def _write(shown: str, column: int, text: str) -> tuple[str, int]:
-    if not text:
-        return shown, column
+    """Return a line after `text` was written over it from a column on, and the column behind that."""
     end = column + len(text)
-    return f"{shown[:column].ljust(column)}{text}{shown[end:]}", end
+    return (f"{shown[:column].ljust(column)}{text}{shown[end:]}" if text else shown), end

@@ -236,8 +236,7 @@ class Sandbox(Protocol):
 
 def find_rg() -> str:
     """The `rg` of this installation, else the machine's. Raises `ToolError` (dependency_error)."""
-    bundled = shutil.which("rg", path=Path(sys.executable).parent)
-    found = bundled or shutil.which("rg")
+    found = shutil.which("rg", path=Path(sys.executable).parent) or shutil.which("rg")
     if not found:
         raise ToolError("ripgrep is missing: reinstall agentcli, or install ripgrep.", kind="dependency_error")
     return found

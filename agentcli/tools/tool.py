@@ -126,10 +126,10 @@ class ToolContext:
         """Return the real path to write. Raises `ToolError`, also if it is not the path that was permitted."""
         return self._as_permitted(path, self.workspace.writable(path, self.grants))
 
-    def _as_permitted(self, given: str, real: Path) -> Path:
+    def _as_permitted(self, path: str, real: Path) -> Path:
         if self.terms.paths is not None and real not in self.terms.paths:
             raise ToolError(
-                f"{given} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
+                f"{path} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
             )
         return real
 
@@ -244,8 +244,8 @@ class Tool:
         fields = msgspec.structs.fields(self.arguments)
         takes_null = {each.encode_name for each in fields if each.required and type(None) in get_args(each.type)}
         try:
-            given = {name: value for name, value in input.items() if value is not None or name in takes_null}
-            return msgspec.convert(given, self.arguments, strict=False)
+            values = {name: value for name, value in input.items() if value is not None or name in takes_null}
+            return msgspec.convert(values, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             names = ", ".join(each.encode_name + ("" if each.required else "?") for each in fields)
             raise ToolError(
@@ -280,18 +280,21 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
             if not schema.get("additionalProperties") and "patternProperties" not in schema:
                 return f"there is no {name}"
             continue
-        wanted = _single_type(properties, name)
-        if wanted not in _JSON_TYPES or value is None:
+        type_name = _single_type(properties, name)
+        if type_name not in _JSON_TYPES or value is None:
             continue
-        if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
-            return f"{name} has to be of type {wanted}"
+        is_bool = isinstance(value, bool)  # which is an `int` to Python
+        if not isinstance(value, _JSON_TYPES[type_name]) or (is_bool and type_name != "boolean"):
+            return f"{name} has to be of type {type_name}"
     return ""
 
 
 def _single_type(properties: dict[str, Any], name: str) -> str:
-    found = properties.get(name)
-    wanted = found.get("type") if isinstance(found, dict) else None
-    return wanted if isinstance(wanted, str) else ""
+    """Return the JSON type of a property; empty if it has none or several, or is not described."""
+    match properties.get(name):
+        case {"type": str(type_name)}:
+            return type_name
+    return ""
 
 
 def schema_of(arguments: type[Struct]) -> dict[str, Any]:

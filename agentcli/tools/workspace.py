@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec import Struct
-
-if TYPE_CHECKING:
-    from agentcli.safety.urls import UrlVerdict
-
 import hashlib
 import os
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image
+from agentcli.safety.urls import UrlVerdict, judge_url, urls_in
 from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, Grants
 from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
 
@@ -209,12 +206,11 @@ class Workspace:
         status = self.look(path, access, grants)
         if status.is_usable:
             return status.real
+        roots = ", ".join(map(str, self.facts.roots))
+        reason = f"is outside the workspace ({roots}) and may not be {'written' if access == 'write' else 'read'}."
         if status.place == "secret":
-            why = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
-        else:
-            where = ", ".join(map(str, self.facts.roots))
-            why = f"is outside the workspace ({where}) and may not be {'written' if access == 'write' else 'read'}."
-        raise ToolError(f"{path} {why}", kind="permission_denied")
+            reason = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
+        raise ToolError(f"{path} {reason}", kind="permission_denied")
 
     def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
         """Return the real path to read for a path that the model wrote. Raises `ToolError` as `usable_path` does."""
@@ -268,7 +264,7 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
 def is_utf8(text: str) -> bool:
-    """False for what the system gave as bytes that are not UTF-8."""
+    """Return False for a name that the system gave as bytes that are not UTF-8: some became lone surrogates."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
@@ -288,15 +284,16 @@ def parse_name(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    char = found[0]
+    char = found[0]  # a byte that is not UTF-8 is one of U+DC80 to U+DCFF, which end in the byte
     return f"\\{char}" if char in "\\'" else f"\\x{ord(char) & 0xFF:02x}"
 
 
 def _unquote(quoted: str) -> str:
-    return _ESCAPE.sub(_byte, quoted.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+    return _ESCAPE.sub(_unescape, quoted.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
 
-def _byte(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
+    """Return the byte of `\\xe9` or `\\351`, or the character that another escape stands for."""
     hexadecimal, octal, char = found.groups()
     if char is not None:
         return _LETTERS.get(char, char)
@@ -348,20 +345,14 @@ class Web:
     ) -> None:
         self.granted_hosts, self._find_search, self.resolve = tuple(granted_hosts), find_search, resolve
         self.total_s, self.max_bytes = total_s, max_bytes
-        self._typed: list[str] = []
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # addresses that the person typed or a search found
 
     def note_typed(self, text: str) -> None:
         """Note the addresses in a text that the person wrote: they may be fetched without a question."""
-        if "://" in text:
-            self._typed.append(text)
+        self._known.update(urls_in(text))
 
     def judge(self, url: str) -> UrlVerdict:
         """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
-        from agentcli.safety.urls import judge_url, urls_in
-
-        while self._typed:
-            self._known.update(urls_in(self._typed.pop()))
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:

@@ -203,8 +203,7 @@ def printed_by_script(script: Script, state: State) -> str:
     """Return the text that a substituted script prints, if it is one simple command or pipeline; else `HOLE`."""
     stdin = ""
     for part in script[0].parts if len(script) == 1 else ():
-        fields = [state.resolved(word) for word in part.words]
-        stdin = printed_by(fields, input_of(part.redirects, stdin, state))
+        stdin = printed_by([state.resolved(word) for word in part.words], input_of(part.redirects, stdin, state))
     return stdin or HOLE
 
 

@@ -115,8 +115,7 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
     names = [PurePath(source.text).name for source in sources]
-    created = (f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name)))
-    return (*written, *created)
+    return (*written, *(f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))))
 
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:

@@ -95,8 +95,7 @@ def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     problem = walk.problem
     if walk.commands > MAX_SEGMENTS:
         problem = problem or f"it has more than {MAX_SEGMENTS} commands"
-    variable = r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)"
-    shows_secret = problem and re.search(variable, text, re.ASCII)
+    shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),

@@ -115,8 +115,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     """Return a pattern for what precedes a key's first line in its own line; words and numbers may differ."""
-    before = text[max(0, begin - _MAX_FRAME_CHARS) : begin]
-    line = _any_line_end.split(before)[-1]
+    line = _any_line_end.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(line) == _MAX_FRAME_CHARS or not line:
         return _known_frame
     alike = (

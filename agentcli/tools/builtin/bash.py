@@ -54,11 +54,12 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
     finish = partial(_format, result, arguments, context, start=start, note=note)
     if result.dry_run is not None:
+        host = _NAMED_HOST.search(result.output)
         report = DryRunReport(
             dry_run=result.dry_run,
             result=result,
             output=finish,
-            needed_host=_find_host(result.output),
+            needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
             unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
         )
         return ToolOutput(dry_run=report)
@@ -109,7 +110,10 @@ def _limit_s(arguments: Bash) -> float:
 
 
 def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
-    """Return the output, then only what is unusual: an exit code, a time-out, another directory."""
+    """Return the output of a command that started in `start`, and notes on what is unusual, such as an exit code.
+
+    `note` is the first of the notes, perhaps empty.
+    """
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
     notes = [note]
     if code and not is_late:
@@ -120,8 +124,8 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
     cwd = start if arguments.cwd else _follow(result, start, context, notes)
     notes += _describe_rest(result, workspace)
     if is_late:
-        advice = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(arguments):g} s; {advice}]")
+        reason = result.stall or "for a long job set timeout_ms or background"
+        notes.append(f"[ended after {_limit_s(arguments):g} s; {reason}]")
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
@@ -167,7 +171,10 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
-    """Keep the directory in which the shell ended, unless it is outside the workspace, and add a note on it."""
+    """Let the next command start where this one ended, unless that is outside the workspace; add a note to `notes`.
+
+    Return the folder to report as the command's last.
+    """
     workspace = context.workspace
     end = result.cwd
     if end is None or end == (real_start := workspace.look(start).real):
@@ -197,20 +204,15 @@ _NO_HOST = re.compile(
 )
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_QUOTED_OR_BARE = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # that are looked at as paths
-
-
-def _find_host(output: str) -> str:
-    found = _NAMED_HOST.search(output)
-    return next(filter(None, found.groups())).rstrip(".") if found else ""
 
 
 def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
     """Return the real paths of all names in complaints about files."""
     lines = (line for line in output.splitlines() if _UNREAD.search(line))
-    names = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
-    unread = dict.fromkeys("".join(found) for line in lines for found in names.findall(line))
-    return tuple(path.real for path in _look_at(unread, cwd, workspace, "read").values())
+    names = dict.fromkeys("".join(found) for line in lines for found in _QUOTED_OR_BARE.findall(line))
+    return tuple(path.real for path in _look_at(names, cwd, workspace, "read").values())
 
 
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
@@ -241,9 +243,9 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
             f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
             f"such as Read({secret[0]}), opens it]"
         )
-    missing = [line for line in lines if "No such file or directory" in line]
-    in_tmp = (line for line in missing if re.search(r"(?<![\w/.-])/(?:var/)?tmp/", line))
-    if any(not any(str(root) in line for root in workspace.facts.roots) for line in in_tmp):
+    in_tmp = r"(?<![\w/.-])/(?:var/)?tmp/"
+    missing = [line for line in lines if "No such file or directory" in line and re.search(in_tmp, line)]
+    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
         yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
     if _NO_HOST.search(output):
         yield "[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]"
@@ -281,8 +283,9 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
     if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
         content = "\n".join(map(_row, by_id.values())) or "No command runs in the background."
-        structured = {"jobs": list(map(_structured, by_id.values()))}
-        return ToolOutput(content, structured, f"{running} of {len(by_id)} running")
+        return ToolOutput(
+            content, {"jobs": list(map(_structured, by_id.values()))}, f"{running} of {len(by_id)} running"
+        )
     if not id:
         raise ToolError(
             f"Which job? To {arguments.action} one, give its job_id; list shows them.", kind="invalid_parameters"

@@ -61,8 +61,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
-            content = head + file.read(MAX_MEDIA_BYTES)
-            return _format_media(content, media_type, arguments, shown)
+            return _format_media((head + file.read(MAX_MEDIA_BYTES)), media_type, arguments, shown)
         read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
         raise binary_file_error(shown, size)
@@ -312,8 +311,7 @@ class _LineCollector:
         room = self._choice.max_lines - len(self._complete)
         if self.newlines < self._choice.first - 1 or room == 0 or self.is_full:
             return
-        wanted = chunk.split(b"\n", to_skip)[-1]
-        *complete, unfinished = wanted.split(b"\n", room)
+        *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", room)
         for line in complete:
             self._add(line)
             self._finish_line()

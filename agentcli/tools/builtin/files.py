@@ -76,9 +76,10 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def _size_of(file: BinaryIO) -> int:
+    """Return the size in bytes of a file, or of content in memory, which has no descriptor."""
     try:
         return os.fstat(file.fileno()).st_size  # a file of /proc has a size, but no end that can be sought
-    except io.UnsupportedOperation:  # content in memory
+    except io.UnsupportedOperation:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         return size
@@ -151,13 +152,13 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
     except ToolError as error:
         if error.code != MISSING:
             raise
-        names = await _find_similar(path, workspace)
-        advice = f" There is {', '.join(names)}." if names else ""
-        raise ToolError(f"{error}{advice}", kind=error.kind, code=error.code) from error
+        names = ", ".join(await _find_similar(path, workspace))
+        message = f"{error} There is {names}." if names else str(error)
+        raise ToolError(message, kind=error.kind, code=error.code) from error
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
-    """Return the files with a similar name below the nearest folder, nearest first."""
+    """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
     wanted = _as_sendable(path.name).lower()
     found: list[tuple[int, str]] = []
 
@@ -180,7 +181,11 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
 
 def _distance(wanted: str, name: str) -> int:
-    """Return 0 for a name unlike the one wanted, else a number that is lower for a more similar or nearer file."""
+    """Return 0 for a file whose name is unlike `wanted`, else a number that is lower for a closer or more similar one.
+
+    A file of the same name is as far as its folders are deep. One whose name contains the other, only in the folder
+    itself, comes after all of those.
+    """
     parts = PurePosixPath(_as_sendable(name).lower())
     if parts.name == wanted:
         return len(parts.parts)
@@ -189,6 +194,7 @@ def _distance(wanted: str, name: str) -> int:
 
 
 def _as_sendable(name: str) -> str:
+    """Return a name in which bytes that are not UTF-8 became U+FFFD, as a model sees them."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -211,7 +217,7 @@ _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def syntax_note(path: Path, content: bytes) -> str:
-    """A sentence on the first thing that does not parse; empty where all does, or where nobody here can tell."""
+    """Return a sentence on the first error in a Python, JSON or TOML file; empty if there is none, and for others."""
     name, read = _READERS.get(path.suffix, ("", None))
     if read is None or not content.strip() or len(content) > LARGEST:
         return ""
@@ -269,6 +275,7 @@ async def preview(arguments: FileWrite | FileEdit, context: ToolContext) -> str:
 
 
 async def narrow(arguments: FileWrite | FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileWrite | FileEdit:
+    """Return arguments that apply only some hunks of the diff, by their index."""
     if isinstance(arguments, FileWrite):
         return PartialWrite(arguments.path, arguments.content, hunks=tuple(hunks))
     return PartialEdit(path=arguments.path, edits=_edits_of(arguments), hunks=tuple(hunks))
@@ -283,8 +290,8 @@ def _preview(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) 
 
 def _write(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
-    found = _read_before(arguments, path, context.workspace)
-    before = found or b""
+    old_content = _read_before(arguments, path, context.workspace)
+    before = old_content or b""
     files.require_as_approved(context.call_id, path, before)
     change = _new_content(arguments, before, path, context.workspace)
     write_bytes(path, change.content, context.workspace)
@@ -292,7 +299,7 @@ def _write(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) ->
     diff = bounded_diff(change.diff)
     if isinstance(arguments, FileWrite):
         files.record(path, change.content)
-        content = " ".join([f"{'Created' if found is None else 'Replaced'} {shown}.", *notes])
+        content = " ".join([f"{'Created' if old_content is None else 'Replaced'} {shown}.", *notes])
     else:
         files.record_change(path, before, change.content)
         content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
@@ -313,12 +320,8 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    if isinstance(arguments, FileWrite):
-        return _replace_file(arguments, before, path, workspace)
-    return _edit_file(arguments, before, path, workspace)
-
-
-def _replace_file(arguments: FileWrite, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    if isinstance(arguments, FileEdit):
+        return _edit_file(arguments, before, path, workspace)
     require_encodable(arguments.content, "content")
     shown = workspace.shown(path)
     # A binary file is replaced by UTF-8.

@@ -168,8 +168,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
     if len(set(ends)) > 1:
-        old_lines = [*(line.removesuffix("\r") for line in lines), last]
-        new_ends = _align_line_ends(old_lines, ends, new_lines)
+        new_ends = _align_line_ends([*(line.removesuffix("\r") for line in lines), last], ends, new_lines)
     else:
         new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
     return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))

@@ -89,10 +89,9 @@ def _middle(line: str, head: int, tail: int) -> str:
 def diff_hunks(diff: str) -> tuple[str, ...]:
     """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
     headers = [*_HEADER.finditer(diff)]
-    ends = [*(header.start() for header in headers[1:]), len(diff)]
     return tuple(
         run
-        for header, end in zip(headers, ends, strict=False)
+        for header, end in zip(headers, [*(header.start() for header in headers[1:]), len(diff)], strict=False)
         for run in _split_runs(header, lines_of(diff[header.end() : end]))
     )
 

@@ -96,8 +96,7 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
             else:
                 raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
     except TimeoutError as error:
-        message = f"{url.host} did not send the page within {web.total_s:g} s."
-        raise ToolError(message, kind="timeout") from error
+        raise ToolError((f"{url.host} did not send the page within {web.total_s:g} s."), kind="timeout") from error
     return await _as_text(found, max_chars)
 
 

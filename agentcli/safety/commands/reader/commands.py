@@ -174,9 +174,8 @@ class CommandReader(WordReader):
             self._note("words follow a subshell")
         if assignments and not words:
             self._note("it sets a variable")
-        text = self.text[start : self.at].strip(" \t")
         return CommandNode(
-            text=text,
+            text=self.text[start : self.at].strip(" \t"),
             written=" ".join(written),
             assignments=tuple(assignments),
             words=tuple(words),
