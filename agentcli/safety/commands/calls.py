@@ -77,8 +77,8 @@ class ProgramCall(Struct, kw_only=True):
 
     `layers` are its words, first with all wrappers, last with none; `wrappers` are what was taken off between two of
     them. `catastrophe` says why it must never run. `forms` are the texts that refusing rules match. `candidates` are
-    other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not show
-    which program runs. `unjudged` says why a part of it was not looked at.
+    all other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not
+    show which program runs. `unjudged` says why a part of it was not looked at.
     """
 
     layers: list[tuple[Field, ...]]
@@ -116,21 +116,19 @@ class ProgramCall(Struct, kw_only=True):
     @property
     def script_files(self) -> list[Field]:
         """The files from which it, or a command that it may run, reads a script."""
-        own = [file for wrapper in self.wrappers for file in wrapper.script_files]
-        return own + [file for candidate in self.candidates for file in candidate.script_files]
+        wrappers = [wrapper for call in (self, *self.candidates) for wrapper in call.wrappers]
+        return [file for wrapper in wrappers for file in wrapper.script_files]
 
     @property
     def possible_commands(self) -> list[tuple[Field, ...]]:
         """The words of all commands that it may run, each with and without its wrappers."""
-        return [words for call in self.candidates for words in (*call.layers, *call.possible_commands)]
+        return [words for call in self.candidates for words in call.layers]
 
     @property
     def possible_scripts(self) -> list[str]:
         """The texts that its candidates give to a shell."""
-        scripts = []
-        for call in self.candidates:
-            scripts += [*call.possible_scripts, (call.script and call.script.script) or ""]
-        return [script for script in scripts if script]
+        shells = [call.script for call in self.candidates]
+        return [shell.script for shell in shells if shell and shell.script]
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
@@ -165,7 +163,7 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
         call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
-    call.candidates.append(inner)
+    call.candidates += [inner, *inner.candidates]
     call.catastrophe = call.catastrophe or inner.catastrophe
     call.forms += inner.forms
     call.hides_program = call.hides_program or inner.hides_program
@@ -190,8 +188,8 @@ def printed_by(fields: Sequence[Field], stdin: str) -> str:
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
-        case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
-            return " ".join(rest) + "\n"
+        case ["echo", *texts] if not re.match(r"-[neE]+ ", " ".join((*texts, ""))) and "\\" not in "".join(texts):
+            return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE
         case ["printf", "%s" | "%s\\n", *texts]:
@@ -294,10 +292,8 @@ _DISPLAY_VARIABLE = re.compile(
 
 def variable_problem(assignments: Iterable[str]) -> str:
     """Return the reason why assignments `NAME=value` may matter to a program; an empty string if they do not."""
-    for assignment in assignments:
-        if not _DISPLAY_VARIABLE.fullmatch(assignment):
-            return f"{assignment.partition('=')[0]} may matter to programs"
-    return ""
+    others = (each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each))
+    return next((f"{name} may matter to programs" for name in others), "")
 
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:

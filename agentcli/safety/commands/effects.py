@@ -65,15 +65,15 @@ def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
 def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
     """Return the arguments that are neither options nor values; `values` are the short options that take one."""
     operands: list[Field] = []
-    rest = list(reversed(arguments))
-    while rest:
-        field = rest.pop()
+    remaining = list(reversed(arguments))
+    while remaining:
+        field = remaining.pop()
         if field.text == "--":
-            return [*operands, *reversed(rest)]
+            return [*operands, *reversed(remaining)]
         if not field.text.startswith("-") or field.text == "-":
             operands.append(field)
-        elif len(field.text) == 2 and field.text[1] in values and rest:
-            rest.pop()
+        elif len(field.text) == 2 and field.text[1] in values and remaining:
+            remaining.pop()
     return operands
 
 
@@ -266,9 +266,9 @@ def _called(fields: Sequence[Field]) -> tuple[str, str]:
     name = words[0].rpartition("/")[2]
     if name.startswith("python") and words[1:2] == ["-m"] and len(words) > 2:
         name, words = words[2], words[2:]
-    rest = words[1:]
-    while rest and rest[0].startswith("-"):
-        rest = rest[2 if rest[0] in _WITH_VALUE else 1 :]
-    if name == "go" and rest[:1] == ["mod"]:
-        rest = rest[1:]
-    return name, rest[0] if rest else ""
+    remaining = words[1:]
+    while remaining and remaining[0].startswith("-"):
+        remaining = remaining[2 if remaining[0] in _WITH_VALUE else 1 :]
+    if name == "go" and remaining[:1] == ["mod"]:
+        remaining = remaining[1:]
+    return name, remaining[0] if remaining else ""

@@ -40,6 +40,7 @@ from agentcli.safety.commands.refused import (
     pipes_reverse_shell,
     traits_of,
 )
+from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
 MAX_CHARS = 1_000_000
@@ -171,8 +172,8 @@ class Walk:
     def run(self, text: str, state: State, context: WalkContext) -> None:
         """Walk through a text from where the shell starts."""
         self._text(text, state, context)
-        effects = [self.hidden, *(segment.effects for segment in self.segments)]
-        if self._script_files & {path.rpartition("/")[2] for each in effects for path in each.writes}:
+        effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
+        if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
         if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
@@ -307,7 +308,7 @@ class Walk:
         )
         if call.script is not None and not worst:
             inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
-            return self._walk_script(node, call, state, inside)
+            return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
         reads = Effects(reads=tuple(check.reads))
@@ -333,14 +334,15 @@ class Walk:
         self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
-    def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, context: WalkContext) -> Ends:
-        assert call.script is not None
-        assert call.script.script is not None
+    def _walk_script(
+        self, node: CommandNode, call: ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
+    ) -> Ends:
+        """Walk through the text that a shell is given. A segment for the shell itself is added if it does more."""
         if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state
         count = len(self.segments)
-        after = self._text(call.script.script, state, context)
+        after = self._text(shell.script or "", state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
                 text=node.text,
@@ -351,7 +353,7 @@ class Walk:
                 deny_forms=context.deny,
             )
             self._note(segment, state, seen=call.layers[:-1])
-        return (after, after) if call.script.is_same_shell else (state, state)
+        return (after, after) if shell.is_same_shell else (state, state)
 
     def _note(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
