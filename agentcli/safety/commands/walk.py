@@ -311,8 +311,9 @@ class Walk:
             return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
-        reads = Effects(reads=tuple(check.reads))
-        effects = done.effects | (effects_of(call.fields, state) if inner or worst else reads)
+        effects = done.effects | (
+            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(check.reads))
+        )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not context.problem:
             allow = with_assignments(node.assignments, call.layers[0])

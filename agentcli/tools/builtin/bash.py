@@ -55,14 +55,15 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     finish = partial(_format, result, arguments, context, start=start, note=note)
     if result.dry_run is not None:
         host = _NAMED_HOST.search(result.output)
-        report = DryRunReport(
-            dry_run=result.dry_run,
-            result=result,
-            output=finish,
-            needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
-            unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+        return ToolOutput(
+            dry_run=DryRunReport(
+                dry_run=result.dry_run,
+                result=result,
+                output=finish,
+                needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
+                unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+            )
         )
-        return ToolOutput(dry_run=report)
     if result.job is not None and result.exit_code is None:
         return _describe_detached(result.job, result, context)
     return await asyncio.to_thread(finish)
@@ -273,8 +274,9 @@ def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolO
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
-    structured = {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}
-    return ToolOutput(text, structured, f"{job.id} started")
+    return ToolOutput(
+        text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"{job.id} started"
+    )
 
 
 async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:

@@ -105,8 +105,9 @@ def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
         raise ToolError(f"The result has {len(pages)} pages.", kind="invalid_parameters")
     text, position = pages[arguments.page - 1], f"page {arguments.page} of {len(pages)}"
     note = f"[{position}]" if arguments.page < len(pages) else "[the last page]"
-    structured = {"page": arguments.page, "pages": len(pages), "text": text}
-    return ToolOutput(text.rstrip("\n") + f"\n{note}", structured, position)
+    return ToolOutput(
+        text.rstrip("\n") + f"\n{note}", {"page": arguments.page, "pages": len(pages), "text": text}, position
+    )
 
 
 async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutput:

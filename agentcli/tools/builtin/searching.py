@@ -139,8 +139,9 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
         counts: list[int] = []
-        everything = msgspec.structs.replace(listing, include_ignored=True)
-        await sandbox.search(everything, lambda names: counts.append(names.count("\0")))
+        await sandbox.search(
+            msgspec.structs.replace(listing, include_ignored=True), lambda names: counts.append(names.count("\0"))
+        )
         notes = [f"[ignored files match: {sum(counts)}; include_ignored lists them]"] if counts else []
     content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
     structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}

@@ -25,7 +25,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
     """
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
-    for hunk in _group_changes(opcodes(old, new)):
+    for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):
         first, last = hunk[0], hunk[-1]
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
@@ -223,24 +223,15 @@ def _changed_ranges(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, i
     return [code[1:] for code in opcodes(old, new) if code[0] != "equal"]
 
 
-def _group_changes(codes: Sequence[Opcode]) -> Iterator[list[Opcode]]:
-    """Yield the changes in groups, with up to `CONTEXT` unchanged lines around each."""
-    group: list[Opcode] = []
-    for number, (tag, start, end, new_start, new_end) in enumerate(codes):
-        size = end - start
-        if tag != "equal":
-            group.append((tag, start, end, new_start, new_end))
-            continue
-        before = min(size, CONTEXT) if number else 0  # lines that belong to the group above
-        after = min(size, CONTEXT) if number < len(codes) - 1 else 0
-        if group and after and size <= 2 * CONTEXT:
-            group.append((tag, start, end, new_start, new_end))
-            continue
-        if group:
-            yield [*group, (tag, start, start + before, new_start, new_start + before)]
-        group = [(tag, end - after, end, new_end - after, new_end)]
-    if any(code[0] != "equal" for code in group):
-        yield group
+class _KnownChanges(difflib.SequenceMatcher[str]):
+    """Groups opcodes that are known already, those of `opcodes`, by `get_grouped_opcodes`."""
+
+    def __init__(self, codes: list[Opcode]) -> None:
+        super().__init__()
+        self._codes = codes
+
+    def get_opcodes(self) -> list[Opcode]:  # type: ignore[override]  # tags are any text here
+        return list(self._codes)
 
 
 # Merging

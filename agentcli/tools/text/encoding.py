@@ -72,8 +72,8 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if declared and not guess.is_certain:
         codec = declared_codec(declared, content)
         encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
-    if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):
-        encoding, is_certain = detected.codec, detected.is_certain
+    if not is_certain and (detected := detect_charset(content)) and (detected[1] or encoding != "utf-8"):
+        encoding, is_certain = detected
     try:
         return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
@@ -179,16 +179,6 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _CYRILLIC_WORD = re.compile("[\u0400-\u04ff]+")
 
 
-class Charset(Struct, frozen=True):
-    """A codec that decodes a file and encodes it to the same bytes.
-
-    Only if it is certain may characters beyond ASCII be written to the file.
-    """
-
-    codec: str
-    is_certain: bool
-
-
 def declared_codec(label: str, content: bytes) -> str | None:
     """Return the codec for a declared charset; None where the label is unknown or the bytes are not in it."""
     codec = codec_of(label)
@@ -200,8 +190,12 @@ def declared_codec(label: str, content: bytes) -> str | None:
     return next((one for one in codecs if _text_in(content, one) is not None), None)
 
 
-def detect_charset(content: bytes) -> Charset | None:
-    """Return the multi-byte or Cyrillic charset of a file; None where it looks like none of those."""
+def detect_charset(content: bytes) -> tuple[str, bool] | None:
+    """Return the codec of a file in a multi-byte or Cyrillic charset, and if it is certain; None for other files.
+
+    The codec decodes the file and encodes it to the same bytes. Only if it is certain may characters beyond ASCII be
+    written to the file.
+    """
     sample = _sample(content)
     from chardet import detect_all  # imports in 20 ms, and few files need it
 
@@ -221,7 +215,7 @@ def detect_charset(content: bytes) -> Charset | None:
             rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != shown]
             is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
             is_clear = is_clear and _count_non_ascii(text) >= 6
-            return Charset(codec, is_clear and not _other_cyrillic_fits(sample, codec))
+            return codec, is_clear and not _other_cyrillic_fits(sample, codec)
     return None
 
 

@@ -300,8 +300,9 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     try:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
-        message = f"The page could not be read: its parser ended with code {end.exit_code}."
-        raise ToolError(message, kind="validation_error") from error
+        raise ToolError(
+            (f"The page could not be read: its parser ended with code {end.exit_code}."), kind="validation_error"
+        ) from error
 
 
 # Searching
@@ -375,8 +376,9 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
     if len(query) > MAX_QUERY_CHARS:
-        message = f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."
-        raise ToolError(message, kind="invalid_parameters")
+        raise ToolError(
+            (f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."), kind="invalid_parameters"
+        )
     if provider is None:
         raise ToolError(
             "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "
