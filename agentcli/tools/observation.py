@@ -43,7 +43,7 @@ class Levels(Struct, frozen=True):
         return "brief" if window_share > FULL_WINDOW else self.usual
 
 
-def beside(content: str, make: Callable[[], Any]) -> Any:
+def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
     """Return the structured result that goes with a content; beside a large content it is made only on demand."""
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
@@ -145,7 +145,10 @@ _LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITI
 
 
 def data_summary(text: str) -> str:
-    """Describe JSON, a log, HTML, XML or any other text in one line. Line numbers of file_read and final notes do not count."""
+    """Describe JSON, a log, HTML, XML or any other text in one line.
+
+    Line numbers, as file_read writes them, and notes below the text do not count.
+    """
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):

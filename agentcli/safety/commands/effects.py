@@ -53,11 +53,15 @@ def names_its_paths(name: str) -> bool:
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
     if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
         return Effects(hosts=(found[1],))
-    return Effects(reads=shown([target], state)) if operator == "<" else Effects(writes=shown([target], state))
+    return (
+        Effects(reads=absolute_paths([target], state))
+        if operator == "<"
+        else Effects(writes=absolute_paths([target], state))
+    )
 
 
-def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the absolute paths or globs of `fields`; if the folder cannot be told, also likely ones."""
+def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
+    """Return the absolute paths or globs that words mean: `UNKNOWN` and likely ones if the folder cannot be told."""
     each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
     return tuple(path for paths in each for path in paths)
 
@@ -78,14 +82,19 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
-    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`."""
-    return lambda arguments, state: Effects(**{kind: shown(operands_of(arguments, values)[skipped:], state)})
+    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`.
+
+    `kind` is the field of `Effects`, `values` are the short options that take a value.
+    """
+    return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
 
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
     return Effects(
-        reads=shown(sources, state), writes=_written(sources, targets, state), names=_created(sources, targets, state)
+        reads=absolute_paths(sources, state),
+        writes=_written(sources, targets, state),
+        names=_created(sources, targets, state),
     )
 
 
@@ -110,7 +119,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
 
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the targets, and the auto-executed files that are certainly put into a folder."""
-    written = shown(targets, state)
+    written = absolute_paths(targets, state)
     folders = [path for path in written if path != UNKNOWN]
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
@@ -120,7 +129,7 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that the target holds afterwards if it is a folder."""
-    folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
+    folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
     return tuple(path for path in paths if is_auto_executed(PurePath(path)))
@@ -140,7 +149,7 @@ def _dd(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = (
         [Field(path) for name, equals, path in options if name + equals == option] for option in ("if=", "of=")
     )
-    return Effects(reads=shown(sources, state), writes=shown(targets, state))
+    return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
@@ -150,7 +159,7 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     others = [field.text for at, field in enumerate(arguments) if at not in places]
     hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
-    return Effects(reads=shown(reads, state), writes=shown(writes, state), hosts=hosts or (UNKNOWN,))
+    return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh(arguments: Sequence[Field], state: State) -> Effects:
@@ -169,12 +178,12 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
         [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
     )
     created = _created(operands[:-1], writes, state) if writes else ()
-    return Effects(reads=shown(reads, state), writes=shown(writes, state), hosts=hosts, names=created)
+    return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in operands_of(arguments, "Cc")]
-    name, here = words[0] if words else "", shown([Field(".")], state)
+    name, here = words[0] if words else "", absolute_paths([Field(".")], state)
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
@@ -186,14 +195,14 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
-    paths = shown(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
+    paths = absolute_paths(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
 def _runs_script(name: str) -> Program:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
         is_file = bool(arguments) and not arguments[0].text.startswith("-")
-        return replace(UNKNOWN_EFFECTS, runs=(name, *(shown(arguments[:1], state) if is_file else ())))
+        return replace(UNKNOWN_EFFECTS, runs=(name, *(absolute_paths(arguments[:1], state) if is_file else ())))
 
     return effects
 

@@ -146,16 +146,13 @@ def write_catastrophe(path: Field) -> str:
     return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
 
 
-def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
-    """Return True if an option is given, alone or among other letters; a long one also if it is abbreviated."""
-    for field in itertools.takewhile(lambda field: field.text != "--", arguments):
-        name = field.text.partition("=")[0]
-        if name.startswith("--"):
-            if len(name) > 3 and any(full.startswith(name) for full in names):
-                return True
-        elif name.startswith("-") and letter and letter in name:
-            return True
-    return False
+def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
+    """Return True if an option is given: its letter, perhaps among others, or a long name, perhaps abbreviated."""
+    words = itertools.takewhile(lambda word: word != "--", (field.text.partition("=")[0] for field in arguments))
+    options = [word for word in words if word.startswith("-")]
+    if letter and any(letter in option for option in options if not option.startswith("--")):
+        return True
+    return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
 def _rm(arguments: Sequence[Field], state: State) -> str:

@@ -171,7 +171,7 @@ class Walk:
 
     def run(self, text: str, state: State, context: WalkContext) -> None:
         """Walk through a text from where the shell starts."""
-        self._text(text, state, context)
+        self._walk_text(text, state, context)
         effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
@@ -184,7 +184,7 @@ class Walk:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
                 self.segments.append(replace(segment, verdict="ask"))
 
-    def _text(self, text: str, state: State, context: WalkContext) -> State:
+    def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
         if not reading.is_complete:
             self._give_up(reading.problem)
@@ -199,7 +199,7 @@ class Walk:
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
         first, before = len(self.segments), self.catastrophe
-        after = self._script(reading.commands, state, context)
+        after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of it
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [
@@ -220,10 +220,10 @@ class Walk:
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
-    def _script(self, script: Script, state: State, context: WalkContext) -> State:
+    def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
         before, skipped = "", state
         for pipeline in script:
-            success, failure = self._pipeline(pipeline, state, context)
+            success, failure = self._walk_pipeline(pipeline, state, context)
             if before == "&&":
                 failure = failure.or_else(skipped)
             elif before == "||":
@@ -237,28 +237,28 @@ class Walk:
                 state = success.or_else(failure)
         return state
 
-    def _pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
+    def _walk_pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
         stdin, ends, pipeline = context.stdin, (state, state), []
         for part in node.parts:
-            ends = self._command(part, state, replace(context, stdin=stdin))
+            ends = self._walk_command(part, state, replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
             stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
-    def _command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
+    def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
         self.commands += 1
         if self.commands > _MAX_COMMANDS:
             self._give_up("there is too much of it to be judged")
             return state, state
         for script in node.inside:
-            self._script(script, state, replace(context, problem="", allow=()))
+            self._walk_commands(script, state, replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
-            self._script(node.subshell, state, replace(context, stdin=stdin, problem=problem))
+            self._walk_commands(node.subshell, state, replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
@@ -266,16 +266,16 @@ class Walk:
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
-            return self._call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
+            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(
                 text=node.text, words=None, verdict="allow", reason=problem, effects=done.effects, deny_forms=deny
             )
-            self._note(segment, state, worst=done.catastrophe, values=[value for _, value in values])
+            self._add_segment(segment, state, worst=done.catastrophe, values=[value for _, value in values])
         return state, state
 
-    def _call(
+    def _judge_call(
         self, node: CommandNode, call: ProgramCall, done: RedirectEffects, state: State, *, context: WalkContext,
         only_set: bool,
     ) -> Ends:  # fmt: skip
@@ -332,7 +332,7 @@ class Walk:
             allow_forms=allow,
             deny_forms=deny,
         )
-        self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
+        self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
     def _walk_script(
@@ -343,7 +343,7 @@ class Walk:
             self._give_up("its scripts are nested too deeply")
             return state, state
         count = len(self.segments)
-        after = self._text(shell.script or "", state, context)
+        after = self._walk_text(shell.script or "", state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
                 text=node.text,
@@ -353,10 +353,10 @@ class Walk:
                 allow_forms=context.allow,
                 deny_forms=context.deny,
             )
-            self._note(segment, state, seen=call.layers[:-1])
+            self._add_segment(segment, state, seen=call.layers[:-1])
         return (after, after) if shell.is_same_shell else (state, state)
 
-    def _note(
+    def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
@@ -377,7 +377,7 @@ class Walk:
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:
-            return part  # `_command` has noted that there is too much
+            return part  # `_walk_command` has noted that there is too much
         part.commands = self.commands
         part.run(text, state, WalkContext())
         self.commands = part.commands

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
-import hashlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
-
-from msgspec import Struct
-
-from agentcli.tools.text.encoding import LARGEST_EDITABLE, EncodingGuess, decode, errors_of, shown
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
 import asyncio
 import base64
+import codecs
+import hashlib
 import io
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
@@ -26,7 +20,14 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, naming_similar, opened
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import SNIFFED_BYTES
+from agentcli.tools.text.encoding import (
+    LARGEST_EDITABLE,
+    SNIFFED_BYTES,
+    EncodingGuess,
+    decode,
+    errors_of,
+    without_surrogates,
+)
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -233,7 +234,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
         return None
     digest, collector = hashlib.sha256(), _LineCollector(choice)
     try:
-        for body in _bodies(head, file, digest, guess):
+        for body in _bodies(head, file, digest.update, guess):
             collector.feed(body)
     except UnicodeDecodeError:
         return None
@@ -265,15 +266,18 @@ def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLi
     """Return a line of which `content` was kept; one that was cut ends with a whole character."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
-    return FileLine(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
+    return FileLine(without_surrogates(text), cut + len(decoder.getstate()[0]) if cut else 0)
 
 
-def _bodies(head: bytes, file: BinaryIO, digest: _Hash, guess: EncodingGuess) -> Iterator[bytes]:
-    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`."""
+def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
+    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`.
+
+    `hash_chunk` is given every byte of the file, and `guess` the bytes of other encodings.
+    """
     chunk, skipped = head, len(guess.bom)
     decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
     while chunk:
-        digest.update(chunk)
+        hash_chunk(chunk)
         body, skipped = chunk[skipped:], 0
         if decoder is None:
             guess.feed(body)
@@ -308,16 +312,16 @@ class _LineCollector:
         self.ends_with_newline = chunk.endswith(b"\n")
         to_skip = max(self._choice.first - 1 - self.newlines, 0)
         self.newlines += chunk.count(b"\n")
-        room = self._choice.max_lines - len(self._complete)
-        if self.newlines < self._choice.first - 1 or room == 0 or self.is_full:
+        lines_left = self._choice.max_lines - len(self._complete)
+        if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
             return
-        *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", room)
+        *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
         for line in complete:
             self._add(line)
             self._finish_line()
             if self.is_full:
                 return
-        if len(complete) < room:
+        if len(complete) < lines_left:
             self._add(unfinished)
 
     def _add(self, part: bytes) -> None:

@@ -28,8 +28,14 @@ from agentcli.tools.observation import diff_counts
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import Edit, apply_edits, changes_only_ascii
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
-from agentcli.tools.text.encoding import BOM, LARGEST_EDITABLE, DecodedText, decode, require_encodable
-from agentcli.tools.text.encoding import shown as without_surrogates
+from agentcli.tools.text.encoding import (
+    BOM,
+    LARGEST_EDITABLE,
+    DecodedText,
+    decode,
+    require_encodable,
+    without_surrogates,
+)
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 

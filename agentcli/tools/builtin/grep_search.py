@@ -23,7 +23,7 @@ from agentcli.tools.builtin.searching import (
     searchable,
 )
 from agentcli.tools.builtin.toolset import GrepSearch
-from agentcli.tools.observation import beside, cut_line
+from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
@@ -90,7 +90,7 @@ def _format(
     summary = f"{found.files} file{'' if found.files == 1 else 's'}"
     if arguments.output_mode != "files":
         summary = f"{found.total} match{'' if found.total == 1 else 'es'} in {summary}"
-    return ToolOutput(content, beside(content, structured), summary)
+    return ToolOutput(content, lazy_if_large(content, structured), summary)
 
 
 class FoundLine(Struct, gc=False):

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList
-from agentcli.tools.observation import beside
+from agentcli.tools.observation import lazy_if_large
 from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import display_name, parse_name
@@ -145,7 +145,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
         notes = [f"[ignored files match: {sum(counts)}; include_ignored lists them]"] if counts else []
     content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
     structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}
-    return ToolOutput(content, beside(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
+    return ToolOutput(content, lazy_if_large(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
 
 
 # Consecutive names of one folder, and the folder; ripgrep lists a folder without many breaks.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentcli.errors import ToolError
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text.diff import lf, lines_of, opcodes
-from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
+from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
 # Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
@@ -153,7 +153,7 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
     new = new if has_own_line_ends else match.adapt(new)
     replaced = text[match.start : match.end]
     # U+FFFD is shown for bytes that are no characters, and must not take their place.
-    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and shown(replaced) != replaced:
+    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
         raise ToolError(
             "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
             kind="validation_error",
@@ -225,7 +225,7 @@ def describe_nearest(text: str, wanted: str) -> str:
     start = max(0, start)
     end = min(len(lines), start + min(len(sought), MAX_NEAREST_LINES) + 1)
     numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
-    return f"The nearest lines are:\n{shown(cut_middle(numbered))}"
+    return f"The nearest lines are:\n{without_surrogates(cut_middle(numbered))}"
 
 
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:

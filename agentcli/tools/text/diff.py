@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
-from agentcli.tools.text.encoding import decode, shown
+from agentcli.tools.text.encoding import decode, without_surrogates
 
 CONTEXT = 3  # unchanged lines around a change
 AROUND = 200  # unchanged characters around a change in a long line
@@ -38,7 +38,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
     if not rows:
         return ""
     body = "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
-    return shown(f"--- a/{path}\n+++ b/{path}\n{body}")
+    return without_surrogates(f"--- a/{path}\n+++ b/{path}\n{body}")
 
 
 def bounded_diff(diff: str) -> str:

@@ -87,7 +87,7 @@ def errors_of(encoding: str) -> str:
     return "surrogateescape" if encoding == "utf-8" else "strict"
 
 
-def shown(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Return a text with U+FFFD for each lone surrogate, which no request and no JSON can carry."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
@@ -209,10 +209,10 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
             return None
         for codec in _DETECTABLE.get(name, ()):
             text = _text_in(content, codec)
-            shown = sample.decode(codec, "ignore")
-            if text is None or not _is_plausible(shown, codec):
+            sample_text = sample.decode(codec, "ignore")
+            if text is None or not _is_plausible(sample_text, codec):
                 continue
-            rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != shown]
+            rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != sample_text]
             is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
             is_clear = is_clear and _count_non_ascii(text) >= 6
             return codec, is_clear and not _other_cyrillic_fits(sample, codec)

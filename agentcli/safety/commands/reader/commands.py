@@ -158,7 +158,7 @@ class CommandReader(WordReader):
                 self._redirection(redirects)
             elif is_first and raw == "!":
                 is_negated = True
-            elif is_first and self._is_reserved(raw):
+            elif is_first and self._skip_reserved(raw):
                 start = self.at
             elif not words and (found := _ASSIGNMENT.match(raw)):
                 if found[2] or found[3]:
@@ -209,7 +209,7 @@ class CommandReader(WordReader):
         self.is_complete = self.is_complete and inner.is_complete
         return script
 
-    def _is_reserved(self, word: str) -> bool:
+    def _skip_reserved(self, word: str) -> bool:
         """Skip a reserved word of a compound command, and the words behind it that are no command."""
         if word == "[[":
             self._skip_words("]]")
