@@ -272,19 +272,19 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
     not in the schema is a problem, unless the schema allows others.
     """
     properties = schema.get("properties", {})
+    takes_others = (
+        not is_closed or not properties or schema.get("additionalProperties") or "patternProperties" in schema
+    )
     for name in schema.get("required", ()):
         if name not in input:
             return f"{name} is missing ({_single_type(properties, name) or 'a value'})"
     for name, value in input.items():
-        if is_closed and name not in properties and properties and name != "output_level":
-            if not schema.get("additionalProperties") and "patternProperties" not in schema:
-                return f"there is no {name}"
-            continue
+        if name not in properties and not takes_others and name != "output_level":
+            return f"there is no {name}"
         type_name = _single_type(properties, name)
-        if type_name not in _JSON_TYPES or value is None:
-            continue
-        is_bool = isinstance(value, bool)  # which is an `int` to Python
-        if not isinstance(value, _JSON_TYPES[type_name]) or (is_bool and type_name != "boolean"):
+        types = _JSON_TYPES.get(type_name)
+        is_wrong_bool = isinstance(value, bool) and type_name != "boolean"  # to Python a bool is an int
+        if types and value is not None and (not isinstance(value, types) or is_wrong_bool):
             return f"{name} has to be of type {type_name}"
     return ""
 

@@ -106,12 +106,10 @@ def _moves(arguments: Sequence[Field], state: State) -> Effects:
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
     """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
-        found = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
-        if not found:
-            continue
-        if folder := found[1] or found[2]:
+        option = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
+        if option and (folder := option[1] or option[2]):
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
-        if at + 1 < len(arguments):
+        if option and at + 1 < len(arguments):
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
     operands = operands_of(arguments)
     return operands[:-1], operands[-1:]

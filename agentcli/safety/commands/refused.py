@@ -63,12 +63,11 @@ FORK_BOMB = (
 def _netcat(arguments: Sequence[Field], state: State) -> str:
     """Find `nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-        found = re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text)
-        if not found:
-            continue
-        is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
-        if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
-            return REVERSE_SHELL
+        if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
+            # In some versions `-c` means encryption.
+            is_hidden = not follower.is_known and not found["how"].endswith("c")
+            if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
+                return REVERSE_SHELL
     return ""
 
 

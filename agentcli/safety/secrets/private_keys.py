@@ -143,9 +143,7 @@ def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None,
         next_end = _ANY_LINE_END.search(text, start, start + _MAX_LINE_CHARS)
         position = next_end.start() if next_end else min(len(text), start + _MAX_LINE_CHARS)
         line = text[start:position]
-        for framed in (frame.match(line), _KNOWN_FRAME.match(line)):
-            if framed is None:
-                continue
+        for framed in filter(None, (frame.match(line), _KNOWN_FRAME.match(line))):
             body = framed.end()
             if found := _LAST_LINE.match(line, body):
                 return start + found.end(), True

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
-from agentcli.tools.text.diff import lf, lines_of, opcodes
+from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
@@ -73,13 +73,9 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
 def changes_only_ascii(before: str, after: str) -> bool:
     """Return True if a change leaves all other characters, and all ASCII bytes that may be the second half of one."""
     old_lines, new_lines = lines_of(before), lines_of(after)
-    for tag, start, end, new_start, new_end in opcodes(old_lines, new_lines):
-        if tag == "equal":
-            continue
+    for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
-        for part, first, last, new_first, new_last in opcodes(old, new):
-            if part == "equal":
-                continue
+        for first, last, new_first, new_last in changed_ranges(old, new):
             if not (old[first:last].isascii() and new[new_first:new_last].isascii()):
                 return False
             if first and not old[first - 1].isascii() and old[first : first + 1] in _SECOND_BYTES:

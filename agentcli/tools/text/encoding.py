@@ -173,6 +173,7 @@ _RIVALS = (
     "cp437"
 ).split()
 _MAX_SAMPLE_BYTES = 65_536
+_MIN_CERTAIN_CHARS = 6  # beyond ASCII
 _MIN_CONFIDENCE = 0.04
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
@@ -210,12 +211,11 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
         for codec in _DETECTABLE.get(name, ()):
             text = _text_in(content, codec)
             sample_text = sample.decode(codec, "ignore")
-            if text is None or not _is_plausible(sample_text, codec):
-                continue
-            rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != sample_text]
-            is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
-            is_clear = is_clear and _count_non_ascii(text) >= 6
-            return codec, is_clear and not _other_cyrillic_fits(sample, codec)
+            if text is not None and _is_plausible(sample_text, codec):
+                rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != sample_text]
+                is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
+                is_long = _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
+                return codec, is_clear and is_long and not _other_cyrillic_fits(sample, codec)
     return None
 
 
