@@ -259,9 +259,8 @@ def as_shown(text: str) -> str:
     if not _CONTROL.search(text):
         return text
     text = _INVISIBLE.sub("", text).replace("\r\n", "\n")
-    if "\r" not in text and "\b" not in text and "\x1b" not in text:
-        return text
-    return "\n".join(map(_last_state, text.split("\n")))
+    has_moves = "\r" in text or "\b" in text or "\x1b" in text
+    return "\n".join(map(_last_state, text.split("\n"))) if has_moves else text
 
 
 def _last_state(line: str) -> str:

@@ -57,9 +57,8 @@ class ToolOutput(Struct, frozen=True):
 
     def whole(self) -> ToolOutput:
         """Return the output with its structured part made."""
-        if not isinstance(self.structured, LazyResult):
-            return self
-        return msgspec.structs.replace(self, structured=self.structured.make())
+        is_lazy = isinstance(self.structured, LazyResult)
+        return msgspec.structs.replace(self, structured=self.structured.make()) if is_lazy else self
 
 
 class DryRunReport(Struct, frozen=True, kw_only=True):

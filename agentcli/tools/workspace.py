@@ -237,9 +237,8 @@ class Workspace:
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        if path == "~" or path.startswith("~/"):
-            return self.settings.home / path[2:]
-        return self.cwd / name
+        is_below_home = path == "~" or path.startswith("~/")
+        return self.settings.home / path[2:] if is_below_home else self.cwd / name
 
     def shown(self, path: Path) -> str:
         """Return a path as the model writes it: relative to the working directory if it is below that.
@@ -270,9 +269,7 @@ def is_utf8(text: str) -> bool:
 
 def display_name(path: str) -> str:
     """Return the path itself, or the way a shell quotes it if some of its bytes are not UTF-8."""
-    if is_utf8(path):
-        return path
-    return f"$'{_ESCAPED.sub(_escape, path)}'"
+    return path if is_utf8(path) else f"$'{_ESCAPED.sub(_escape, path)}'"
 
 
 def parse_name(text: str) -> str:

@@ -141,8 +141,8 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
         if call.name == "parallel":
             call.hides_program = True
-            for start in range(1, min(len(call.fields), _MAX_LAYERS)):
-                call.forms += deny_forms(call.fields[start:])
+            starts = range(1, min(len(call.fields), _MAX_LAYERS))
+            call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
         wrapper = take_off(call.fields)
         if wrapper is None:
             return call

@@ -124,13 +124,13 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     """
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
     # Only as the first option: then the program answers and ends; further on it may be the value of another option.
-    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split()
-    if answers and first in ("--help", "--version"):
-        return ""
-    if re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n":
-        return ""
+    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split() and first in (
+        "--help",
+        "--version",
+    )
+    is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
-    judge = _JUDGES.get("mkfs" if is_mkfs else name)
+    judge = None if answers or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 
 

@@ -93,9 +93,8 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     """Return the worst of the segments; of two with the same verdict the first gives the reason."""
-    problem = walk.problem
-    if walk.commands > MAX_SEGMENTS:
-        problem = problem or f"it has more than {MAX_SEGMENTS} commands"
+    has_too_many = walk.commands > MAX_SEGMENTS
+    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if has_too_many else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),

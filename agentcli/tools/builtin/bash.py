@@ -259,9 +259,8 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
     """Describe a command that continues as a job: the person sent it there, or it `listens on :3000`."""
     reason = f"It {result.stall}" if result.stall else "The person sent this to the background"
     started = _describe_start(job, f"{reason}: it goes on as", context)
-    alone = ""
-    if result.stall.startswith("listens") and context.workspace.facts.confines:
-        alone = ". Only this command reaches it: each has a network of its own in the sandbox."
+    is_alone = result.stall.startswith("listens") and context.workspace.facts.confines
+    alone = ". Only this command reaches it: each has a network of its own in the sandbox." if is_alone else ""
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
     return ToolOutput(f"{started.content}{alone}\n{output}", structured, f"in the background as {job.id}")
@@ -307,8 +306,7 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
 
 def _row(job: BackgroundJob) -> str:
     command = " ".join(job.command.split())
-    if len(command) > _MAX_COMMAND_CHARS:
-        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
+    command = command if len(command) <= _MAX_COMMAND_CHARS else f"{command[: _MAX_COMMAND_CHARS - 1]}…"
     new = f" [{job.new_bytes:,} bytes of new output]" if job.new_bytes else ""
     return f"{job.id}: {_state(job)}: {command}{new}"
 

@@ -98,9 +98,8 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     if not read.is_certain:
         rows.append(f"[not UTF-8; read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
     content = "\n".join(rows) if total else "[the file is empty]"
-    summary = f"lines {first}-{last} of {total}"
-    if last - first + 1 == total:
-        summary = f"{total} line{'' if total == 1 else 's'}"
+    is_whole = last - first + 1 == total
+    summary = f"{total} line{'' if total == 1 else 's'}" if is_whole else f"lines {first}-{last} of {total}"
     return ToolOutput(content, {"text": text, "total_lines": total, "encoding": read.encoding}, summary)
 
 

@@ -87,9 +87,9 @@ def _format(
         answer = {"matches": collected.entries(), "total": found.total}
         return {**answer, "timed_out": True} if outcome.timed_out else answer
 
-    summary = f"{found.files} file{'' if found.files == 1 else 's'}"
-    if arguments.output_mode != "files":
-        summary = f"{found.total} match{'' if found.total == 1 else 'es'} in {summary}"
+    files = f"{found.files} file{'' if found.files == 1 else 's'}"
+    matches = f"{found.total} match{'' if found.total == 1 else 'es'} in {files}"
+    summary = files if arguments.output_mode == "files" else matches
     return ToolOutput(content, lazy_if_large(content, structured), summary)
 
 

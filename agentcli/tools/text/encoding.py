@@ -185,10 +185,10 @@ def declared_codec(label: str, content: bytes) -> str | None:
     codec = codec_of(label)
     if not codec or codec.startswith("utf-"):
         return None
-    codecs = next((codecs for codecs in _DETECTABLE.values() if codec in codecs), (codec,))
+    narrow_first = next((related for related in _DETECTABLE.values() if codec in related), (codec,))
     if label.strip().lower() in ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1"):
-        codecs = ("latin-1", "cp1252")
-    return next((one for one in codecs if _text_in(content, one) is not None), None)
+        narrow_first = ("latin-1", "cp1252")
+    return next((one for one in narrow_first if _text_in(content, one) is not None), None)
 
 
 def detect_charset(content: bytes) -> tuple[str, bool] | None:
