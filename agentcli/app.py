@@ -49,7 +49,7 @@ from agentcli.setup.workspace import (
 )
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
-from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:

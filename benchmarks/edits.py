@@ -26,9 +26,8 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.text.encoding import decode
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.tool import ToolContext, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 LEAST_EDITS = 2_000  # a second

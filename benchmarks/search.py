@@ -23,9 +23,8 @@ from loopback import ServedTools
 
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.sandbox import find_rg
+from agentcli.tools.tool import ToolContext, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 FILES = 50_000

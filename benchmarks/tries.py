@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
-from agentcli.tools.command import Command
-from agentcli.tools.dry_run import DryRun
+from agentcli.tools.command import Command, DryRun
 
 BUDGET_MS = 40
 FOLDERS, FILES = 500, 100

@@ -15,7 +15,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
-from agentcli.tools.dry_run import ChangeSummary
+from agentcli.tools.command import ChangeSummary
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
 

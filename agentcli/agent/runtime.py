@@ -23,7 +23,7 @@ from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
 from agentcli.llm.models import ModelInfo, bundled_models, estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
-from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolRegistry
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid

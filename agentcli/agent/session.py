@@ -27,8 +27,7 @@ from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memo
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import ToolOutput
+from agentcli.tools.tool import ToolOutput, ToolRegistry
 
 log = logging.getLogger(__name__)
 

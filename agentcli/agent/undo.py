@@ -27,7 +27,7 @@ from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import read_small_file
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 
 Direction = Literal["undo", "redo"]
 

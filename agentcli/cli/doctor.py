@@ -42,7 +42,7 @@ from agentcli.settings.files import is_file, is_writable, project_root
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
 from agentcli.setup.options import check_hosts
-from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import find_rg
 
 T = TypeVar("T")
 Status = Literal["ok", "warning", "problem"]

@@ -29,7 +29,7 @@ from agentcli.conversation.entries import (
     reminder,
 )
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import lines_of, opcodes
 
 MAX_TITLE_CHARS = 80

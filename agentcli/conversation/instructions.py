@@ -17,7 +17,7 @@ from msgspec import Struct
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
-from agentcli.tools.path_names import display_name
+from agentcli.tools.workspace import display_name
 
 BUDGET = 32 * 1024  # bytes of all instruction files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts

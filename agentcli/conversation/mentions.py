@@ -11,10 +11,9 @@ from pathlib import Path
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
 from agentcli.tools.builtin.file_read import read_file
+from agentcli.tools.builtin.files import LARGEST, syntax_note
 from agentcli.tools.builtin.toolset import FileRead
-from agentcli.tools.path_names import display_name
-from agentcli.tools.text.syntax import LARGEST, syntax_note
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import Workspace, display_name
 
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
 PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting import UsageCollector
     from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.tools import MCPClient
-    from agentcli.tools.web.web import SearchProvider
+    from agentcli.tools.workspace import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 

@@ -153,10 +153,10 @@ def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
             The message says what to write instead.
     """
     is_pattern = text.strip().startswith("*.")
-    rest = text.strip().removeprefix("*.")
-    if "*" in rest:
+    name_and_port = text.strip().removeprefix("*.")
+    if "*" in name_and_port:
         raise ValueError(f"{text!r}: a * stands for whole names at the beginning, as in *.example.org.")
-    host, port = split_port(rest, default=None)
+    host, port = split_port(name_and_port, default=None)
     name = read_host(host)
     if is_pattern and not is_any_pattern_fine and ("." not in name or is_address(name)):
         raise ValueError(f"{text!r} covers too much: write *.example.org.")

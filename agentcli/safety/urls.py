@@ -82,20 +82,21 @@ def parse_url(text: str) -> WebUrl:
     name = scheme[1].lower()
     if name not in _DEFAULT_PORTS:
         raise BadUrl(f"only https and http addresses are opened, not {name}")
-    rest = text[scheme.end() :].partition("#")[0]
-    if "\\" in rest.partition("?")[0]:
+    after_scheme = text[scheme.end() :].partition("#")[0]
+    if "\\" in after_scheme.partition("?")[0]:
         raise BadUrl("the address holds a backslash")
-    if not rest.startswith("//") or rest[2:3] in ("", "/", "?"):
+    if not after_scheme.startswith("//") or after_scheme[2:3] in ("", "/", "?"):
         raise BadUrl(f"the address is not written as {name}://host/path")
-    authority = re.split(r"[/?]", rest[2:], maxsplit=1)[0]
+    authority = re.split(r"[/?]", after_scheme[2:], maxsplit=1)[0]
     if any(unicodedata.category(sign) == "Cf" for sign in authority):
         raise BadUrl("the host holds an invisible character")
     userinfo, at, place = authority.rpartition("@")
     if not _USERINFO.fullmatch(userinfo):
         raise BadUrl("the part before @ holds characters that have no place there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
-    target = _target(rest[2 + len(authority) :])
-    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
+    return WebUrl(
+        scheme=name, host=host, port=port, target=_target(after_scheme[2 + len(authority) :]), has_userinfo=bool(at)
+    )
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:

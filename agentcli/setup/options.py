@@ -32,16 +32,15 @@ from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, Settings
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.own_tools import guarded
-from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import Tool
+from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.frontends.acp.client import ClientFiles
     from agentcli.infra.telemetry import Export, Telemetry
-    from agentcli.tools.web.web import SearchProvider
+    from agentcli.tools.workspace import SearchProvider
 
 
 class McpOptions(Struct, frozen=True):

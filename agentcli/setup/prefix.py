@@ -29,8 +29,7 @@ from agentcli.settings.files import home_of, project_root
 from agentcli.settings.load import Config
 from agentcli.setup.options import SessionOptions
 from agentcli.tools.builtin.toolset import small_specs
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Tool
+from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # of the list of memory files

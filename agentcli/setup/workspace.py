@@ -24,8 +24,7 @@ from agentcli.settings.structs import SandboxSettings
 from agentcli.setup.options import SessionOptions, check_hosts, secret_headers
 from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.web.web import SearchProvider, Web
-from agentcli.tools.workspace import SessionGrants, SessionResources, Workspace, WorkspaceSettings
+from agentcli.tools.workspace import SearchProvider, SessionGrants, SessionResources, Web, Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
     from agentcli.frontends.acp.client import ClientFiles
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
+    from agentcli.tools.workspace import SearchProvider
 
 
 class WorkspaceFactory:

@@ -1,4 +1,4 @@
-"""Shapes what the model sees of a result: its output level, its pages, and one line about what a large text holds."""
+"""Shapes what the model sees of a result (its level, its pages, a line about a large text), and a call's title."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Levels(Struct, frozen=True):
         return "brief" if window_share > FULL_WINDOW else self.usual
 
 
-def beside(content: str, make: Callable[[], Any]) -> Any:
+def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
     """Return the structured result that goes with a content; beside a large content it is made only on demand."""
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
 
@@ -145,22 +145,25 @@ _LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITI
 
 
 def data_summary(text: str) -> str:
-    """Describe JSON, a log, HTML, XML, or any other text in one line."""
+    """Describe JSON, a log, HTML, XML or any other text in one line.
+
+    Line numbers, as file_read writes them, and notes below the text do not count.
+    """
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):
         if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
             lines.pop()
-    count, summary = _count(len(lines), "line"), ""
-    if lines[0].lstrip()[:1] in ("{", "["):
-        summary = _describe_json(lines)
-    elif re.match(r"\s*<[A-Za-z!?]", lines[0]):
-        summary = f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
-    return summary or _describe_log(lines) or f"text of {count}, the longest has {max(map(len, lines)):,} characters"
+    count = _count(len(lines), "line")
+    if re.match(r"\s*<[A-Za-z!?]", lines[0]):
+        return f"{'HTML' if 'html' in lines[0].lower() else 'XML or HTML'} of {count}"
+    longest = max(map(len, lines))
+    return _describe_json(lines) or _describe_log(lines) or f"text of {count}, the longest has {longest:,} characters"
 
 
 def _describe_json(lines: list[str]) -> str:
-    if sum(map(len, lines)) > _MAX_PARSED_CHARS:
+    """Describe an object by its keys, a list by its length; an empty string if the lines are no JSON."""
+    if lines[0].lstrip()[:1] not in ("{", "[") or sum(map(len, lines)) > _MAX_PARSED_CHARS:
         return ""
     try:
         value = msgspec.json.decode("\n".join(lines))
@@ -173,7 +176,7 @@ def _describe_json(lines: list[str]) -> str:
 
 
 def _describe_log(lines: list[str]) -> str:
-    """Describe a log: at least a third of its first lines name a level."""
+    """Describe a log, at least a third of whose first lines name a level; an empty string for other texts."""
     levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
     if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
         return ""
@@ -192,3 +195,92 @@ def _list_names(names: Iterable[str]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Lines for the person
+
+MAX_SUBJECT_CHARS = 300  # characters
+
+_VERBS = {
+    "file_read": ("Read", "path"),
+    "file_write": ("Write", "path"),
+    "file_edit": ("Edit", "path"),
+    "file_list": ("List", "path"),
+    "grep_search": ("Search", "pattern"),
+    "bash": ("Run", "command"),
+    "jobs": ("Jobs", "action"),
+    "web_fetch": ("Fetch", "url"),
+    "web_search": ("Search the web", "query"),
+    "read_more": ("Read more", "result_id"),
+    "memory": ("Memory", "command"),
+    "recall": ("Recall", "query"),
+    "skill": ("Skill", "name"),
+    "ask_user": ("Ask", "question"),
+    "create_subagent": ("Agent", "task"),
+    "think": ("Think", "thought"),
+    "todo": ("To-do", ""),
+}
+
+
+def call_title(name: str, input: dict[str, Any], longest: int = MAX_SUBJECT_CHARS) -> str:
+    """Return a title such as `Read src/app.py` or `Run pytest -q`; for other tools the name and the first argument."""
+    verb, key = _VERBS.get(name, (name, next(iter(input), "")))
+    value = input.get(key)
+    subject = "" if value is None else " ".join(str(value).split())
+    if name == "grep_search" and input.get("path") not in (None, "."):
+        subject += f" in {input['path']}"
+    if len(subject) > longest:
+        subject = subject[: longest - 1] + "…"
+    return f"{verb} {subject}".strip()
+
+
+def diff_counts(diff: str) -> str:
+    """Return `+3 -1` for one file's unified diff with three new lines and one line less."""
+    marks = [line[:1] for line in diff.split("\n")[2:]]  # after the two lines that name the file
+    return f"+{marks.count('+')} -{marks.count('-')}"
+
+
+# Output of commands
+
+# Colours, and others that show nothing here: titles, character sets, bells. Cursor movements within a line are kept. So
+# is NUL, which separates the names that `git ls-files -z` or `find -print0` list.
+_INVISIBLE = re.compile(
+    r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
+    r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
+)
+# An escape character that begins nothing stays: the text behind it may still hide the beginning of a secret.
+_MOVE = re.compile(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
+_CONTROL = re.compile(r"[\x01-\x08\x0d-\x1f\x7f]")
+_MAX_COLUMN = 10_000  # no terminal is wider
+
+
+def as_shown(text: str) -> str:
+    """Return the lines that a terminal shows after all of `text` was written; line ends become LF."""
+    if not _CONTROL.search(text):
+        return text
+    text = _INVISIBLE.sub("", text).replace("\r\n", "\n")
+    has_moves = "\r" in text or "\b" in text or "\x1b" in text
+    return "\n".join(map(_last_state, text.split("\n"))) if has_moves else text
+
+
+def _last_state(line: str) -> str:
+    """Return what a terminal shows in the end of a line with carriage returns, backspaces and cursor codes."""
+    shown, column, position = "", 0, 0
+    for move in _MOVE.finditer(line):
+        shown, column = _write(shown, column, line[position : move.start()])
+        position = move.end()
+        count = min(int(move[1] or (0 if move[2] == "K" else 1)), _MAX_COLUMN)
+        if move[2] == "K":  # erases to the end of the line, from its start, or all of it
+            start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
+            shown = {0: shown[:column], 1: start}.get(count, "")
+        else:
+            right = min(column + count, _MAX_COLUMN)
+            columns = {"\r": 0, "\b": column - 1, "C": right, "D": column - count, "G": count - 1}
+            column = max(0, columns[move[2] or move[0]])
+    return _write(shown, column, line[position:])[0]
+
+
+def _write(shown: str, column: int, text: str) -> tuple[str, int]:
+    """Return a line after `text` was written over it from a column on, and the column behind that."""
+    end = column + len(text)
+    return (f"{shown[:column].ljust(column)}{text}{shown[end:]}" if text else shown), end

@@ -58,12 +58,12 @@ def tool(
     arguments, context_name = _arguments_of(function, name)
     fields = [field.name for field in msgspec.structs.fields(arguments)]
 
-    def call(given: Any, context: ToolContext) -> Any:
-        values = {field: getattr(given, field) for field in fields}
-        return function(**values, **({context_name: context} if context_name else {}))
+    def call(values: Any, context: ToolContext) -> Any:
+        own_context = {context_name: context} if context_name else {}
+        return function(**{field: getattr(values, field) for field in fields}, **own_context)
 
-    async def call_async(given: Any, context: ToolContext) -> Any:
-        return await call(given, context)
+    async def call_async(values: Any, context: ToolContext) -> Any:
+        return await call(values, context)
 
     return Tool(
         name,
@@ -136,11 +136,11 @@ def as_output(value: Any) -> ToolOutput:
 def _guarded(
     name: str, function: Callable[..., Any], shaped: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
-    async def call(*given: Any) -> Any:
+    is_async = inspect.iscoroutinefunction(function)
+
+    async def call(*arguments: Any) -> Any:
         try:
-            value = (
-                await function(*given) if inspect.iscoroutinefunction(function) else await _in_thread(function, given)
-            )
+            value = await function(*arguments) if is_async else await _in_thread(function, arguments)
             return shaped(await value if inspect.isawaitable(value) else value)
         except ToolError:
             raise
@@ -165,10 +165,14 @@ def failed(name: str, error: BaseException) -> ToolError:
     return ToolError(f"{name} failed: {type(error).__name__}{text}", kind="execution_error")
 
 
-async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Call a sync function in a thread of its own. A program does not wait for it at its end, as for an executor's."""
+async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a sync function in a thread of its own.
+
+    The thread of an executor would not do: the program waits for such threads when it exits.
+    """
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
     ended.set_running_or_notify_cancel()  # the future can no longer be cancelled
+    variables = copy_context()
 
     def emit_soon(emit: Callable[[str], None], text: str) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
@@ -176,15 +180,15 @@ async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> An
 
     def work() -> None:
         try:
-            ended.set_result((variables.run(function, *arguments), None))
+            ended.set_result((variables.run(function, *safe_arguments), None))
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             ended.set_result((None, error))
 
-    # Functions may call `emit` from the thread.
-    arguments = [
-        replace(each, emit=partial(emit_soon, each.emit)) if isinstance(each, ToolContext) else each for each in given
+    # The function may call its context's `emit`, which must not happen in the thread.
+    safe_arguments = [
+        replace(each, emit=partial(emit_soon, each.emit)) if isinstance(each, ToolContext) else each
+        for each in arguments
     ]
-    variables = copy_context()
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
     value, error = await asyncio.wrap_future(ended)
     if error is not None:

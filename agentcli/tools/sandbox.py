@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
+from agentcli.errors import ToolError
 from agentcli.tools.command import NO_GRANTS, BackgroundJob, Command, CommandResult, Grants, Profile
 
 # What a path is looked at for: to read it, to change it, or to start git in it.
@@ -229,3 +232,11 @@ class Sandbox(Protocol):
 
     async def aclose(self) -> None:
         """End every process that was left running; safe to call twice."""
+
+
+def find_rg() -> str:
+    """The `rg` of this installation, else the machine's. Raises `ToolError` (dependency_error)."""
+    found = shutil.which("rg", path=Path(sys.executable).parent) or shutil.which("rg")
+    if not found:
+        raise ToolError("ripgrep is missing: reinstall agentcli, or install ripgrep.", kind="dependency_error")
+    return found

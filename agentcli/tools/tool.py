@@ -1,9 +1,9 @@
-"""Defines tools: what they are called, which arguments they take, how they run, and what a call gives back."""
+"""Defines tools: their names, arguments and results, how they run, and the registry of a session's tools."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from agentcli.errors import ToolError, ToolErrorKind
+from agentcli.errors import ToolError, ToolErrorKind, UsageError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.command import NO_GRANTS, CommandResult, Grants
-from agentcli.tools.dry_run import DryRun
+from agentcli.tools.command import NO_GRANTS, CommandResult, DryRun, Grants
 from agentcli.tools.workspace import Workspace
 
 OutputLevel = Literal["brief", "standard", "full"]
@@ -58,9 +57,8 @@ class ToolOutput(Struct, frozen=True):
 
     def whole(self) -> ToolOutput:
         """Return the output with its structured part made."""
-        if not isinstance(self.structured, LazyResult):
-            return self
-        return msgspec.structs.replace(self, structured=self.structured.make())
+        is_lazy = isinstance(self.structured, LazyResult)
+        return msgspec.structs.replace(self, structured=self.structured.make()) if is_lazy else self
 
 
 class DryRunReport(Struct, frozen=True, kw_only=True):
@@ -127,10 +125,10 @@ class ToolContext:
         """Return the real path to write. Raises `ToolError`, also if it is not the path that was permitted."""
         return self._as_permitted(path, self.workspace.writable(path, self.grants))
 
-    def _as_permitted(self, given: str, real: Path) -> Path:
+    def _as_permitted(self, path: str, real: Path) -> Path:
         if self.terms.paths is not None and real not in self.terms.paths:
             raise ToolError(
-                f"{given} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
+                f"{path} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
             )
         return real
 
@@ -245,8 +243,8 @@ class Tool:
         fields = msgspec.structs.fields(self.arguments)
         takes_null = {each.encode_name for each in fields if each.required and type(None) in get_args(each.type)}
         try:
-            given = {name: value for name, value in input.items() if value is not None or name in takes_null}
-            return msgspec.convert(given, self.arguments, strict=False)
+            values = {name: value for name, value in input.items() if value is not None or name in takes_null}
+            return msgspec.convert(values, self.arguments, strict=False)
         except msgspec.ValidationError as error:
             names = ", ".join(each.encode_name + ("" if each.required else "?") for each in fields)
             raise ToolError(
@@ -273,26 +271,29 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
     not in the schema is a problem, unless the schema allows others.
     """
     properties = schema.get("properties", {})
+    takes_others = (
+        not is_closed or not properties or schema.get("additionalProperties") or "patternProperties" in schema
+    )
     for name in schema.get("required", ()):
         if name not in input:
             return f"{name} is missing ({_single_type(properties, name) or 'a value'})"
     for name, value in input.items():
-        if is_closed and name not in properties and properties and name != "output_level":
-            if not schema.get("additionalProperties") and "patternProperties" not in schema:
-                return f"there is no {name}"
-            continue
-        wanted = _single_type(properties, name)
-        if wanted not in _JSON_TYPES or value is None:
-            continue
-        if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
-            return f"{name} has to be of type {wanted}"
+        if name not in properties and not takes_others and name != "output_level":
+            return f"there is no {name}"
+        type_name = _single_type(properties, name)
+        types = _JSON_TYPES.get(type_name)
+        is_wrong_bool = isinstance(value, bool) and type_name != "boolean"  # to Python a bool is an int
+        if types and value is not None and (not isinstance(value, types) or is_wrong_bool):
+            return f"{name} has to be of type {type_name}"
     return ""
 
 
 def _single_type(properties: dict[str, Any], name: str) -> str:
-    found = properties.get(name)
-    wanted = found.get("type") if isinstance(found, dict) else None
-    return wanted if isinstance(wanted, str) else ""
+    """Return the JSON type of a property; empty if it has none or several, or is not described."""
+    match properties.get(name):
+        case {"type": str(type_name)}:
+            return type_name
+    return ""
 
 
 def schema_of(arguments: type[Struct]) -> dict[str, Any]:
@@ -327,3 +328,44 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if not flat.get("required", True):
         del flat["required"]
     return flat
+
+
+# Registries
+
+
+class ToolRegistry:
+    """Names are unique. The order of registration is the order the model sees, the same in every request."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: Tool) -> None:
+        """Raises `UsageError` when the name is taken."""
+        if tool.name in self._tools:
+            raise UsageError(
+                f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
+            )
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool:
+        """Raises `ToolError` (not_found) that lists what exists."""
+        if name not in self._tools:
+            raise ToolError(f"No tool {name!r}; there is {', '.join(self._tools) or 'none'}.", kind="not_found")
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def clone(self, *, exclude: Collection[str] = (), only: Collection[str] | None = None) -> ToolRegistry:
+        """Another registry without some tools, or with only some. Raises `UsageError` for an unknown name in `only`."""
+        if only is not None and (missing := [name for name in only if name not in self._tools]):
+            raise UsageError(f"No tool {missing[0]!r}; there is {', '.join(self._tools)}.")
+        return ToolRegistry(tool for tool in self if tool.name not in exclude and (only is None or tool.name in only))
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec() for tool in self)

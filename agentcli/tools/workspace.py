@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,9 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image
+from agentcli.safety.urls import UrlVerdict, judge_url, urls_in
 from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, Grants
-from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
-from agentcli.tools.web.web import Web
 
 
 class DataFile(Struct, frozen=True):
@@ -206,12 +206,11 @@ class Workspace:
         status = self.look(path, access, grants)
         if status.is_usable:
             return status.real
+        roots = ", ".join(map(str, self.facts.roots))
+        reason = f"is outside the workspace ({roots}) and may not be {'written' if access == 'write' else 'read'}."
         if status.place == "secret":
-            why = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
-        else:
-            where = ", ".join(map(str, self.facts.roots))
-            why = f"is outside the workspace ({where}) and may not be {'written' if access == 'write' else 'read'}."
-        raise ToolError(f"{path} {why}", kind="permission_denied")
+            reason = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
+        raise ToolError(f"{path} {reason}", kind="permission_denied")
 
     def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
         """Return the real path to read for a path that the model wrote. Raises `ToolError` as `usable_path` does."""
@@ -238,9 +237,8 @@ class Workspace:
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        if path == "~" or path.startswith("~/"):
-            return self.settings.home / path[2:]
-        return self.cwd / name
+        is_below_home = path == "~" or path.startswith("~/")
+        return self.settings.home / path[2:] if is_below_home else self.cwd / name
 
     def shown(self, path: Path) -> str:
         """Return a path as the model writes it: relative to the working directory if it is below that.
@@ -253,3 +251,117 @@ class Workspace:
     @cached_property
     def real_cwd(self) -> Path:
         return self.look(self.cwd).real
+
+
+# Names that are not UTF-8: written as a shell takes them, `$'caf\xe9.txt'`, so that a request can carry them.
+
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
+_ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
+_QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+
+
+def is_utf8(text: str) -> bool:
+    """Return False for a name that the system gave as bytes that are not UTF-8: some became lone surrogates."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
+
+
+def display_name(path: str) -> str:
+    """Return the path itself, or the way a shell quotes it if some of its bytes are not UTF-8."""
+    return path if is_utf8(path) else f"$'{_ESCAPED.sub(_escape, path)}'"
+
+
+def parse_name(text: str) -> str:
+    """Return the path that `display_name` gave this for, also if only parts of it are quoted; else the text itself."""
+    if "$'" not in text or re.search(_NO_BYTE, text):
+        return text
+    path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
+    return text if is_utf8(path) else path
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found[0]  # a byte that is not UTF-8 is one of U+DC80 to U+DCFF, which end in the byte
+    return f"\\{char}" if char in "\\'" else f"\\x{ord(char) & 0xFF:02x}"
+
+
+def _unquote(quoted: str) -> str:
+    return _ESCAPE.sub(_unescape, quoted.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    """Return the byte of `\\xe9` or `\\351`, or the character that another escape stands for."""
+    hexadecimal, octal, char = found.groups()
+    if char is not None:
+        return _LETTERS.get(char, char)
+    return bytes([int(hexadecimal, 16) if hexadecimal else int(octal, 8) & 0xFF])
+
+
+# The web as one session may use it; `web/pages.py` fetches and searches, and only a call imports it, in 55 ms.
+
+
+class WebPage(Struct, frozen=True, kw_only=True):
+    """A fetched page, at the address `url` behind all redirects. `notes` are sentences on what is missing."""
+
+    url: str
+    title: str
+    content_type: str
+    text: str
+    total_chars: int
+    notes: tuple[str, ...] = ()
+
+
+class SearchResult(Struct, frozen=True):
+    title: str
+    url: str
+    excerpt: str
+
+
+class SearchProvider(Protocol):
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        """Return at most `max_results` results, the best first, as the engine gives them. Raises `ToolError`."""
+
+
+class Web:
+    """The addresses that a session may fetch, and its search engine.
+
+    `granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
+    `find_search` returns the search engine, or None. `resolve` returns every address of a name at a port, the best
+    first, or raises OSError; without it the machine resolves names. `total_s` limits all of a fetch, `max_bytes` a
+    decompressed page.
+    """
+
+    def __init__(
+        self,
+        *,
+        granted_hosts: Sequence[str] = (),
+        find_search: Callable[[], SearchProvider | None] = lambda: None,
+        resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
+        total_s: float = 30.0,
+        max_bytes: int = 10_000_000,
+    ) -> None:
+        self.granted_hosts, self._find_search, self.resolve = tuple(granted_hosts), find_search, resolve
+        self.total_s, self.max_bytes = total_s, max_bytes
+        self._known: set[str] = set()  # addresses that the person typed or a search found
+
+    def note_typed(self, text: str) -> None:
+        """Note the addresses in a text that the person wrote: they may be fetched without a question."""
+        self._known.update(urls_in(text))
+
+    def judge(self, url: str) -> UrlVerdict:
+        """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
+        return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
+
+    async def fetch(self, url: str, *, max_chars: int) -> WebPage:
+        """Return the page at an address that was permitted, cut to `max_chars` characters. Raises `ToolError`."""
+        from agentcli.tools.web.pages import fetch_page
+
+        return await fetch_page(self, url, max_chars=max_chars)
+
+    async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
+        """Return search results, whose addresses may then be fetched without a question. Raises `ToolError`."""
+        from agentcli.tools.web.pages import search_web
+
+        results = await search_web(self._find_search(), query, max_results=max_results)
+        self._known.update(result.url for result in results)
+        return results

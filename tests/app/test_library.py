@@ -27,7 +27,7 @@ from agentcli.llm.messages import Message, ToolResult, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.settings.structs import LimitSettings
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
-from agentcli.tools.web.web import SearchResult
+from agentcli.tools.workspace import SearchResult
 from tests.app.running import call
 from tests.conformance.confining import confinement_for
 from tests.conformance.replies import chat_reply

@@ -21,9 +21,8 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Grants, JobOutcome
-from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import FoundRows, Listing, Sandbox, Search, SearchOptions, SearchOutcome, Use
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.tool import ToolContext, ToolRegistry
 from agentcli.tools.workspace import Workspace
 from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
 from tests.unit.tools.bench import until

@@ -8,7 +8,7 @@ import pytest
 
 from agentcli.conversation.instructions import system_prompt
 from agentcli.tools.builtin.toolset import builtin_tools, small_specs
-from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolRegistry
 
 SPECS = ToolRegistry(builtin_tools()).specs()
 

@@ -18,8 +18,8 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
-from agentcli.tools.summary import call_title
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun
+from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
 

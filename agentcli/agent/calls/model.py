@@ -22,10 +22,8 @@ from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDeni
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.observation import Levels
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.summary import call_title
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.observation import Levels, call_title
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[], Verdict]  # returns the verdict of the present permissions on a call

@@ -23,8 +23,7 @@ from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entr
 from agentcli.errors import StorageError, ToolError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.safety.paths.judge import WHY
-from agentcli.tools.command import Grants
-from agentcli.tools.dry_run import ApplyOutcome
+from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
 LOCK_TIMEOUT_S = 30.0

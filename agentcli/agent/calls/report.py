@@ -17,8 +17,7 @@ from agentcli.agent.interfaces import CallRecord
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError
 from agentcli.llm.messages import Text, ToolResult, ToolUse
-from agentcli.tools.observation import MAX_INLINE_BYTES, cut_middle, formatted
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import MAX_INLINE_BYTES, call_title, cut_middle, formatted
 from agentcli.tools.tool import LazyResult, ToolOutput
 
 if TYPE_CHECKING:

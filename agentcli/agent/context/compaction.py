@@ -33,8 +33,7 @@ from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
 from agentcli.settings.structs import CompactionSettings
-from agentcli.tools.observation import cut_middle
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title, cut_middle
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import NO_GRANTS, Grants
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import RunTerms, Tool, ToolContext
 

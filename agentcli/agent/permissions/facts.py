@@ -28,10 +28,9 @@ from agentcli.safety.paths.judge import (
 )
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
-from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import Workspace, parse_name
 
 
 class PathLookup:
@@ -103,7 +102,14 @@ class PathLookup:
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
                 holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
-            given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
+            given=given,
+            named=named,
+            real=real,
+            access=access,
+            kind=kind,
+            is_outside=root is None,
+            holds_secrets=holds_secrets,
+            is_kept=is_kept,
         )
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
@@ -191,7 +197,11 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             cwd = getattr(arguments, "cwd", None)
             start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
             places = Places(
-                start, paths.roots, workspace.settings.home, paths.is_readable, program_of_git=paths.program_of_git
+                cwd=start,
+                roots=paths.roots,
+                home=workspace.settings.home,
+                is_readable=paths.is_readable,
+                program_of_git=paths.program_of_git,
             )
             command = analyse(arguments.command, places=places)
             return CallFacts(

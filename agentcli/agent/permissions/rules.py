@@ -17,8 +17,17 @@ import msgspec
 
 from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, covers, escaped, touches
-from agentcli.safety.paths.globs import is_literal, is_path_glob, matches_path
+from agentcli.safety.commands.records import (
+    CommandAnalysis,
+    Effects,
+    Segment,
+    covers,
+    escaped,
+    is_literal,
+    is_path_glob,
+    matches_path,
+    touches,
+)
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import BadUrl, parse_url
 from agentcli.tools.tool import Tool, kind_argument
@@ -203,7 +212,7 @@ def rule_about(
     paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
 ) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
-    used = [PathFacts(str(path), path, path, "write") for path in paths]
+    used = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
     return next((rule for rule in about if any(restriction_covers(rule.pattern, path, ground) for path in used)), None)
 
@@ -212,7 +221,7 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else Effects()
     whole = " ".join(facts.text.split())
-    segments = (*command.segments, Segment(whole, None, "try", "", deny_forms=(whole,)))
+    segments = (*command.segments, Segment(text=whole, words=None, verdict="try", reason="", deny_forms=(whole,)))
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):

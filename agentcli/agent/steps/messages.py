@@ -30,8 +30,8 @@ from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.path_names import parse_name
-from agentcli.tools.text.syntax import IS_INVALID
+from agentcli.tools.builtin.files import IS_INVALID
+from agentcli.tools.workspace import parse_name
 
 log = logging.getLogger(__name__)
 MAX_STOPS = 5  # times that hooks let one turn go on

@@ -46,9 +46,9 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
-from agentcli.tools.path_names import display_name, is_utf8
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
+from agentcli.tools.tool import ToolRegistry
+from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
@@ -347,7 +347,13 @@ class CommandExplainer:
 
     def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
         """Return the verdict on a part of a command, as if it were a command of its own."""
-        analysis = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
+        analysis = CommandAnalysis(
+            segments=(segment,),
+            verdict=segment.verdict,
+            reason=segment.reason,
+            effects=segment.effects,
+            problem=problem,
+        )
         arguments = self._bash.parse({"command": segment.text})
         matches = find_matches(msgspec.structs.replace(facts, arguments=arguments, command=analysis), self._rules)
         if segment.verdict == "block":

@@ -27,7 +27,7 @@ from agentcli.infra.shared import FileLocks
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
 from agentcli.setup.workspace import has_interrupted, make_checkpoints
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 
 _MAX_PROMPT_CHARS = 30
 

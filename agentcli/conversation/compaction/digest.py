@@ -18,7 +18,7 @@ from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 
 MAX_SENTENCE_CHARS = 200
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")

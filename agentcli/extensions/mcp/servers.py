@@ -32,8 +32,7 @@ from agentcli.extensions.mcp.tools import (
 )
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Tool
+from agentcli.tools.tool import Tool, ToolRegistry
 
 MAX_TEXT = 100_000  # characters of one resource
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`

@@ -30,8 +30,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
 from agentcli.models.choice import Models
 from agentcli.tools.builtin.toolset import CreateSubagent
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import ToolOutput
+from agentcli.tools.tool import ToolOutput, ToolRegistry
 from agentcli.tools.workspace import FileLedger, Workspace
 
 MAX_RUNNING = 4  # at a time; the others wait

@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import path_of, sides_of_hunks, split_files
 
 Update = dict[str, Any]

@@ -22,7 +22,7 @@ from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
-from agentcli.tools.summary import call_title
+from agentcli.tools.observation import call_title
 
 _ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
 

@@ -24,7 +24,7 @@ from agentcli.frontends.terminal.text.fragments import (
 )
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
-from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
+from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
 MAX_OPTIONS = 8  # of a list that are shown at a time

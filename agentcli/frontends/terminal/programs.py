@@ -25,7 +25,7 @@ from pathlib import Path
 from agentcli.errors import UserError
 from agentcli.frontends.printable import printable
 from agentcli.settings.short_program import run_short_program
-from agentcli.tools.text.terminal_lines import as_shown
+from agentcli.tools.observation import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence

@@ -24,7 +24,7 @@ from agentcli.infra.changes.writing import (
     opened_folder,
     write_atomically,
 )
-from agentcli.tools.dry_run import ApplyOutcome, Conflict
+from agentcli.tools.command import ApplyOutcome, Conflict
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -34,7 +34,7 @@ from agentcli.infra.changes.state import (
 )
 from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
 from agentcli.settings.files import make_private_folder, replace_file
-from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import find_rg
 
 _GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is the `.git` of a repository
 _LISTING = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")

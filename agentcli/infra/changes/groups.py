@@ -16,7 +16,7 @@ from typing import NamedTuple
 from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.judge import is_auto_executed
-from agentcli.tools.dry_run import ChangeSummary
+from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 
 MAX_DIFFS_CHARS = 2_000_000  # of all the diffs of one dry run

@@ -26,7 +26,7 @@ from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mount_points import NOTE as MOUNT_POINTS
 from agentcli.infra.sandbox.mount_points import remove_noted
 from agentcli.settings.files import make_private_folder, replace_file, replace_private_file
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, Conflict
 
 PLAN = "plan"
 

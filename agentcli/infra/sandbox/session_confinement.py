@@ -34,8 +34,7 @@ from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.hosts import read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
-from agentcli.tools.command import Command, Grants, Profile, Reverts
-from agentcli.tools.dry_run import DryRunLimits
+from agentcli.tools.command import Command, DryRunLimits, Grants, Profile, Reverts
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot

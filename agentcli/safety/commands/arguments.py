@@ -66,10 +66,10 @@ def options(row: str) -> Options:
 
 def git_words(fields: Sequence[Field]) -> list[Field]:
     """Return the subcommand of git and the words behind it, without the options before it."""
-    rest = list(fields[1:])
-    while rest and rest[0].text.startswith("-"):
-        rest = rest[2 if rest[0].text in names("git", "with_value") else 1 :]
-    return rest
+    remaining = list(fields[1:])
+    while remaining and remaining[0].text.startswith("-"):
+        remaining = remaining[2 if remaining[0].text in names("git", "with_value") else 1 :]
+    return remaining
 
 
 class Arguments(Struct, kw_only=True):
@@ -88,11 +88,11 @@ class Arguments(Struct, kw_only=True):
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Read options among the operands, up to `--`; with `stops_at_operand` only those before the first operand."""
     read = Arguments()
-    rest = list(reversed(fields))
-    while rest and not read.problem:
-        field = rest.pop()
+    remaining = list(reversed(fields))
+    while remaining and not read.problem:
+        field = remaining.pop()
         if field.text.startswith("-") and field.text not in ("-", "--"):
-            (_read_long if field.text.startswith("--") else _read_short)(field, rest, known, read)
+            (_read_long if field.text.startswith("--") else _read_short)(field, remaining, known, read)
             continue
         if field.text != "--":
             # A word that the text does not show in full could begin with a dash.
@@ -101,7 +101,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
                 read.problem = "an argument may turn out to be an option"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
-            read.operands += reversed(rest)
+            read.operands += reversed(remaining)
             break
     return read
 
@@ -111,7 +111,7 @@ def without_pattern(operands: list[Field]) -> list[Field]:
     return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
-def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
@@ -119,11 +119,11 @@ def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments)
         _refuse(field.text, known, read)
     elif has_value:
         _note_value(kind, replace(field, text=value), read)
-    elif kind != "?" and kind and rest:  # without a value the program complains and ends
-        _note_value(kind, _value(rest.pop()), read)
+    elif kind != "?" and kind and remaining:  # without a value the program complains and ends
+        _note_value(kind, _value(remaining.pop()), read)
 
 
-def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
+def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -137,8 +137,8 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
     if kind in (None, "!"):
         _refuse(text if kind is None else name, known, read)
     elif kind and kind != "?" and not value:
-        if rest:
-            _note_value(kind, _value(rest.pop()), read)
+        if remaining:
+            _note_value(kind, _value(remaining.pop()), read)
     elif kind:
         for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
             _note_value(kind, replace(field, text=each), read)

@@ -14,8 +14,7 @@ from msgspec import Struct
 from agentcli.safety.commands.arguments import git_words
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
-from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of
-from agentcli.safety.commands.reader.words import unescape
+from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of, unescape
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
@@ -78,8 +77,8 @@ class ProgramCall(Struct, kw_only=True):
 
     `layers` are its words, first with all wrappers, last with none; `wrappers` are what was taken off between two of
     them. `catastrophe` says why it must never run. `forms` are the texts that refusing rules match. `candidates` are
-    other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not show
-    which program runs. `unjudged` says why a part of it was not looked at.
+    all other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not
+    show which program runs. `unjudged` says why a part of it was not looked at.
     """
 
     layers: list[tuple[Field, ...]]
@@ -117,21 +116,19 @@ class ProgramCall(Struct, kw_only=True):
     @property
     def script_files(self) -> list[Field]:
         """The files from which it, or a command that it may run, reads a script."""
-        own = [file for wrapper in self.wrappers for file in wrapper.script_files]
-        return own + [file for candidate in self.candidates for file in candidate.script_files]
+        wrappers = [wrapper for call in (self, *self.candidates) for wrapper in call.wrappers]
+        return [file for wrapper in wrappers for file in wrapper.script_files]
 
     @property
     def possible_commands(self) -> list[tuple[Field, ...]]:
         """The words of all commands that it may run, each with and without its wrappers."""
-        return [words for call in self.candidates for words in (*call.layers, *call.possible_commands)]
+        return [words for call in self.candidates for words in call.layers]
 
     @property
     def possible_scripts(self) -> list[str]:
         """The texts that its candidates give to a shell."""
-        scripts = []
-        for call in self.candidates:
-            scripts += [*call.possible_scripts, (call.script and call.script.script) or ""]
-        return [script for script in scripts if script]
+        shells = [call.script for call in self.candidates]
+        return [shell.script for shell in shells if shell and shell.script]
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
@@ -144,8 +141,8 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
         if call.name == "parallel":
             call.hides_program = True
-            for start in range(1, min(len(call.fields), _MAX_LAYERS)):
-                call.forms += deny_forms(call.fields[start:])
+            starts = range(1, min(len(call.fields), _MAX_LAYERS))
+            call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
         wrapper = take_off(call.fields)
         if wrapper is None:
             return call
@@ -166,7 +163,7 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
         call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
-    call.candidates.append(inner)
+    call.candidates += [inner, *inner.candidates]
     call.catastrophe = call.catastrophe or inner.catastrophe
     call.forms += inner.forms
     call.hides_program = call.hides_program or inner.hides_program
@@ -191,8 +188,8 @@ def printed_by(fields: Sequence[Field], stdin: str) -> str:
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
-        case ["echo", *rest] if not re.match(r"-[neE]+ ", " ".join((*rest, ""))) and "\\" not in "".join(rest):
-            return " ".join(rest) + "\n"
+        case ["echo", *texts] if not re.match(r"-[neE]+ ", " ".join((*texts, ""))) and "\\" not in "".join(texts):
+            return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE
         case ["printf", "%s" | "%s\\n", *texts]:
@@ -204,8 +201,7 @@ def printed_by_script(script: Script, state: State) -> str:
     """Return the text that a substituted script prints, if it is one simple command or pipeline; else `HOLE`."""
     stdin = ""
     for part in script[0].parts if len(script) == 1 else ():
-        fields = [state.resolved(word) for word in part.words]
-        stdin = printed_by(fields, input_of(part.redirects, stdin, state))
+        stdin = printed_by([state.resolved(word) for word in part.words], input_of(part.redirects, stdin, state))
     return stdin or HOLE
 
 
@@ -296,10 +292,8 @@ _DISPLAY_VARIABLE = re.compile(
 
 def variable_problem(assignments: Iterable[str]) -> str:
     """Return the reason why assignments `NAME=value` may matter to a program; an empty string if they do not."""
-    for assignment in assignments:
-        if not _DISPLAY_VARIABLE.fullmatch(assignment):
-            return f"{assignment.partition('=')[0]} may matter to programs"
-    return ""
+    others = (each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each))
+    return next((f"{name} may matter to programs" for name in others), "")
 
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:

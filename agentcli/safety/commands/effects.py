@@ -23,7 +23,7 @@ _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
 Program = Callable[[Sequence[Field], State], Effects]
-UNKNOWN_EFFECTS = Effects(*((UNKNOWN,),) * 5)
+UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
@@ -53,11 +53,15 @@ def names_its_paths(name: str) -> bool:
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
     if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
         return Effects(hosts=(found[1],))
-    return Effects(reads=shown([target], state)) if operator == "<" else Effects(writes=shown([target], state))
+    return (
+        Effects(reads=absolute_paths([target], state))
+        if operator == "<"
+        else Effects(writes=absolute_paths([target], state))
+    )
 
 
-def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the absolute paths or globs of `fields`; if the folder cannot be told, also likely ones."""
+def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
+    """Return the absolute paths or globs that words mean: `UNKNOWN` and likely ones if the folder cannot be told."""
     each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
     return tuple(path for paths in each for path in paths)
 
@@ -65,42 +69,47 @@ def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
 def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
     """Return the arguments that are neither options nor values; `values` are the short options that take one."""
     operands: list[Field] = []
-    rest = list(reversed(arguments))
-    while rest:
-        field = rest.pop()
+    remaining = list(reversed(arguments))
+    while remaining:
+        field = remaining.pop()
         if field.text == "--":
-            return [*operands, *reversed(rest)]
+            return [*operands, *reversed(remaining)]
         if not field.text.startswith("-") or field.text == "-":
             operands.append(field)
-        elif len(field.text) == 2 and field.text[1] in values and rest:
-            rest.pop()
+        elif len(field.text) == 2 and field.text[1] in values and remaining:
+            remaining.pop()
     return operands
 
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
-    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`."""
-    return lambda arguments, state: Effects(**{kind: shown(operands_of(arguments, values)[skipped:], state)})
+    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`.
+
+    `kind` is the field of `Effects`, `values` are the short options that take a value.
+    """
+    return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
 
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(shown(sources, state), _written(sources, targets, state), names=_created(sources, targets, state))
+    return Effects(
+        reads=absolute_paths(sources, state),
+        writes=_written(sources, targets, state),
+        names=_created(sources, targets, state),
+    )
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
     copied = _copies(arguments, state)
-    return Effects((), copied.writes, copied.reads, names=copied.names)
+    return Effects(reads=(), writes=copied.writes, deletes=copied.reads, names=copied.names)
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
     """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
-        found = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
-        if not found:
-            continue
-        if folder := found[1] or found[2]:
+        option = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
+        if option and (folder := option[1] or option[2]):
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
-        if at + 1 < len(arguments):
+        if option and at + 1 < len(arguments):
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
     operands = operands_of(arguments)
     return operands[:-1], operands[-1:]
@@ -108,18 +117,17 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
 
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the targets, and the auto-executed files that are certainly put into a folder."""
-    written = shown(targets, state)
+    written = absolute_paths(targets, state)
     folders = [path for path in written if path != UNKNOWN]
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
     names = [PurePath(source.text).name for source in sources]
-    created = (f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name)))
-    return (*written, *created)
+    return (*written, *(f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))))
 
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that the target holds afterwards if it is a folder."""
-    folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
+    folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
     return tuple(path for path in paths if is_auto_executed(PurePath(path)))
@@ -135,12 +143,11 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    return Effects(
-        *(
-            shown([Field(field.text[3:]) for field in arguments if field.text.startswith(name)], state)
-            for name in ("if=", "of=")
-        )
+    options = [field.text.partition("=") for field in arguments]
+    sources, targets = (
+        [Field(path) for name, equals, path in options if name + equals == option] for option in ("if=", "of=")
     )
+    return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
@@ -150,14 +157,16 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     others = [field.text for at, field in enumerate(arguments) if at not in places]
     hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
-    return Effects(shown(reads, state), shown(writes, state), hosts=hosts or (UNKNOWN,))
+    return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh: the first operand is a host, and the rest runs there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
-    return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
+    return Effects(
+        reads=(UNKNOWN,), writes=(), deletes=(), hosts=(host,), runs=tuple(field.text for field in operands[1:2])
+    )
 
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
@@ -167,31 +176,31 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
         [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
     )
     created = _created(operands[:-1], writes, state) if writes else ()
-    return Effects(shown(reads, state), shown(writes, state), hosts=hosts, names=created)
+    return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in operands_of(arguments, "Cc")]
-    name, here = words[0] if words else "", shown([Field(".")], state)
+    name, here = words[0] if words else "", absolute_paths([Field(".")], state)
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
-        return Effects(here, () if name == "push" else here, hosts=hosts, runs=("git",))
+        return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
-    return Effects(here, here, deletes, (), ("git",))
+    return Effects(reads=here, writes=here, deletes=deletes, hosts=(), runs=("git",))
 
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
-    paths = shown(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
+    paths = absolute_paths(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
 def _runs_script(name: str) -> Program:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
         is_file = bool(arguments) and not arguments[0].text.startswith("-")
-        return replace(UNKNOWN_EFFECTS, runs=(name, *(shown(arguments[:1], state) if is_file else ())))
+        return replace(UNKNOWN_EFFECTS, runs=(name, *(absolute_paths(arguments[:1], state) if is_file else ())))
 
     return effects
 
@@ -264,9 +273,9 @@ def _called(fields: Sequence[Field]) -> tuple[str, str]:
     name = words[0].rpartition("/")[2]
     if name.startswith("python") and words[1:2] == ["-m"] and len(words) > 2:
         name, words = words[2], words[2:]
-    rest = words[1:]
-    while rest and rest[0].startswith("-"):
-        rest = rest[2 if rest[0] in _WITH_VALUE else 1 :]
-    if name == "go" and rest[:1] == ["mod"]:
-        rest = rest[1:]
-    return name, rest[0] if rest else ""
+    remaining = words[1:]
+    while remaining and remaining[0].startswith("-"):
+        remaining = remaining[2 if remaining[0] in _WITH_VALUE else 1 :]
+    if name == "go" and remaining[:1] == ["mod"]:
+        remaining = remaining[1:]
+    return name, remaining[0] if remaining else ""

@@ -52,9 +52,9 @@ def _parts(path: str) -> list[str]:
 
 def finds_most_names(glob: str) -> bool:
     """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
-    if "*" not in glob:
-        return False
-    return any(sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > 13 for dot in ("", "."))
+    return "*" in glob and any(
+        sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > 13 for dot in ("", ".")
+    )
 
 
 def finds(glob: str, name: str) -> bool:
@@ -113,11 +113,9 @@ class ReadCheck:
         return "" if paths else "it is not certain in which folder it runs"
 
     def _is_fine(self, path: str, kind: str) -> bool:
-        if path in _PUBLIC and kind in ("content", "lines", "search", "sizes"):
-            return True
-        if path in _FOLDERS and kind in ("lines", "sizes"):
-            return True
-        if self.places.is_readable(Path(path)):
+        is_public_file = path in _PUBLIC and kind in ("content", "lines", "search", "sizes")
+        is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
+        if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
             return True
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
@@ -260,9 +258,14 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
         name = name_of(fields)
         words = [field.text for field in git_words(fields)] if name == "git" else []
         may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
-        for path in (path for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)):
-            if is_secret(PurePath(path), _home(state)) or (may_write and is_auto_executed(PurePath(path))):
-                found.append(normal(path))
+        paths = [
+            PurePath(path) for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)
+        ]
+        found += [
+            normal(str(path))
+            for path in paths
+            if is_secret(path, _home(state)) or (may_write and is_auto_executed(path))
+        ]
         if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))
     return tuple(dict.fromkeys(found))

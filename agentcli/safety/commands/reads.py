@@ -16,8 +16,12 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field
 from agentcli.safety.commands.records import Segment
 from agentcli.safety.commands.wrappers import read_find
 
+# git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
+_SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{HOLE}")
+
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
+    """Return the reason why a call of git, without the word `git`, may do more than read; an empty string if none."""
     call = read_call(fields)
     if call.problem:
         return call.problem
@@ -33,20 +37,18 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     for place in check.state.places:
         if setting := check.places.program_of_git(Path(place)):
             return f"git may run a program: {setting}"
-    name, rest = call.words[0].text, call.words[1:]
-    if [field.text for field in rest] in (["--help"], ["-h"]):
+    name, arguments = call.words[0].text, call.words[1:]
+    if [field.text for field in arguments] in (["--help"], ["-h"]):
         return f"git {name} may be an alias or a program"
-    # git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
-    signature = rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{HOLE}"
-    if re.search(signature, "\0".join(field.text for field in rest)):
+    if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
-    form = f"{name} {rest[0].text}" if rest else name
-    row, rest = (GIT[form], rest[1:]) if form in GIT else (GIT.get(name, ""), rest)
-    row, _, needed = row.partition(" | ")
+    form = f"{name} {arguments[0].text}" if arguments else name
+    row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
+    row, _, needed = row.partition(" | ")  # see `[git]` in only_reading.ini
     if not row:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"
-    read = read_arguments(rest, options(row))
+    read = read_arguments(arguments, options(row))
     if needed:
         only_lists = {*needed.split()} & {*read.option_names} or not (read.operands or name == "clean")
         return read.problem or ("" if only_lists else f"git {name} changes something")
@@ -71,18 +73,18 @@ class GitCall(Struct):
 def read_call(fields: Sequence[Field]) -> GitCall:
     """Read the words behind `git`: the options before the subcommand, as git.c does, and the subcommand."""
     call = GitCall()
-    rest = list(reversed(fields))
-    while rest:
-        field = rest.pop()
+    remaining = list(reversed(fields))
+    while remaining:
+        field = remaining.pop()
         text = field.text
         if not field.is_known or field.may_vanish:
             call.problem = "what git is to do cannot be told"
             break
         if not text.startswith("-"):
-            call.words = [field, *reversed(rest)]
+            call.words = [field, *reversed(remaining)]
             break
-        if text == "-C" and rest:
-            call.folders.append(rest.pop())
+        if text == "-C" and remaining:
+            call.folders.append(remaining.pop())
         elif text.startswith("-C") and len(text) > 2:
             call.folders.append(Field(text[2:], field.is_glob))
         elif text not in names("git", "plain_options"):
@@ -129,13 +131,14 @@ _GIT_PATCHES = re.compile(
 
 
 def _git_shows_names_only(called: Sequence[str]) -> bool:
+    """Return True if a subcommand of git, with its arguments, shows no contents of files."""
     match called:
-        case ["status", *rest]:
-            return not any(re.match(r"-[^-]*v|--v", word) for word in rest)
-        case ["diff" | "show", *rest] if not any(_GIT_SUMMARIES.match(word) for word in rest):
+        case ["status", *arguments]:
+            return not any(re.match(r"-[^-]*v|--v", word) for word in arguments)
+        case ["diff" | "show", *arguments] if not any(_GIT_SUMMARIES.match(word) for word in arguments):
             return False
-        case ["log" | "diff" | "show", *rest]:
-            return not any(_GIT_PATCHES.match(word) for word in rest)
+        case ["log" | "diff" | "show", *arguments]:
+            return not any(_GIT_PATCHES.match(word) for word in arguments)
     return bool(called) and called[0] in names("shows", "git_names_only")
 
 
@@ -203,6 +206,7 @@ _MAY_DO_MORE = {
 
 
 def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
+    """Return the check of a program whose first operand is a script, and whose others are files that it reads."""
     more = ", such as show the environment" if name == "jq" else ""
 
     def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -235,9 +239,8 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     text = " ".join(field.text for field in arguments)
     # The option `e` of BSD and, on macOS, `-E` show the environment of processes.
-    plain = r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
-    is_plain = re.fullmatch(plain, text) and "environ" not in text
-    return "" if is_plain else "ps may show the environment of processes"
+    plain = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
+    return "" if re.fullmatch(plain, text) else "ps may show the environment of processes"
 
 
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -255,8 +258,8 @@ def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     # `command -v name` is the form of `command` that runs nothing; the others are wrappers.
-    names = [field.text for field in arguments if field.text not in ("-v", "-V", "-p")]
-    return "" if all(re.fullmatch(r"[\w.+/][\w.+/-]*", name) for name in names) else "what is asked for is no name"
+    asks_only = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
+    return "" if asks_only else "what is asked for is no name"
 
 
 def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

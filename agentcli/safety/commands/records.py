@@ -1,15 +1,18 @@
-"""Defines the input and the result of judging a command (places, segments, effects, the analysis), and its rules."""
+"""Defines the input and the result of judging a command, and matches permission rules: globs of commands and paths."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import asdict
+
+from agentcli.safety.paths.judge import PathGround
 
 # allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; its
 # changes can be shown afterwards. ask: it is known to reach further. block: no mode lets it run.
@@ -19,7 +22,7 @@ Verdict = Literal["allow", "try", "ask", "block"]
 UNKNOWN = "?"
 
 
-class Places(Struct, frozen=True):
+class Places(Struct, frozen=True, kw_only=True):
     """The place where a command would run.
 
     `cwd` is the shell's folder, `roots` are the folders of the workspace, `home` is the person's; all absolute. The
@@ -35,7 +38,7 @@ class Places(Struct, frozen=True):
     program_of_git: Callable[[Path], str] = lambda folder: ""
 
 
-class Effects(Struct, frozen=True):
+class Effects(Struct, frozen=True, kw_only=True):
     """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest.
 
     `names` are files that it may also open: nothing tells if it does, so that only grants are kept away from them.
@@ -49,8 +52,8 @@ class Effects(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
     def __or__(self, other: Effects) -> Effects:
-        both = zip(astuple(self), astuple(other), strict=True)
-        return Effects(*(tuple(dict.fromkeys((*mine, *its))) for mine, its in both))
+        effects, more = asdict(self), asdict(other)
+        return Effects(**{kind: tuple(dict.fromkeys((*effects[kind], *more[kind]))) for kind in effects})
 
 
 def known(things: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,7 +61,7 @@ def known(things: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(thing for thing in things if thing != UNKNOWN)
 
 
-class Segment(Struct, frozen=True):
+class Segment(Struct, frozen=True, kw_only=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
     `text` is as written. `words` are its words without quotes and wrappers such as `timeout 5`, globs as written; None
@@ -86,7 +89,7 @@ class Doubts(Struct, frozen=True):
     unreadable: str = ""
 
 
-class CommandAnalysis(Struct, frozen=True):
+class CommandAnalysis(Struct, frozen=True, kw_only=True):
     """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
 
     `problem` says why it is not read: more may run than its segments, so that no grant covers it. `deletes_unseen` says
@@ -179,3 +182,71 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
         return [words[:3]] if is_named else []
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]
+
+
+# Globs of paths: `src/**`, `*.{py,md}`, `~/x`, `//from/the/root`
+
+_MAX_BRACES = 5
+
+
+def is_literal(pattern: str) -> bool:
+    """Return True if a glob matches one text only."""
+    return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
+
+
+def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
+    """Return True if a path glob covers an absolute path.
+
+    - `//x` is absolute, `~/x` is below home, `./x` and `a/b` are below the working directory.
+    - `/x` is below the project, or absolute if it begins with the project, the working directory or home.
+    - A glob without a slash is a name at any depth below the working directory.
+    - `*` stays within a folder, `**` does not; `{a,b}` is either. The glob of a folder covers all that is in it.
+    """
+    return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
+
+
+@lru_cache(maxsize=1_000)
+def _alternatives(pattern: str) -> tuple[str, ...]:
+    """Return the globs that one with braces stands for, and the glob itself, which may be a file's name."""
+    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MAX_BRACES else None
+    if found is None:
+        return (pattern,)
+    before, behind = pattern[: found.start()], pattern[found.end() :]
+    return (pattern, *(each for choice in found[1].split(",") for each in _alternatives(f"{before}{choice}{behind}")))
+
+
+def _anchored(pattern: str, ground: PathGround) -> str:
+    if pattern.startswith("//"):
+        return pattern[1:]
+    if pattern == "~" or pattern.startswith("~/"):
+        return f"{escaped(str(ground.home))}{pattern[1:]}"
+    if pattern.startswith("/"):
+        folders = [escaped(str(folder)) for folder in (ground.root, ground.cwd, ground.home)]
+        return pattern if pattern.startswith(tuple(f"{folder}/" for folder in folders)) else f"{folders[0]}{pattern}"
+    depth = "" if "/" in pattern else "**/"
+    return f"{escaped(str(ground.cwd))}/{depth}{pattern.removeprefix('./')}"
+
+
+@lru_cache(maxsize=1_000)
+def _regex(glob: str) -> re.Pattern[str]:
+    clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
+    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)
+
+
+_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[([!^]?)(\]?[^\]]*)\]|.", re.DOTALL)
+
+
+def _part_as_regex(found: re.Match[str]) -> str:
+    if found[2] is not None:
+        members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
+        return f"[{'^' if found[1] else ''}{members}]"
+    known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
+
+
+def is_path_glob(pattern: str) -> bool:
+    """Return False for a glob whose brackets make no sense."""
+    try:
+        return all(_regex(each) for each in _alternatives(pattern))
+    except re.error:
+        return False

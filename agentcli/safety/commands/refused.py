@@ -63,12 +63,11 @@ FORK_BOMB = (
 def _netcat(arguments: Sequence[Field], state: State) -> str:
     """Find `nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
-        found = re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text)
-        if not found:
-            continue
-        is_hidden = not follower.is_known and not found["how"].endswith("c")  # in some versions `-c` means encryption
-        if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
-            return REVERSE_SHELL
+        if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
+            # In some versions `-c` means encryption.
+            is_hidden = not follower.is_known and not found["how"].endswith("c")
+            if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
+                return REVERSE_SHELL
     return ""
 
 
@@ -125,13 +124,13 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     """
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
     # Only as the first option: then the program answers and ends; further on it may be the value of another option.
-    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split()
-    if answers and first in ("--help", "--version"):
-        return ""
-    if re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n":
-        return ""
+    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split() and first in (
+        "--help",
+        "--version",
+    )
+    is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
-    judge = _JUDGES.get("mkfs" if is_mkfs else name)
+    judge = None if answers or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
     return judge(fields[1:], state) if judge else ""
 
 
@@ -146,16 +145,13 @@ def write_catastrophe(path: Field) -> str:
     return "it stops the machine" if text == "/proc/sysrq-trigger" else ""
 
 
-def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
-    """Return True if an option is given, alone or among other letters; a long one also if it is abbreviated."""
-    for field in itertools.takewhile(lambda field: field.text != "--", arguments):
-        name = field.text.partition("=")[0]
-        if name.startswith("--"):
-            if len(name) > 3 and any(full.startswith(name) for full in names):
-                return True
-        elif name.startswith("-") and letter and letter in name:
-            return True
-    return False
+def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
+    """Return True if an option is given: its letter, perhaps among others, or a long name, perhaps abbreviated."""
+    words = itertools.takewhile(lambda word: word != "--", (field.text.partition("=")[0] for field in arguments))
+    options = [word for word in words if word.startswith("-")]
+    if letter and any(letter in option for option in options if not option.startswith("--")):
+        return True
+    return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
 def _rm(arguments: Sequence[Field], state: State) -> str:

@@ -40,6 +40,7 @@ from agentcli.safety.commands.refused import (
     pipes_reverse_shell,
     traits_of,
 )
+from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
 MAX_CHARS = 1_000_000
@@ -62,9 +63,11 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
     if len(text) > MAX_CHARS:
         why = "the command is too long to be judged"
-        segment = Segment(text[:200] + "…", None, "ask", why)
+        segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
         doubts = Doubts(must_ask=why, unreadable=why)
-        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, problem=why, doubts=doubts)
+        return CommandAnalysis(
+            segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
+        )
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
@@ -90,11 +93,9 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     """Return the worst of the segments; of two with the same verdict the first gives the reason."""
-    problem = walk.problem
-    if walk.commands > MAX_SEGMENTS:
-        problem = problem or f"it has more than {MAX_SEGMENTS} commands"
-    variable = r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)"
-    shows_secret = problem and re.search(variable, text, re.ASCII)
+    has_too_many = walk.commands > MAX_SEGMENTS
+    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if has_too_many else "")
+    shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
         *((segment.verdict, segment.reason) for segment in walk.segments),
@@ -137,7 +138,7 @@ def _is_shown(char: str) -> bool:
 Ends = tuple[State, State]  # the state after success, and after failure
 
 
-class WalkContext(Struct, frozen=True):
+class WalkContext(Struct, frozen=True, kw_only=True):
     """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
 
     `stdin` is the text of its standard input; empty at the start of the whole command.
@@ -169,9 +170,9 @@ class Walk:
 
     def run(self, text: str, state: State, context: WalkContext) -> None:
         """Walk through a text from where the shell starts."""
-        self._text(text, state, context)
-        effects = [self.hidden, *(segment.effects for segment in self.segments)]
-        if self._script_files & {path.rpartition("/")[2] for each in effects for path in each.writes}:
+        self._walk_text(text, state, context)
+        effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
+        if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
         if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
@@ -182,7 +183,7 @@ class Walk:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
                 self.segments.append(replace(segment, verdict="ask"))
 
-    def _text(self, text: str, state: State, context: WalkContext) -> State:
+    def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
         if not reading.is_complete:
             self._give_up(reading.problem)
@@ -195,9 +196,9 @@ class Walk:
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
-            self.segments.append(Segment("for …", None, "ask", why, effects))
+            self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
         first, before = len(self.segments), self.catastrophe
-        after = self._script(reading.commands, state, context)
+        after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of it
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [
@@ -218,10 +219,10 @@ class Walk:
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
-    def _script(self, script: Script, state: State, context: WalkContext) -> State:
+    def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
         before, skipped = "", state
         for pipeline in script:
-            success, failure = self._pipeline(pipeline, state, context)
+            success, failure = self._walk_pipeline(pipeline, state, context)
             if before == "&&":
                 failure = failure.or_else(skipped)
             elif before == "||":
@@ -235,28 +236,28 @@ class Walk:
                 state = success.or_else(failure)
         return state
 
-    def _pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
+    def _walk_pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
         stdin, ends, pipeline = context.stdin, (state, state), []
         for part in node.parts:
-            ends = self._command(part, state, replace(context, stdin=stdin))
+            ends = self._walk_command(part, state, replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
             stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
-    def _command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
+    def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
         self.commands += 1
         if self.commands > _MAX_COMMANDS:
             self._give_up("there is too much of it to be judged")
             return state, state
         for script in node.inside:
-            self._script(script, state, replace(context, problem="", allow=()))
+            self._walk_commands(script, state, replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
-            self._script(node.subshell, state, replace(context, stdin=stdin, problem=problem))
+            self._walk_commands(node.subshell, state, replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
@@ -264,14 +265,16 @@ class Walk:
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
-            return self._call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
+            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
-            segment = Segment(node.text, None, "allow", problem, done.effects, deny_forms=deny)
-            self._note(segment, state, worst=done.catastrophe, values=[value for _, value in values])
+            segment = Segment(
+                text=node.text, words=None, verdict="allow", reason=problem, effects=done.effects, deny_forms=deny
+            )
+            self._add_segment(segment, state, worst=done.catastrophe, values=[value for _, value in values])
         return state, state
 
-    def _call(
+    def _judge_call(
         self, node: CommandNode, call: ProgramCall, done: RedirectEffects, state: State, *, context: WalkContext,
         only_set: bool,
     ) -> Ends:  # fmt: skip
@@ -303,12 +306,13 @@ class Walk:
             (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
         )
         if call.script is not None and not worst:
-            inside = WalkContext(problem, allow, deny, context.depth + 1, stdin)
-            return self._walk_script(node, call, state, inside)
+            inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
+            return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
-        reads = Effects(reads=tuple(check.reads))
-        effects = done.effects | (effects_of(call.fields, state) if inner or worst else reads)
+        effects = done.effects | (
+            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(check.reads))
+        )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not context.problem:
             allow = with_assignments(node.assignments, call.layers[0])
@@ -318,26 +322,40 @@ class Walk:
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
-        segment = Segment(node.text, words, "allow", inner or problem, effects, allow_forms=allow, deny_forms=deny)
-        self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
+        segment = Segment(
+            text=node.text,
+            words=words,
+            verdict="allow",
+            reason=inner or problem,
+            effects=effects,
+            allow_forms=allow,
+            deny_forms=deny,
+        )
+        self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
-    def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, context: WalkContext) -> Ends:
-        assert call.script is not None
-        assert call.script.script is not None
+    def _walk_script(
+        self, node: CommandNode, call: ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
+    ) -> Ends:
+        """Walk through the text that a shell is given. A segment for the shell itself is added if it does more."""
         if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state
         count = len(self.segments)
-        after = self._text(call.script.script, state, context)
+        after = self._walk_text(shell.script or "", state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
-                node.text, None, "allow", context.problem, allow_forms=context.allow, deny_forms=context.deny
+                text=node.text,
+                words=None,
+                verdict="allow",
+                reason=context.problem,
+                allow_forms=context.allow,
+                deny_forms=context.deny,
             )
-            self._note(segment, state, seen=call.layers[:-1])
-        return (after, after) if call.script.is_same_shell else (state, state)
+            self._add_segment(segment, state, seen=call.layers[:-1])
+        return (after, after) if shell.is_same_shell else (state, state)
 
-    def _note(
+    def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
@@ -358,7 +376,7 @@ class Walk:
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:
-            return part  # `_command` has noted that there is too much
+            return part  # `_walk_command` has noted that there is too much
         part.commands = self.commands
         part.run(text, state, WalkContext())
         self.commands = part.commands

@@ -81,23 +81,23 @@ def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
 
 def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
     """Read `sh -c script name arguments`. Of the shell's own options only `-e` and `-u` do not matter."""
-    letters, rest = "", list(arguments)
+    letters, remaining = "", list(arguments)
     files: list[Field] = []
-    while rest and rest[0].text[:1] in ("-", "+") and rest[0].is_known:
-        text = rest.pop(0).text
+    while remaining and remaining[0].text[:1] in ("-", "+") and remaining[0].is_known:
+        text = remaining.pop(0).text
         if text in ("--", "-"):
             break
         if not re.fullmatch(r"-[ceu]+|--norc|--noprofile|--posix", text):
             problem = problem or f"the option {text} of a shell is not known"
         if text in ("--rcfile", "--init-file"):
-            files, rest = [*files, *rest[:1]], rest[1:]
+            files, remaining = [*files, *remaining[:1]], remaining[1:]
         elif not text.startswith("--"):
             letters += text[1:]
-            rest = rest[text.count("o") + text.count("O") :]
+            remaining = remaining[text.count("o") + text.count("O") :]
     if "c" in letters:
-        return _script(rest[:1], problem or ("" if rest else _HIDDEN_SCRIPT))
-    files += rest[:1] if rest and "s" not in letters else [Field("/dev/stdin")]
-    return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=not rest, script_files=tuple(files))
+        return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
+    files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
+    return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=not remaining, script_files=tuple(files))
 
 
 def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
@@ -222,27 +222,27 @@ class FindCall(Struct, kw_only=True):
 def read_find(fields: Sequence[Field]) -> FindCall:
     """Read the words behind `find`."""
     call = FindCall()
-    rest = list(reversed(fields))
+    remaining = list(reversed(fields))
     # Options before the starting folders; `-L` follows links out of the workspace.
-    while rest and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", rest[-1].text):
-        call.problem = f"the option {rest.pop().text} of find is not known to only read"
-    while rest and not rest[-1].text.startswith("-") and rest[-1].text not in ("(", ")", "!", ","):
-        if rest[-1].may_vanish or rest[-1].text[:1] in ("*", "?", "["):
+    while remaining and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", remaining[-1].text):
+        call.problem = f"the option {remaining.pop().text} of find is not known to only read"
+    while remaining and not remaining[-1].text.startswith("-") and remaining[-1].text not in ("(", ")", "!", ","):
+        if remaining[-1].may_vanish or remaining[-1].text[:1] in ("*", "?", "["):
             call.problem = "what find starts with cannot be told"
-        call.starts.append(rest.pop())
+        call.starts.append(remaining.pop())
     is_negated = False
-    while rest:
-        is_negated = _read_part(rest, call, is_negated=is_negated)
+    while remaining:
+        is_negated = _read_part(remaining, call, is_negated=is_negated)
     return call
 
 
-def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
+def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> bool:
     """Read one test or action with its values. Return True if it negates the next one."""
-    field = rest.pop()
+    field = remaining.pop()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8
     kind, count = _PARTS.get("-newer" if is_newer else name, ("", 0))
-    values = rest[len(rest) - count :] if count else []
+    values = remaining[len(remaining) - count :] if count else []
     if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
         call.problem = "what find does cannot be told"
     elif name == "-delete":
@@ -250,7 +250,7 @@ def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
         call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING:
         call.problem = call.problem or "find runs a program on what it finds"
-        call.runs.append(command := _read_command(rest))
+        call.runs.append(command := _read_command(remaining))
         call.runs_on_all += () if call.is_narrowed else (command,)
         call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
     elif kind == "narrowing":
@@ -260,7 +260,7 @@ def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
     elif kind != "neutral":
         call.is_narrowed = call.is_narrowed or kind == "comparing"
         call.problem = call.problem or f"{name} of find is not known to only read"
-    del rest[len(rest) - len(values) :]
+    del remaining[len(remaining) - len(values) :]
     return name in ("!", "-not")
 
 
@@ -276,11 +276,11 @@ def _may_add_action(value: Field) -> bool:
     return value.is_glob and any(finds(value.text, action) for action in ("-delete", *_RUNNING, *actions))
 
 
-def _read_command(rest: list[Field]) -> tuple[Field, ...]:
-    """Return the words up to `;` or `{} +`, which are taken away from `rest`."""
+def _read_command(remaining: list[Field]) -> tuple[Field, ...]:
+    """Return the words up to `;` or `{} +`, which are taken away from `remaining`."""
     words: list[Field] = []
-    while rest:
-        field = rest.pop()
+    while remaining:
+        field = remaining.pop()
         if field.text == ";" or (field.text == "+" and words and words[-1].text == "{}"):
             break
         words.append(field)

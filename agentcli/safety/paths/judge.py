@@ -236,7 +236,7 @@ WHY = {
 }
 
 
-class PathFacts(Struct, frozen=True):
+class PathFacts(Struct, frozen=True, kw_only=True):
     """A path that a call uses, and what is known of it. `kind` is the most serious one that applies."""
 
     given: str

@@ -60,12 +60,11 @@ class Masker:
         """Return known values and secrets without line ends, in no order. They may overlap."""
         raw = bytes_for_search(text)
         matches = self._places.find_matches_as_indexes(raw, overlapping=True) if self._places is not None else ()
-        known = [
+        return find_tokens(text, raw) + [
             Secret(start, end, "known-secret")
             for index, start, end in matches
             if text.startswith(self._forms[index], start)
         ]
-        return find_tokens(text, raw) + known
 
     def certain_end(self, text: str) -> int:
         """Return the position before which no further text can change what is a secret: the start of the last word."""

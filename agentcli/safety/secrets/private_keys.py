@@ -24,24 +24,24 @@ _FRAME = r"(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|│→]{1,3})"
 _BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
 _END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
-_beginning = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
-_mark = re.compile("|".join(_BEGINNINGS))
-_run = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
-_rest_of_run = re.compile(rf"{_BASE64}*")
-_end = re.compile(
+_BEGINNING = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
+_POSSIBLE_BEGINNING = re.compile("|".join(_BEGINNINGS))
+_RUN_OF_BASE64 = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
+_REST_OF_RUN = re.compile(rf"{_BASE64}*")
+_KEY_END = re.compile(
     rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
 )
 # Line by line, for frames that need more than that.
-_line_end = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
-_any_line_end = re.compile(r"\n|\\+n")
-_known_frame = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
+_LINE_END = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
+_ANY_LINE_END = re.compile(r"\n|\\+n")
+_KNOWN_FRAME = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
 # Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
-_header = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
-_last_line = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
-_long = re.compile(rf"{_BASE64}{{32}}")
-_short = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
-_end_alone = re.compile(_END)
-_body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
+_HEADER = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
+_LAST_LINE = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
+_LONG_LINE = re.compile(rf"{_BASE64}{{32}}")
+_SHORT_LINE = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
+_END_MARK = re.compile(_END)
+_BODY_LINE = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
 _MIN_BODY_CHARS = 16
 
 
@@ -50,16 +50,16 @@ class KeyStart(NamedTuple):
 
     start: int
     position: int | None  # the key is known up to here; None if more text must show that it is one
-    frame: re.Pattern[str] = _known_frame  # what precedes its lines
+    frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes its lines
 
 
 def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
     """Return the next private key from `start` on. `is_all` says that no more text will come."""
     if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
         return None
-    while marked := _mark.search(text, start):
+    while marked := _POSSIBLE_BEGINNING.search(text, start):
         start = marked.start()
-        if begun := _beginning.match(text, start):
+        if begun := _BEGINNING.match(text, start):
             frame = _frame_before(text, start)
             position, ends = _step(text, begun.end(), frame)
             if position is not None and not ends:
@@ -73,7 +73,7 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
 def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
     """Return the position up to which the key around `position` continues, and if more text may belong to it."""
     while True:
-        if rest := _rest_of_run.match(text, position):
+        if rest := _REST_OF_RUN.match(text, position):
             position = rest.end()
         further, ends = _step(text, position, frame)
         if further is None:
@@ -87,8 +87,12 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
     """Return the ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
     found: list[tuple[int, int]] = []
     before = 0
-    for end in _end_alone.finditer(text) if "-----END " in text else ():
-        start = end.start() if _mark.search(text, before, end.start()) else _first_body_line(text, before, end.start())
+    for end in _END_MARK.finditer(text) if "-----END " in text else ():
+        start = (
+            end.start()
+            if _POSSIBLE_BEGINNING.search(text, before, end.start())
+            else _first_body_line(text, before, end.start())
+        )
         if start < end.start():
             found.append((start, end.end()))
         before = end.end()
@@ -98,16 +102,16 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
 def _first_body_line(text: str, start: int, end: int) -> int:
     """Return the start of the base64 lines that lead up to `end`; `end` if there are none."""
     lines: list[tuple[int, int]] = []
-    for line_end in _any_line_end.finditer(text, start, end):
+    for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))
         start = line_end.end()
-    frames = (_frame_before(text, end), _known_frame)
+    frames = (_frame_before(text, end), _KNOWN_FRAME)
     first = end
     for begin, stop in reversed(lines):
         line = text[begin:stop]
         bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
         shortest = _MIN_BODY_CHARS if first < end else 1
-        if not any(len(body) >= shortest and _body.match(body) for body in bodies):
+        if not any(len(body) >= shortest and _BODY_LINE.match(body) for body in bodies):
             break
         first = begin
     return first
@@ -115,10 +119,9 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     """Return a pattern for what precedes a key's first line in its own line; words and numbers may differ."""
-    before = text[max(0, begin - _MAX_FRAME_CHARS) : begin]
-    line = _any_line_end.split(before)[-1]
+    line = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(line) == _MAX_FRAME_CHARS or not line:
-        return _known_frame
+        return _KNOWN_FRAME
     alike = (
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
         for part in re.findall(r"\w+|\s+|.", line.strip())
@@ -128,29 +131,27 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
     """Return the position up to which the next line is known, or None, and True if the key ends there."""
-    if found := _end.match(text, position):
+    if found := _KEY_END.match(text, position):
         return found.end(), True
-    if found := _run.match(text, position):
+    if found := _RUN_OF_BASE64.match(text, position):
         return found.end(), False
     shorts = 0
     for _ in range(_MAX_OTHER_LINES):
-        if not (line_end := _line_end.match(text, position)):
+        if not (line_end := _LINE_END.match(text, position)):
             break
         start = line_end.end()
-        next_end = _any_line_end.search(text, start, start + _MAX_LINE_CHARS)
+        next_end = _ANY_LINE_END.search(text, start, start + _MAX_LINE_CHARS)
         position = next_end.start() if next_end else min(len(text), start + _MAX_LINE_CHARS)
         line = text[start:position]
-        for framed in (frame.match(line), _known_frame.match(line)):
-            if framed is None:
-                continue
+        for framed in filter(None, (frame.match(line), _KNOWN_FRAME.match(line))):
             body = framed.end()
-            if found := _last_line.match(line, body):
+            if found := _LAST_LINE.match(line, body):
                 return start + found.end(), True
-            if found := _long.match(line, body):
+            if found := _LONG_LINE.match(line, body):
                 return start + found.end(), False
-            if _header.match(line, body):
+            if _HEADER.match(line, body):
                 break
-            if shorts < 2 and _short.match(line, body):
+            if shorts < 2 and _SHORT_LINE.match(line, body):
                 shorts += 1
                 break
         else:

@@ -18,10 +18,9 @@ from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
-from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
@@ -34,7 +33,9 @@ async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:
 
 async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> ToolOutput:
     """Run the person's own command, which nothing confines; in a `terminal`, named by its path, it can ask them."""
-    return await _run(Bash(command, MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal)
+    return await _run(
+        Bash(command=command, timeout_ms=MAX_TIMEOUT_MS, unconfined=True), context, is_own=True, terminal=terminal
+    )
 
 
 async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
@@ -43,7 +44,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     command = _command(arguments, start, context)
     if arguments.background:
         # With the default limit a job has none but the end of the session.
-        limit_s = None if arguments.timeout_ms == Bash("").timeout_ms else command.timeout_s
+        limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
         (detach := asyncio.Event()).set()
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
         assert job is not None, "it is detached or refused"
@@ -53,14 +54,16 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
     finish = partial(_format, result, arguments, context, start=start, note=note)
     if result.dry_run is not None:
-        report = DryRunReport(
-            dry_run=result.dry_run,
-            result=result,
-            output=finish,
-            needed_host=_find_host(result.output),
-            unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+        host = _NAMED_HOST.search(result.output)
+        return ToolOutput(
+            dry_run=DryRunReport(
+                dry_run=result.dry_run,
+                result=result,
+                output=finish,
+                needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
+                unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+            )
         )
-        return ToolOutput(dry_run=report)
     if result.job is not None and result.exit_code is None:
         return _describe_detached(result.job, result, context)
     return await asyncio.to_thread(finish)
@@ -108,7 +111,10 @@ def _limit_s(arguments: Bash) -> float:
 
 
 def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
-    """Return the output, then only what is unusual: an exit code, a time-out, another directory."""
+    """Return the output of a command that started in `start`, and notes on what is unusual, such as an exit code.
+
+    `note` is the first of the notes, perhaps empty.
+    """
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
     notes = [note]
     if code and not is_late:
@@ -119,8 +125,8 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
     cwd = start if arguments.cwd else _follow(result, start, context, notes)
     notes += _describe_rest(result, workspace)
     if is_late:
-        advice = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(arguments):g} s; {advice}]")
+        reason = result.stall or "for a long job set timeout_ms or background"
+        notes.append(f"[ended after {_limit_s(arguments):g} s; {reason}]")
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
@@ -166,7 +172,10 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
-    """Keep the directory in which the shell ended, unless it is outside the workspace, and add a note on it."""
+    """Let the next command start where this one ended, unless that is outside the workspace; add a note to `notes`.
+
+    Return the folder to report as the command's last.
+    """
     workspace = context.workspace
     end = result.cwd
     if end is None or end == (real_start := workspace.look(start).real):
@@ -196,20 +205,15 @@ _NO_HOST = re.compile(
 )
 _REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
 _UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_QUOTED_OR_BARE = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # that are looked at as paths
-
-
-def _find_host(output: str) -> str:
-    found = _NAMED_HOST.search(output)
-    return next(filter(None, found.groups())).rstrip(".") if found else ""
 
 
 def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
     """Return the real paths of all names in complaints about files."""
     lines = (line for line in output.splitlines() if _UNREAD.search(line))
-    names = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
-    unread = dict.fromkeys("".join(found) for line in lines for found in names.findall(line))
-    return tuple(path.real for path in _look_at(unread, cwd, workspace, "read").values())
+    names = dict.fromkeys("".join(found) for line in lines for found in _QUOTED_OR_BARE.findall(line))
+    return tuple(path.real for path in _look_at(names, cwd, workspace, "read").values())
 
 
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
@@ -240,9 +244,9 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
             f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
             f"such as Read({secret[0]}), opens it]"
         )
-    missing = [line for line in lines if "No such file or directory" in line]
-    in_tmp = (line for line in missing if re.search(r"(?<![\w/.-])/(?:var/)?tmp/", line))
-    if any(not any(str(root) in line for root in workspace.facts.roots) for line in in_tmp):
+    in_tmp = r"(?<![\w/.-])/(?:var/)?tmp/"
+    missing = [line for line in lines if "No such file or directory" in line and re.search(in_tmp, line)]
+    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
         yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
     if _NO_HOST.search(output):
         yield "[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]"
@@ -255,9 +259,8 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
     """Describe a command that continues as a job: the person sent it there, or it `listens on :3000`."""
     reason = f"It {result.stall}" if result.stall else "The person sent this to the background"
     started = _describe_start(job, f"{reason}: it goes on as", context)
-    alone = ""
-    if result.stall.startswith("listens") and context.workspace.facts.confines:
-        alone = ". Only this command reaches it: each has a network of its own in the sandbox."
+    is_alone = result.stall.startswith("listens") and context.workspace.facts.confines
+    alone = ". Only this command reaches it: each has a network of its own in the sandbox." if is_alone else ""
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
     return ToolOutput(f"{started.content}{alone}\n{output}", structured, f"in the background as {job.id}")
@@ -270,8 +273,9 @@ def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolO
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"
     )
-    structured = {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}
-    return ToolOutput(text, structured, f"{job.id} started")
+    return ToolOutput(
+        text, {"job_id": job.id, "pid": job.pid, "output_file": str(job.output_file)}, f"{job.id} started"
+    )
 
 
 async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
@@ -280,8 +284,9 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
     if arguments.action == "list":
         running = sum(job.is_running for job in by_id.values())
         content = "\n".join(map(_row, by_id.values())) or "No command runs in the background."
-        structured = {"jobs": list(map(_structured, by_id.values()))}
-        return ToolOutput(content, structured, f"{running} of {len(by_id)} running")
+        return ToolOutput(
+            content, {"jobs": list(map(_structured, by_id.values()))}, f"{running} of {len(by_id)} running"
+        )
     if not id:
         raise ToolError(
             f"Which job? To {arguments.action} one, give its job_id; list shows them.", kind="invalid_parameters"
@@ -301,8 +306,7 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
 
 def _row(job: BackgroundJob) -> str:
     command = " ".join(job.command.split())
-    if len(command) > _MAX_COMMAND_CHARS:
-        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
+    command = command if len(command) <= _MAX_COMMAND_CHARS else f"{command[: _MAX_COMMAND_CHARS - 1]}…"
     new = f" [{job.new_bytes:,} bytes of new output]" if job.new_bytes else ""
     return f"{job.id}: {_state(job)}: {command}{new}"
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import hashlib
 import io
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES, dimensions_of, media_type_of
@@ -15,9 +20,15 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error, naming_similar, opened
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
-from agentcli.tools.text.encoding import LARGEST_EDITABLE, SNIFFED_BYTES
+from agentcli.tools.text.encoding import (
+    LARGEST_EDITABLE,
+    SNIFFED_BYTES,
+    EncodingGuess,
+    decode,
+    errors_of,
+    without_surrogates,
+)
 from agentcli.tools.text.notebooks import cells_as_text
-from agentcli.tools.text.stream import MAX_KEPT_BYTES, FileLine, LineRange, LinesRead, read_lines
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -52,8 +63,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
-            content = head + file.read(MAX_MEDIA_BYTES)
-            return _format_media(content, media_type, arguments, shown)
+            return _format_media((head + file.read(MAX_MEDIA_BYTES)), media_type, arguments, shown)
         if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
             content = head + file.read()
             if (cells := cells_as_text(content, with_outputs=True)) is not None:
@@ -97,9 +107,8 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     if not read.is_certain:
         rows.append(f"[not UTF-8; read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
     content = "\n".join(rows) if total else "[the file is empty]"
-    summary = f"lines {first}-{last} of {total}"
-    if last - first + 1 == total:
-        summary = f"{total} line{'' if total == 1 else 's'}"
+    is_whole = last - first + 1 == total
+    summary = f"{total} line{'' if total == 1 else 's'}" if is_whole else f"lines {first}-{last} of {total}"
     return ToolOutput(content, {"text": text, "total_lines": total, "encoding": read.encoding}, summary)
 
 
@@ -180,3 +189,157 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
             f"{shown} is a broken PDF ({error}): look at it with bash (file, pdftotext).", kind="validation_error"
         ) from error
     return output.getvalue(), f"pages {start + 1}-{end} of {total}"
+
+
+# Lines of a text file of any size: it is read once from beginning to end, and in constant memory
+
+MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
+_CHUNK_BYTES = 1 << 20  # read at a time
+
+
+class LineRange(Struct, frozen=True, kw_only=True):
+    """The lines from number `first` (1-based) on: at most `max_lines`, and until they have `max_bytes`.
+
+    A line counts for at most `max_counted` of these bytes.
+    """
+
+    first: int
+    max_lines: int
+    max_bytes: int
+    max_counted: int
+
+
+class FileLine(Struct, frozen=True):
+    """A line without its line feed; `cut` counts the bytes (as UTF-8) left out of one over `MAX_KEPT_BYTES`."""
+
+    text: str
+    cut: int = 0
+
+
+class LinesRead(Struct, frozen=True, kw_only=True):
+    """The chosen lines of a file, and facts about all of it.
+
+    `is_full` says that the byte limit ended the choice. `digest` is the SHA-256 of the file. `is_certain` is False if
+    the encoding is a guess.
+    """
+
+    lines: tuple[FileLine, ...]
+    is_full: bool
+    total_lines: int
+    ends_with_newline: bool
+    encoding: str
+    digest: bytes
+    is_certain: bool = True
+
+
+def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) -> LinesRead | None:
+    """Return the chosen lines of a file whose first 64 KiB, `head`, were read already; None for a binary file.
+
+    `declared` is the charset that the settings name for files that are not UTF-8. Raises `OSError`.
+    """
+    guess, rest = EncodingGuess(head), file.tell()
+    if guess.encoding() is None:
+        return None
+    digest, collector = hashlib.sha256(), _LineCollector(choice)
+    try:
+        for body in _bodies(head, file, digest.update, guess):
+            collector.feed(body)
+    except UnicodeDecodeError:
+        return None
+    encoding = guess.encoding()
+    if encoding is None:
+        return None
+    is_certain = True
+    if not guess.wide and not guess.bom and guess.broken:
+        is_certain = guess.is_certain
+        if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
+            file.seek(rest)
+            decoded = decode(head + file.read(), declared)
+            encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
+    errors = errors_of(encoding)
+    # "replace", because another program may have changed the file since its encoding was found.
+    codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, "replace" if errors == "strict" else errors)
+    return LinesRead(
+        lines=tuple(_decode_line(content, cut, *codec) for content, cut in collector.lines),
+        is_full=collector.is_full,
+        total_lines=collector.newlines + (not collector.ends_with_newline),
+        ends_with_newline=collector.ends_with_newline,
+        encoding=encoding,
+        digest=digest.digest(),
+        is_certain=is_certain,
+    )
+
+
+def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
+    """Return a line of which `content` was kept; one that was cut ends with a whole character."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    text = decoder.decode(content, final=not cut)
+    return FileLine(without_surrogates(text), cut + len(decoder.getstate()[0]) if cut else 0)
+
+
+def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
+    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8. Raises `UnicodeDecodeError`.
+
+    `hash_chunk` is given every byte of the file, and `guess` the bytes of other encodings.
+    """
+    chunk, skipped = head, len(guess.bom)
+    decoder = codecs.getincrementaldecoder(guess.wide)("surrogatepass") if guess.wide else None
+    while chunk:
+        hash_chunk(chunk)
+        body, skipped = chunk[skipped:], 0
+        if decoder is None:
+            guess.feed(body)
+            yield body
+        else:
+            yield decoder.decode(body).encode("utf-8", "surrogatepass")
+        chunk = file.read(_CHUNK_BYTES)
+    if decoder is not None:
+        decoder.decode(b"", final=True)
+
+
+class _LineCollector:
+    """Collects the chosen lines from the bytes it is fed, and counts all lines."""
+
+    def __init__(self, choice: LineRange) -> None:
+        self._choice = choice
+        self._line = bytearray()  # the line that has not ended yet
+        self._cut = self._counted = 0
+        self._complete: list[tuple[bytes, int]] = []
+        self.newlines = 0
+        self.is_full = False
+        self.ends_with_newline = True  # an empty file lacks none
+
+    @property
+    def lines(self) -> list[tuple[bytes, int]]:
+        """The chosen lines, each with the number of bytes left out of it."""
+        return [*self._complete, *([(bytes(self._line), self._cut)] if self._line else [])]
+
+    def feed(self, chunk: bytes) -> None:
+        if not chunk:
+            return
+        self.ends_with_newline = chunk.endswith(b"\n")
+        to_skip = max(self._choice.first - 1 - self.newlines, 0)
+        self.newlines += chunk.count(b"\n")
+        lines_left = self._choice.max_lines - len(self._complete)
+        if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
+            return
+        *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
+        for line in complete:
+            self._add(line)
+            self._finish_line()
+            if self.is_full:
+                return
+        if len(complete) < lines_left:
+            self._add(unfinished)
+
+    def _add(self, part: bytes) -> None:
+        room = MAX_KEPT_BYTES - len(self._line)
+        self._line += part[:room]
+        self._cut += max(len(part) - room, 0)
+
+    def _finish_line(self) -> None:
+        self._complete.append((bytes(self._line), self._cut))
+        self._counted += min(len(self._line), self._choice.max_counted) + 1
+        self.is_full = self._counted > self._choice.max_bytes
+        self._line.clear()
+        self._cut = 0

@@ -1,23 +1,45 @@
-"""Reads and writes whole files for the tools; every failure becomes an error that the model can act on."""
+"""Creates, replaces and edits files with the encoding and line ends they had; nothing is written by halves.
+
+The first part reads and writes whole files for other tools too: each failure becomes an error the model can act on.
+"""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import errno
 import io
+import json
 import os
-from collections.abc import Awaitable, Iterator
+import sys
+import tomllib
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError, errno_name, kind_of
-from agentcli.tools.path_names import display_name
+from agentcli.tools.builtin.toolset import FileEdit, FileWrite
+from agentcli.tools.observation import diff_counts
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.text.apply import changes_only_ascii
-from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.text.apply import Edit, apply_edits, changes_only_ascii
+from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
+from agentcli.tools.text.encoding import (
+    BOM,
+    LARGEST_EDITABLE,
+    DecodedText,
+    decode,
+    require_encodable,
+    without_surrogates,
+)
+from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
+from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import Workspace, display_name
 
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
@@ -62,9 +84,10 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def _size_of(file: BinaryIO) -> int:
+    """Return the size in bytes of a file, or of content in memory, which has no descriptor."""
     try:
         return os.fstat(file.fileno()).st_size  # a file of /proc has a size, but no end that can be sought
-    except io.UnsupportedOperation:  # content in memory
+    except io.UnsupportedOperation:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         return size
@@ -137,13 +160,14 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
     except ToolError as error:
         if error.code != MISSING:
             raise
-        names = await _find_similar(path, workspace)
-        advice = f" There is {', '.join(names)}." if names else ""
-        raise ToolError(f"{error}{advice}", kind=error.kind, code=error.code) from error
+        names = ", ".join(await _find_similar(path, workspace))
+        raise ToolError(
+            (f"{error} There is {names}." if names else str(error)), kind=error.kind, code=error.code
+        ) from error
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
-    """Return the files with a similar name below the nearest folder, nearest first."""
+    """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
     wanted = _as_sendable(path.name).lower()
     found: list[tuple[int, str]] = []
 
@@ -166,7 +190,11 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
 
 def _distance(wanted: str, name: str) -> int:
-    """Return 0 for a name unlike the one wanted, else a number that is lower for a more similar or nearer file."""
+    """Return 0 for a file whose name is unlike `wanted`, else a number that is lower for a closer or more similar one.
+
+    A file of the same name is as far as its folders are deep. One whose name contains the other, only in the folder
+    itself, comes after all of those.
+    """
     parts = PurePosixPath(_as_sendable(name).lower())
     if parts.name == wanted:
         return len(parts.parts)
@@ -175,6 +203,7 @@ def _distance(wanted: str, name: str) -> int:
 
 
 def _as_sendable(name: str) -> str:
+    """Return a name in which bytes that are not UTF-8 became U+FFFD, as a model sees them."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -182,3 +211,190 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
     advice = _WHAT_TO_DO.get(error.errno or 0, "")
     message = f"Could not {action} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))
+
+
+# Syntax errors in a file that was just written, so that the model need not find out by a run
+
+LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
+IS_INVALID = "Note: this is no valid"
+_LONGEST_LINE = 200  # characters
+_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
+    ".json": ("JSON", json.loads),
+    ".toml": ("TOML", tomllib.loads),
+}
+
+
+def syntax_note(path: Path, content: bytes) -> str:
+    """Return a sentence on the first error in a Python, JSON or TOML file; empty if there is none, and for others."""
+    name, read = _READERS.get(path.suffix, ("", None))
+    if read is None or not content.strip() or len(content) > LARGEST:
+        return ""
+    try:
+        text = content.decode("utf-8-sig")
+        with warnings.catch_warnings(action="ignore"):
+            read(text)
+    except SyntaxError as error:
+        lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]
+        line = f"\n{lines[0][:_LONGEST_LINE]}" if lines else ""
+        return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
+    except UnicodeDecodeError:  # another encoding, which the file may name
+        return ""
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{IS_INVALID} {name}: {error}."
+    return ""
+
+
+# Creating, replacing and editing
+
+
+class PartialWrite(FileWrite, frozen=True):
+    """A replacement of which only some hunks are applied."""
+
+    hunks: tuple[int, ...] = ()
+
+
+class PartialEdit(FileEdit, frozen=True):
+    """An edit of which only some hunks are applied."""
+
+    hunks: tuple[int, ...] = ()
+
+
+class NewContent(Struct, frozen=True):
+    """The new contents of a file: its bytes, the diff, and notes for the model."""
+
+    content: bytes
+    diff: str
+    notes: tuple[str, ...]
+
+
+async def run(arguments: FileWrite | FileEdit, context: ToolContext) -> ToolOutput:
+    path = context.writable(arguments.path)
+    return await naming_similar(asyncio.to_thread(_write, arguments, path, context), path, context.workspace)
+
+
+async def preview(arguments: FileWrite | FileEdit, context: ToolContext) -> str:
+    """Return the diff that the call would make.
+
+    Raises:
+        ToolError: If the file may not be replaced, or an edit does not apply.
+    """
+    path = context.writable(arguments.path)
+    return await naming_similar(asyncio.to_thread(_preview, arguments, path, context), path, context.workspace)
+
+
+async def narrow(arguments: FileWrite | FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileWrite | FileEdit:
+    """Return arguments that apply only some hunks of the diff, by their index."""
+    if isinstance(arguments, FileWrite):
+        return PartialWrite(arguments.path, arguments.content, hunks=tuple(hunks))
+    return PartialEdit(path=arguments.path, edits=_edits_of(arguments), hunks=tuple(hunks))
+
+
+def _preview(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) -> str:
+    before = _read_before(arguments, path, context.workspace) or b""
+    change = _new_content(arguments, before, path, context.workspace)
+    context.workspace.files.approve(context.call_id, path, before)
+    return change.diff
+
+
+def _write(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) -> ToolOutput:
+    files, shown = context.workspace.files, context.workspace.shown(path)
+    old_content = _read_before(arguments, path, context.workspace)
+    before = old_content or b""
+    files.require_as_approved(context.call_id, path, before)
+    change = _new_content(arguments, before, path, context.workspace)
+    write_bytes(path, change.content, context.workspace)
+    notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
+    diff = bounded_diff(change.diff)
+    if isinstance(arguments, FileWrite):
+        files.record(path, change.content)
+        content = " ".join([f"{'Created' if old_content is None else 'Replaced'} {shown}.", *notes])
+    else:
+        files.record_change(path, before, change.content)
+        content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
+    return ToolOutput(content, {"path": shown, "diff": diff}, diff_counts(diff))
+
+
+def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspace) -> bytes | None:
+    """Return the bytes that would be changed; None for a new file. Raises `ToolError` if they may not be changed."""
+    try:
+        if isinstance(arguments, FileWrite) and not workspace.look(path).is_there:
+            return None
+    except OSError as error:  # the system does not say: no permission, or a name that is too long
+        raise file_failure("look for", workspace.shown(path), error) from error
+    content = read_bytes(path, workspace)
+    if isinstance(arguments, FileWrite):
+        workspace.files.require_current(path, content)
+    return content
+
+
+def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
+    notebook = before if before.strip() else EMPTY_NOTEBOOK
+    cells = cells_as_text(notebook) if path.suffix == ".ipynb" else None
+    if cells is None or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+        return _new_text(arguments, before, path, workspace)
+    change = _new_text(arguments, cells.encode(), path, workspace)
+    try:
+        return replace(change, content=notebook_from_text(change.content.decode(), notebook))
+    except ValueError as error:
+        message = f"{workspace.shown(path)} would be no notebook: {error}."
+        raise ToolError(message, kind="validation_error") from error
+
+
+def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    if isinstance(arguments, FileEdit):
+        return _edit_file(arguments, before, path, workspace)
+    require_encodable(arguments.content, "content")
+    shown = workspace.shown(path)
+    # A binary file is replaced by UTF-8.
+    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")
+    text, preserved = arguments.content, []
+    if decoded.bom or decoded.encoding != "utf-8":
+        text = text.removeprefix(BOM)
+    if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
+        preserved.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
+    all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
+    if 0 < crlf_ends == all_ends and "\n" in text:
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        preserved.append("CRLF line ends")
+    require_certain_encoding(decoded, text, shown)
+    notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(preserved)}.]"] if preserved else []
+    if 0 < crlf_ends < all_ends:
+        notes.append("[It had LF and CRLF line ends; now it has those of content.]")
+    if isinstance(arguments, PartialWrite):
+        text = with_hunks(decoded.text, text, arguments.hunks)
+    return NewContent(decoded.encoded(text), unified_diff(shown, decoded.text, text), tuple(notes))
+
+
+def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    shown, old, edits = workspace.shown(path), decode_file(before, path, workspace), _edits_of(arguments)
+    if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
+        raise unknown_encoding_error(old, shown)
+    applied = apply_edits(before, old, edits)
+    content, new = applied.content, applied.decoded
+    require_certain_encoding(old, new.text, shown)
+    if old.bom != new.bom:
+        old, new = old.with_mark_in_text(), new.with_mark_in_text()
+    text = new.text
+    if isinstance(arguments, PartialEdit):
+        text = with_hunks(old.text, text, arguments.hunks)
+        content = old.encoded(text)
+    return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
+
+
+def _has_characters_beyond(edit: Edit, text: str) -> bool:
+    return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
+
+
+def _edits_of(arguments: FileEdit) -> tuple[Edit, ...]:
+    if arguments.edits:
+        if arguments.old_string or arguments.new_string:
+            raise ToolError(
+                "file_edit takes old_string and new_string, or edits, not both: put this one among edits.",
+                kind="invalid_parameters",
+            )
+        return arguments.edits
+    if arguments.old_string is None or arguments.new_string is None:
+        raise ToolError("file_edit needs old_string and new_string, or edits.", kind="invalid_parameters")
+    return (Edit(arguments.old_string, arguments.new_string, arguments.replace_all),)

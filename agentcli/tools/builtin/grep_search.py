@@ -23,7 +23,7 @@ from agentcli.tools.builtin.searching import (
     searchable,
 )
 from agentcli.tools.builtin.toolset import GrepSearch
-from agentcli.tools.observation import beside, cut_line
+from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
@@ -87,10 +87,10 @@ def _format(
         answer = {"matches": collected.entries(), "total": found.total}
         return {**answer, "timed_out": True} if outcome.timed_out else answer
 
-    summary = f"{found.files} file{'' if found.files == 1 else 's'}"
-    if arguments.output_mode != "files":
-        summary = f"{found.total} match{'' if found.total == 1 else 'es'} in {summary}"
-    return ToolOutput(content, beside(content, structured), summary)
+    files = f"{found.files} file{'' if found.files == 1 else 's'}"
+    matches = f"{found.total} match{'' if found.total == 1 else 'es'} in {files}"
+    summary = files if arguments.output_mode == "files" else matches
+    return ToolOutput(content, lazy_if_large(content, structured), summary)
 
 
 class FoundLine(Struct, gc=False):
@@ -109,7 +109,7 @@ class MatchList(Struct, frozen=True):
     left_out: int
 
 
-class _File(Struct):
+class _File(Struct, kw_only=True):
     """A file with its rows; `texts` are these rows as the model sees them, if all of them are shown."""
 
     order: bytes
@@ -153,11 +153,11 @@ class Matches:
     def _begin(self, path: bytes) -> _File | None:
         order = _order(path)
         if not self._limit:
-            self._kept.append(file := _File(order, self._show(path)))
+            self._kept.append(file := _File(order=order, path=self._show(path)))
             return file
         if self._kept_matches >= self._limit and order >= self._kept[-1].order:
             return None
-        insort(self._kept, file := _File(order, self._show(path)), key=attrgetter("order"))
+        insort(self._kept, file := _File(order=order, path=self._show(path)), key=attrgetter("order"))
         return file
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:

@@ -49,8 +49,7 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     picture.thumbnail((MAX_EDGE, MAX_EDGE), Image.Resampling.LANCZOS)
     encoded, name = _encode(picture, was_jpeg=was_jpeg)
     about = f"{before[0]} x {before[1]} pixels"
-    if picture.size != before:
-        about += f", shown as {picture.width} x {picture.height}"
+    about += f", shown as {picture.width} x {picture.height}" if picture.size != before else ""
     return encoded, f"image/{name.lower()}", about + (", first frame of an animation" if is_animated else "")
 
 

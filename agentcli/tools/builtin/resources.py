@@ -11,8 +11,7 @@ from agentcli.llm.messages import Text
 from agentcli.tools.builtin.toolset import MemoryCall, ReadMore, Recall, Think, Todo, WebFetch, WebSearch
 from agentcli.tools.observation import beginning_of, pages_of
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
-from agentcli.tools.web.web import Web, WebPage
-from agentcli.tools.workspace import DataFiles, Memory, Past
+from agentcli.tools.workspace import DataFiles, Memory, Past, Web, WebPage
 
 MAX_EXCERPTS = 12
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
@@ -106,8 +105,9 @@ def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
         raise ToolError(f"The result has {len(pages)} pages.", kind="invalid_parameters")
     text, position = pages[arguments.page - 1], f"page {arguments.page} of {len(pages)}"
     note = f"[{position}]" if arguments.page < len(pages) else "[the last page]"
-    structured = {"page": arguments.page, "pages": len(pages), "text": text}
-    return ToolOutput(text.rstrip("\n") + f"\n{note}", structured, position)
+    return ToolOutput(
+        text.rstrip("\n") + f"\n{note}", {"page": arguments.page, "pages": len(pages), "text": text}, position
+    )
 
 
 async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutput:

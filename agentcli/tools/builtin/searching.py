@@ -17,17 +17,17 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList
-from agentcli.tools.observation import beside
-from agentcli.tools.path_names import display_name, parse_name
+from agentcli.tools.observation import lazy_if_large
 from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.workspace import display_name, parse_name
 
 BRIEF_PATHS = 10
 
 T = TypeVar("T")
 
 
-class SearchTarget(Struct, frozen=True):
+class SearchTarget(Struct, frozen=True, kw_only=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
@@ -64,7 +64,9 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return SearchTarget(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+    return SearchTarget(
+        path=found, is_folder=is_folder, base=base, prefix=prefix, below="" if below == "." else f"{below}/"
+    )
 
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:
@@ -137,12 +139,13 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
         counts: list[int] = []
-        everything = msgspec.structs.replace(listing, include_ignored=True)
-        await sandbox.search(everything, lambda names: counts.append(names.count("\0")))
+        await sandbox.search(
+            msgspec.structs.replace(listing, include_ignored=True), lambda names: counts.append(names.count("\0"))
+        )
         notes = [f"[ignored files match: {sum(counts)}; include_ignored lists them]"] if counts else []
     content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
     structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}
-    return ToolOutput(content, beside(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
+    return ToolOutput(content, lazy_if_large(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
 
 
 # Consecutive names of one folder, and the folder; ripgrep lists a folder without many breaks.

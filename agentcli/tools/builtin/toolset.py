@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.text import Edit
+from agentcli.tools.text.apply import Edit
 from agentcli.tools.tool import Effect, OutputLevel, Tool
 
 
@@ -28,7 +28,7 @@ class FileWrite(Struct, frozen=True):
     content: str
 
 
-class FileEdit(Struct, frozen=True):
+class FileEdit(Struct, frozen=True, kw_only=True):
     path: str
     old_string: str | None = None
     new_string: str | None = None
@@ -58,7 +58,7 @@ class GrepSearch(Struct, frozen=True, kw_only=True):
     output_level: OutputLevel | None = None
 
 
-class Bash(Struct, frozen=True):
+class Bash(Struct, frozen=True, kw_only=True):
     command: str
     timeout_ms: Annotated[int, Meta(ge=1)] = 120_000
     cwd: str | None = None
@@ -189,7 +189,7 @@ def _import_body(name: str) -> Any:
         case "file_read":
             from agentcli.tools.builtin import file_read as body
         case "file_write" | "file_edit":
-            from agentcli.tools.builtin import edits as body
+            from agentcli.tools.builtin import files as body
         case "file_list":
             from agentcli.tools.builtin import searching as body
         case "grep_search":

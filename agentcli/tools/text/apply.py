@@ -12,13 +12,20 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
-from agentcli.tools.text import Edit
-from agentcli.tools.text.diff import lf, lines_of, opcodes
-from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
+from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
+from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
 # Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
+
+
+class Edit(Struct, frozen=True):
+    """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""
+
+    old_string: str
+    new_string: str
+    replace_all: bool = False
 
 
 class Applied(Struct, frozen=True):
@@ -66,13 +73,9 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
 def changes_only_ascii(before: str, after: str) -> bool:
     """Return True if a change leaves all other characters, and all ASCII bytes that may be the second half of one."""
     old_lines, new_lines = lines_of(before), lines_of(after)
-    for tag, start, end, new_start, new_end in opcodes(old_lines, new_lines):
-        if tag == "equal":
-            continue
+    for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
-        for part, first, last, new_first, new_last in opcodes(old, new):
-            if part == "equal":
-                continue
+        for first, last, new_first, new_last in changed_ranges(old, new):
             if not (old[first:last].isascii() and new[new_first:new_last].isascii()):
                 return False
             if first and not old[first - 1].isascii() and old[first : first + 1] in _SECOND_BYTES:
@@ -146,7 +149,7 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
     new = new if has_own_line_ends else match.adapt(new)
     replaced = text[match.start : match.end]
     # U+FFFD is shown for bytes that are no characters, and must not take their place.
-    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and shown(replaced) != replaced:
+    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
         raise ToolError(
             "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
             kind="validation_error",
@@ -161,8 +164,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
     if len(set(ends)) > 1:
-        old_lines = [*(line.removesuffix("\r") for line in lines), last]
-        new_ends = _align_line_ends(old_lines, ends, new_lines)
+        new_ends = _align_line_ends([*(line.removesuffix("\r") for line in lines), last], ends, new_lines)
     else:
         new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
     return "".join(map("".join, zip(new_lines, [*new_ends, ""], strict=True)))
@@ -219,7 +221,7 @@ def describe_nearest(text: str, wanted: str) -> str:
     start = max(0, start)
     end = min(len(lines), start + min(len(sought), MAX_NEAREST_LINES) + 1)
     numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
-    return f"The nearest lines are:\n{shown(cut_middle(numbered))}"
+    return f"The nearest lines are:\n{without_surrogates(cut_middle(numbered))}"
 
 
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:

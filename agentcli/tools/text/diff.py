@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
-from agentcli.tools.text.encoding import decode, shown
+from agentcli.tools.text.encoding import decode, without_surrogates
 
 CONTEXT = 3  # unchanged lines around a change
 AROUND = 200  # unchanged characters around a change in a long line
@@ -25,20 +25,19 @@ def unified_diff(path: str, before: str, after: str) -> str:
     """
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
-    for hunk in _group_changes(opcodes(old, new)):
+    for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):
         first, last = hunk[0], hunk[-1]
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
             if tag == "equal":
                 rows += [f" {_cut(line)}" for line in old[start:end]]
-                continue
-            before_lines, after_lines = _changed_parts(old[start:end], new[new_start:new_end])
-            rows += [f"-{line}" for line in before_lines]
-            rows += [f"+{line}" for line in after_lines]
+            else:
+                before_lines, after_lines = _changed_parts(old[start:end], new[new_start:new_end])
+                rows += [*(f"-{line}" for line in before_lines), *(f"+{line}" for line in after_lines)]
     if not rows:
         return ""
     body = "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
-    return shown(f"--- a/{path}\n+++ b/{path}\n{body}")
+    return without_surrogates(f"--- a/{path}\n+++ b/{path}\n{body}")
 
 
 def bounded_diff(diff: str) -> str:
@@ -89,10 +88,9 @@ def _middle(line: str, head: int, tail: int) -> str:
 def diff_hunks(diff: str) -> tuple[str, ...]:
     """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
     headers = [*_HEADER.finditer(diff)]
-    ends = [*(header.start() for header in headers[1:]), len(diff)]
     return tuple(
         run
-        for header, end in zip(headers, ends, strict=False)
+        for header, end in zip(headers, [*(header.start() for header in headers[1:]), len(diff)], strict=False)
         for run in _split_runs(header, lines_of(diff[header.end() : end]))
     )
 
@@ -120,12 +118,8 @@ def split_files(text: str) -> list[str]:
 
 def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     """Yield each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
-    rows: list[str] = []
-    for line in lines:
-        if line.startswith("\\"):  # the line before it has no line end
-            rows[-1] += line
-        else:
-            rows.append(line)
+    # A row that begins with a backslash says that the one before it has no line end, and stays with it.
+    rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
     changed = [False, *(not row.startswith(" ") for row in rows), False]
     edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
@@ -159,22 +153,22 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     old: list[str] = []
     new: list[str] = []
-    sides: list[list[str]] = []
+    sides: list[list[str]] = []  # those that have the row before
     for row in rows:
-        if row[0] == "\\":  # the line before it has no line end
+        if row[0] == "\\":  # that row has no line end
             for side in sides:
                 side[-1] = side[-1].removesuffix("\n")
-            continue
-        sides = {"-": [old], "+": [new]}.get(row[0], [old, new])
-        for side in sides:
-            side.append(row[1:])
+        else:
+            sides = {"-": [old], "+": [new]}.get(row[0], [old, new])
+            for side in sides:
+                side.append(row[1:])
     return old, new
 
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
     """Return `before` with only some of the `diff_hunks` that lead to `after`; other lines keep their own bytes."""
     old, new = lines_of(before), lines_of(after)  # as many lines as the diff has, but with their own line ends
-    changes = _changed_ranges(lines_of(lf(before)), lines_of(lf(after)))
+    changes = changed_ranges(lines_of(lf(before)), lines_of(lf(after)))
     text: list[str] = []
     position = 0
     for number, (start, end, new_start, new_end) in enumerate(changes):
@@ -220,28 +214,20 @@ def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
     return [code for code in codes if code[1] < code[2] or code[3] < code[4]]
 
 
-def _changed_ranges(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+def changed_ranges(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Return start and end of each change in the old lines (or characters), and in the new ones."""
     return [code[1:] for code in opcodes(old, new) if code[0] != "equal"]
 
 
-def _group_changes(codes: Sequence[Opcode]) -> Iterator[list[Opcode]]:
-    """Yield the changes in groups, with up to `CONTEXT` unchanged lines around each."""
-    group: list[Opcode] = []
-    for number, (tag, start, end, new_start, new_end) in enumerate(codes):
-        size = end - start
-        if tag != "equal":
-            group.append((tag, start, end, new_start, new_end))
-            continue
-        before = min(size, CONTEXT) if number else 0  # lines that belong to the group above
-        after = min(size, CONTEXT) if number < len(codes) - 1 else 0
-        if group and after and size <= 2 * CONTEXT:
-            group.append((tag, start, end, new_start, new_end))
-            continue
-        if group:
-            yield [*group, (tag, start, start + before, new_start, new_start + before)]
-        group = [(tag, end - after, end, new_end - after, new_end)]
-    if any(code[0] != "equal" for code in group):
-        yield group
+class _KnownChanges(difflib.SequenceMatcher[str]):
+    """Groups opcodes that are known already, those of `opcodes`, by `get_grouped_opcodes`."""
+
+    def __init__(self, codes: list[Opcode]) -> None:
+        super().__init__()
+        self._codes = codes
+
+    def get_opcodes(self) -> list[Opcode]:  # type: ignore[override]  # tags are any text here
+        return list(self._codes)
 
 
 # Merging
@@ -259,16 +245,17 @@ def merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
     lines: list[str] = []
-    position = 0
-    sides = [(text, _changed_ranges(base, text)) for text in (ours, theirs)]
+    position = 0  # in the base
+    sides = [(text, changed_ranges(base, text)) for text in (ours, theirs)]
     while any(changes for _, changes in sides):
+        # The next change, and all changes of both sides that touch it or one another, are one range of the base.
         start = end = min(changes[0][0] for _, changes in sides if changes)
         touching: list[list[tuple[int, int, int, int]]] = [[], []]
         while near := [n for n, (_, changes) in enumerate(sides) if changes and changes[0][0] <= end]:
             change = sides[near[0]][1].pop(0)
             touching[near[0]].append(change)
             end = max(end, change[1])
-        changed = [_text(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
+        changed = [_lines_for(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
         if len(changed) == 2 and changed[0] != changed[1]:
             return None
         lines += [*base[position:start], *changed[0]]
@@ -276,7 +263,9 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
     return [*lines, *base[position:]]
 
 
-def _text(text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int) -> Sequence[str]:
+def _lines_for(
+    text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int
+) -> Sequence[str]:
     """Return the lines of a changed text that stand for lines `start` to `end` of the base."""
     first, last = changes[0], changes[-1]
     return text[first[2] - (first[0] - start) : last[3] + (end - last[1])]

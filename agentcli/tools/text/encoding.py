@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.charset import declared_codec, detect_charset
 
 # UTF-32 comes first: its little-endian BOM begins with that of UTF-16.
 _BOMS = (
@@ -73,8 +72,8 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if declared and not guess.is_certain:
         codec = declared_codec(declared, content)
         encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
-    if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):
-        encoding, is_certain = detected.codec, detected.is_certain
+    if not is_certain and (detected := detect_charset(content)) and (detected[1] or encoding != "utf-8"):
+        encoding, is_certain = detected
     try:
         return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
@@ -88,7 +87,7 @@ def errors_of(encoding: str) -> str:
     return "surrogateescape" if encoding == "utf-8" else "strict"
 
 
-def shown(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Return a text with U+FFFD for each lone surrogate, which no request and no JSON can carry."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
@@ -153,3 +152,169 @@ class EncodingGuess:
         if self._has_controls:
             return None
         return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"
+
+
+# Charsets of texts that are not UTF-8: from their bytes, or from a label
+
+# The charsets that `chardet` detects, and the codecs that such a file may be in, the narrowest first. A character that
+# the narrowest lacks is rejected, so that a program which expects it meets no character that it does not know.
+_DETECTABLE = {
+    "cp932": ("cp932",),
+    "euc_jis_2004": ("euc_jp",),
+    "gb18030": ("gbk", "gb18030"),
+    "big5hkscs": ("big5", "big5hkscs"),
+    "cp949": ("euc_kr", "cp949"),
+    "koi8-r": ("koi8-r",),
+    "cp1251": ("cp1251",),
+}
+# Other charsets of the same bytes: a detection is certain only if none of them fits about as well.
+_RIVALS = (
+    "koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 cp1255 cp1256 cp1257 cp874 mac-roman cp850 "
+    "cp437"
+).split()
+_MAX_SAMPLE_BYTES = 65_536
+_MIN_CERTAIN_CHARS = 6  # beyond ASCII
+_MIN_CONFIDENCE = 0.04
+_MIN_RATIO = 2.0  # of the confidence to that of the next candidate
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+_CYRILLIC_WORD = re.compile("[\u0400-\u04ff]+")
+
+
+def declared_codec(label: str, content: bytes) -> str | None:
+    """Return the codec for a declared charset; None where the label is unknown or the bytes are not in it."""
+    codec = codec_of(label)
+    if not codec or codec.startswith("utf-"):
+        return None
+    narrow_first = next((related for related in _DETECTABLE.values() if codec in related), (codec,))
+    if label.strip().lower() in ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1"):
+        narrow_first = ("latin-1", "cp1252")
+    return next((one for one in narrow_first if _text_in(content, one) is not None), None)
+
+
+def detect_charset(content: bytes) -> tuple[str, bool] | None:
+    """Return the codec of a file in a multi-byte or Cyrillic charset, and if it is certain; None for other files.
+
+    The codec decodes the file and encodes it to the same bytes. Only if it is certain may characters beyond ASCII be
+    written to the file.
+    """
+    sample = _sample(content)
+    from chardet import detect_all  # imports in 20 ms, and few files need it
+
+    found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_DETECTABLE, *_RIVALS))
+    candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
+    if not candidates:
+        return None
+    best = candidates[0][1]
+    for name, confidence in candidates:
+        if confidence < best * 0.9:
+            return None
+        for codec in _DETECTABLE.get(name, ()):
+            text = _text_in(content, codec)
+            sample_text = sample.decode(codec, "ignore")
+            if text is not None and _is_plausible(sample_text, codec):
+                rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != sample_text]
+                is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
+                is_long = _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
+                return codec, is_clear and is_long and not _other_cyrillic_fits(sample, codec)
+    return None
+
+
+def _sample(content: bytes) -> bytes:
+    """Return the first lines that are not ASCII; it ends behind a line or a blank, not inside a character."""
+    lines = bytearray()
+    for found in re.finditer(rb"[^\n]*[\x80-\xff][^\n]*\n?", content):
+        lines += found.group()
+        if len(lines) > _MAX_SAMPLE_BYTES:
+            end = max(lines.rfind(b"\n", 0, _MAX_SAMPLE_BYTES), lines.rfind(b" ", 0, _MAX_SAMPLE_BYTES))
+            return bytes(lines[: end + 1 or _MAX_SAMPLE_BYTES])
+    return bytes(lines)
+
+
+def _text_in(content: bytes, codec: str) -> str | None:
+    """Return the whole text; None if the codec cannot decode it, or encodes it differently, or it has control codes."""
+    try:
+        text = content.decode(codec)
+        return None if _CONTROL.search(text) or text.encode(codec) != content else text
+    except UnicodeError:
+        return None
+
+
+def _count_non_ascii(text: str) -> int:
+    return len(text) - len(text.encode("ascii", "ignore"))
+
+
+def _is_plausible(text: str, codec: str) -> bool:
+    """Return False if the text is too short, or looks like another script that was decoded with the wrong charset."""
+    if _count_non_ascii(text) < 4:  # so few characters fit several charsets
+        return False
+    if codec in ("euc_kr", "cp949"):  # Korean is written in Hangul; only a few Chinese characters are used beside it
+        letters = [char for char in text if char.isalpha() and not char.isascii()]
+        return len(re.findall("[\uac00-\ud7a3]", text)) * 10 >= len(letters) * 9
+    if codec not in ("koi8-r", "cp1251"):
+        return True
+    words = _CYRILLIC_WORD.findall(text)
+    in_long_words = sum(len(word) for word in words if len(word) > 2)
+    if in_long_words * 10 < sum(map(len, words)) * 7:
+        return False
+    # Accented letters inside Latin words would be Cyrillic ones. In source code a word may follow `\n`.
+    mixed = re.findall("[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]", re.sub(r"\\[a-z]", " ", text))
+    return len(mixed) * 4 <= len(words)
+
+
+def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
+    """Return True if the bytes are as good a text in the other Cyrillic charset, where letters have the other case."""
+    if codec not in ("koi8-r", "cp1251"):
+        return False
+    text, other = (sample.decode(each, "ignore") for each in (codec, "cp1251" if codec == "koi8-r" else "koi8-r"))
+    words = _CYRILLIC_WORD.findall(other)
+    has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
+    letters = ["".join(_CYRILLIC_WORD.findall(each.lower())) for each in (text, other)]
+    share, other_share = (sum(map(each.count, "оеаинтсрвл")) / max(1, len(each)) for each in letters)
+    return has_usual_case and other_share >= 0.8 * share
+
+
+# Pages of the web
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
+_IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
+_IN_PAGE = re.compile(
+    r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
+    re.IGNORECASE,
+)
+# Codecs that only map characters; Python also has some that compress, escape, or read UTF-7.
+_TEXT_CODECS = re.compile(
+    r"ascii|utf-(8|16|16-[bl]e)|cp\d+|iso8859-\d+|iso2022_jp|koi8-[ru]|euc_\w+|gb\w+|big5\w*|shift_jis|mac-\w+"
+)
+# The wider codecs that browsers use for these (WHATWG Encoding).
+_WIDER = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gb18030",
+    "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
+}  # fmt: skip
+
+
+def decoded(body: bytes, content_type: str) -> str:
+    """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
+    for mark, codec in _MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(codec, errors="replace")
+    header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
+    codec = codec_of(header[1]) if header else ""
+    if not codec and page:
+        codec = codec_of(page[1] or page[2])
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # in UTF-16 it could not have been read so far
+    try:
+        return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
+    except UnicodeDecodeError as error:
+        # A few broken characters of a long text are no reason to misread all the others.
+        text = body.decode("utf-8", errors="replace")
+        is_rare = text.count("\ufffd") * 200 < len(text) or error.start > len(body) - 4
+        return text if is_rare else body.decode("cp1252", errors="replace")
+
+
+def codec_of(label: str) -> str:
+    """Return Python's codec for a label, or the wider one that browsers use; empty for an unknown label."""
+    try:
+        name = codecs.lookup(label.strip().lower().removeprefix("x-")).name
+    except (LookupError, ValueError):  # ValueError: the label has a null character
+        return ""
+    return _WIDER.get(name, name) if _TEXT_CODECS.fullmatch(name) else ""

@@ -102,12 +102,12 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     while start >= 0:
         number += bare.count("\n", counted, start)
         counted = start
-        own = lines[number : number + len(old_lines)]
-        if (shift := learn_shift(old_lines, own)) is not None:
-            end = offsets[number + len(own)]
-            if own[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
+        file_lines = lines[number : number + len(old_lines)]
+        if (shift := learn_shift(old_lines, file_lines)) is not None:
+            end = offsets[number + len(file_lines)]
+            if file_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1
-            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(own)], end)]
+            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(file_lines)], end)]
             file_lines = [lf(text[a:b]) for a, b in pairwise(cuts)]
             matches.append(Match(cuts[0], cuts[-1], partial(_adapt_lines, file_lines, old_lines, view_of, shift)))
         start = bare.find(sought, start + 1)
@@ -119,16 +119,16 @@ def _without_margins(lines: Sequence[str]) -> str:
 
 
 def _adapt_lines(
-    own: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
+    file_lines: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
 ) -> str:
     """Return a replacement in which the lines kept are the file's `own`, and new lines have the file's margin."""
     lines = lines_of(lf(new))
-    lacks_end = old_lines[-1].endswith("\n") and not own[-1].endswith("\n")
+    lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")
     if lacks_end:
-        own = [*own[:-1], own[-1] + "\n"]  # new lines may follow it
+        file_lines = [*file_lines[:-1], file_lines[-1] + "\n"]  # new lines may follow it
     parts: list[str] = []
     for tag, start, end, new_start, new_end in opcodes(old_lines, lines_of(view_of(new).text)):
-        parts += own[start:end] if tag == "equal" else map(shift, lines[new_start:new_end])
+        parts += file_lines[start:end] if tag == "equal" else map(shift, lines[new_start:new_end])
     return "".join(parts).removesuffix("\n") if lacks_end else "".join(parts)
 
 

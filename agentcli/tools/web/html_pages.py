@@ -88,12 +88,12 @@ class _Reader:
         return "skip" if self._is_unseen(tag, attributes) else "continue"
 
     def _is_unseen(self, tag: str, attributes: dict[str, str]) -> bool:
-        if tag in _NEVER_SHOWN or (tag == "dialog" and "open" not in attributes):
-            return True
-        if attributes.get("aria-hidden", "").strip().lower() == "true" or hides(attributes.get("style", "")):
-            return True
+        is_closed = tag == "dialog" and "open" not in attributes
+        is_said_to_be = attributes.get("aria-hidden", "").strip().lower() == "true"
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}
-        return not self._hidden.isdisjoint({*names, f"#{attributes.get('id', '').lower()}"})
+        is_hidden_by_sheet = not self._hidden.isdisjoint({*names, f"#{attributes.get('id', '').lower()}"})
+        is_marked = is_closed or is_said_to_be or is_hidden_by_sheet
+        return is_marked or tag in _NEVER_SHOWN or hides(attributes.get("style", ""))
 
     def visit_link(self, element: Any, href: str | None, text: str | None, title: str | None) -> Any:
         if element.depth > self._code_depth:
@@ -118,9 +118,8 @@ def _address(target: str | None, written: str | None) -> str:
     target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
     has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _OPENED.match(written)
     leads_away = _OPENED.match(target) and not has_other_scheme and not written.startswith("#")
-    if not leads_away or len(target) > MAX_LINK_CHARS:
-        return ""
-    return target.replace("(", "%28").replace(")", "%29")
+    is_shown = leads_away and len(target) <= MAX_LINK_CHARS
+    return target.replace("(", "%28").replace(")", "%29") if is_shown else ""
 
 
 # Before, text in the colour of its background is removed. Colours are those of `style`, `bgcolor`, `<font>` and the
@@ -163,9 +162,9 @@ class _Element(NamedTuple):
         return all(abs(one - other) <= _MAX_DIFFERENCE for one, other in zip(self.colour, self.background, strict=True))
 
     def painted(self, declared: dict[str, str], *, is_link: bool = False) -> _Element:
-        element = self
-        if self.tag in _OWN_LOOK:
-            element = element._replace(colour="unknown", background="unknown")
+        """Return the element with the colours that CSS declares for it, or the browser's own."""
+        has_own_look = self.tag in _OWN_LOOK
+        element = self._replace(colour="unknown", background="unknown") if has_own_look else self
         if is_link:
             element = element._replace(colour=(0, 0, 238), colour_is_declared=False)
         if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):

@@ -29,9 +29,9 @@ from agentcli.llm.http import HttpClient
 from agentcli.safety.urls import BadUrl, WebUrl, join_url, parse_url, why_blocked, why_unreachable
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
-from agentcli.tools.text.charset import decoded
+from agentcli.tools.text.encoding import decoded
 from agentcli.tools.web.hidden import visible_text
-from agentcli.tools.web.web import SearchProvider, SearchResult, Web, WebPage
+from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
 # The kind of error and the advice of a status; those that pass are the same everywhere.
@@ -96,8 +96,7 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
             else:
                 raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
     except TimeoutError as error:
-        message = f"{url.host} did not send the page within {web.total_s:g} s."
-        raise ToolError(message, kind="timeout") from error
+        raise ToolError((f"{url.host} did not send the page within {web.total_s:g} s."), kind="timeout") from error
     return await _as_text(found, max_chars)
 
 
@@ -250,14 +249,21 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
         if converted.cut:
             notes.append("Parts nested too deep were left out.")
         beginning = beginning_of(converted.markdown, max_chars)
-        return WebPage(url, converted.title, kind, beginning, len(converted.markdown), notes=tuple(notes))
+        return WebPage(
+            url=url,
+            title=converted.title,
+            content_type=kind,
+            text=beginning,
+            total_chars=len(converted.markdown),
+            notes=tuple(notes),
+        )
     if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
         with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
             text = msgspec.json.format(text, indent=2)
     beginning = text[: max_chars + _SLACK]  # cleaning all of 10 MB would take a second
     cleaned = visible_text(beginning)
     total = len(cleaned) if len(beginning) == len(text) else len(text)
-    return WebPage(url, "", kind, beginning_of(cleaned, max_chars), total)
+    return WebPage(url=url, title="", content_type=kind, text=beginning_of(cleaned, max_chars), total_chars=total)
 
 
 def media_type(content_type: str) -> str:
@@ -294,8 +300,9 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     try:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
-        message = f"The page could not be read: its parser ended with code {end.exit_code}."
-        raise ToolError(message, kind="validation_error") from error
+        raise ToolError(
+            (f"The page could not be read: its parser ended with code {end.exit_code}."), kind="validation_error"
+        ) from error
 
 
 # Searching
@@ -369,8 +376,9 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
     if len(query) > MAX_QUERY_CHARS:
-        message = f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."
-        raise ToolError(message, kind="invalid_parameters")
+        raise ToolError(
+            (f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."), kind="invalid_parameters"
+        )
     if provider is None:
         raise ToolError(
             "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "

@@ -37,8 +37,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, RetryPolicy
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 from tests.transcripts import is_valid
 

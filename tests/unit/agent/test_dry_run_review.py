@@ -37,8 +37,7 @@ from agentcli.infra.sandbox.backends.linux import Bubblewrap
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.command import Grants
-from agentcli.tools.dry_run import DryRunLimits
+from agentcli.tools.command import DryRunLimits, Grants
 from tests.conformance.confining import git
 from tests.unit.agent.stage import Stage, call, on_stage
 

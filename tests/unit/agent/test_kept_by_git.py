@@ -11,7 +11,7 @@ from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.rules import Rules
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import Workspace
 from tests.conformance.confining import git
 

@@ -20,8 +20,7 @@ from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, CommandResources
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns, OverlayDryRun
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.tools.command import Command
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRunLimits
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, Command, DryRunLimits
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")

@@ -24,8 +24,7 @@ from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.tools.command import Command
-from agentcli.tools.dry_run import DryRunLimits
+from agentcli.tools.command import Command, DryRunLimits
 from tests.conformance import escape_probes
 from tests.conformance.confining import (
     NOBODY,

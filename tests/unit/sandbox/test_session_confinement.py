@@ -21,8 +21,7 @@ from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import NO_GRANTS, Command, Grants, Profile, Reverts
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.tool import ToolContext, ToolRegistry
 from agentcli.tools.workspace import Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
 

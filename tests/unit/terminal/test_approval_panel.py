@@ -11,7 +11,7 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
-from agentcli.tools.dry_run import ChangeSummary
+from agentcli.tools.command import ChangeSummary
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))
 HUNK = "@@ -1 +1 @@\n-old\n+new\n"

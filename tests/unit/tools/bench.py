@@ -15,8 +15,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.builtin.file_read import MAX_TEXT_BYTES
+from agentcli.tools.builtin.file_read import MAX_KEPT_BYTES, MAX_TEXT_BYTES
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES
-from agentcli.tools.text.stream import MAX_KEPT_BYTES
 from tests.unit.tools.bench import Bench
 
 

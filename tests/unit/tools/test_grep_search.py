@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcli.tools.builtin.grep_search import MAX_SHOWN_CHARS
-from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import find_rg
 from tests.unit.tools.bench import Bench
 
 

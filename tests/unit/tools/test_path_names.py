@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.tools.path_names import display_name, parse_name
+from agentcli.tools.workspace import display_name, parse_name
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 

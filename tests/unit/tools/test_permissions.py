@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.command import NO_GRANTS, Grants
 from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
-from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import Web
 from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 

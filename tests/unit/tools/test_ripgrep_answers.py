@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.tools.path_names import display_name
-from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import find_rg
+from agentcli.tools.workspace import display_name
 from tests.unit.tools.bench import ENVIRONMENT, Bench
 
 ALWAYS = ("--no-config", "--no-require-git", "--hidden")

@@ -16,8 +16,7 @@ import pytest
 from agentcli.infra.sandbox.search.ripgrep import stream_output
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.tools.builtin.grep_search import FoundLine, Matches
-from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import FoundRows, names_in
+from agentcli.tools.sandbox import FoundRows, find_rg, names_in
 from tests.unit.tools.bench import is_alive, until
 
 LATE_NUL = b"needle\n" + b"filler\n" * 20_000 + b"\0needle\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.tools.text.syntax import LARGEST, syntax_note
+from agentcli.tools.builtin.files import LARGEST, syntax_note
 
 
 @pytest.mark.parametrize(

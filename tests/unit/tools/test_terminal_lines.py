@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.tools.text.terminal_lines import as_shown
+from agentcli.tools.observation import as_shown
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 

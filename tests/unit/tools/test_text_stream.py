@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.tools.text.encoding import decode, shown
-from agentcli.tools.text.stream import LineRange, read_lines
+from agentcli.tools.builtin.file_read import LineRange, read_lines
+from agentcli.tools.text.encoding import decode, without_surrogates
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
@@ -52,7 +52,7 @@ def test_lines_read_in_pieces_are_those_of_the_whole(
     assert read.digest == hashlib.sha256(content).digest()
     assert read.ends_with_newline == (not decoded.text or decoded.text.endswith("\n"))
     end = min(first - 1 + most, total)
-    assert [line.text for line in read.lines] == [shown(line) for line in lines[first - 1 : end]]
+    assert [line.text for line in read.lines] == [without_surrogates(line) for line in lines[first - 1 : end]]
 
 
 @pytest.mark.slow

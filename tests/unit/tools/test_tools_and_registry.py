@@ -10,10 +10,8 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.observation import cut_line, cut_middle
-from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.summary import call_title, diff_counts
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput, schema_of
+from agentcli.tools.observation import call_title, cut_line, cut_middle, diff_counts
+from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry, schema_of
 from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 

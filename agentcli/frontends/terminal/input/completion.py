@@ -20,7 +20,7 @@ from agentcli.agent.commands.command import SlashCommand
 from agentcli.conversation.mentions import PUNCTUATION
 from agentcli.errors import ToolError
 from agentcli.settings.short_program import run_short_program
-from agentcli.tools.ripgrep import find_rg
+from agentcli.tools.sandbox import find_rg
 
 MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
 MAX_QUERY_CHARS = 200

@@ -27,7 +27,7 @@ from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
-from agentcli.tools.summary import call_title, diff_counts
+from agentcli.tools.observation import call_title, diff_counts
 
 MAX_ENTRIES = 30  # of a stored conversation that are shown
 MAX_FOLDED = 50

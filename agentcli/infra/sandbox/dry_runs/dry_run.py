@@ -27,8 +27,16 @@ from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places,
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
-from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
+from agentcli.tools.command import (
+    NO_GRANTS,
+    ApplyOutcome,
+    ChangeSummary,
+    Command,
+    CommandResult,
+    Conflict,
+    DryRunLimits,
+    Grants,
+)
 
 _GIT_TIMEOUT_S = 20.0
 _LEFT = "what it left running was ended, because nothing of a dry run goes on"

@@ -37,8 +37,7 @@ from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folde
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
 from agentcli.infra.sandbox.mount_points import NOTE, Note
 from agentcli.settings.files import make_private_folder
-from agentcli.tools.command import Command
-from agentcli.tools.dry_run import DryRunLimits
+from agentcli.tools.command import Command, DryRunLimits
 
 # The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)

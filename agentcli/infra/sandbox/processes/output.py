@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentcli.infra.sandbox.processes.keeper import MAX_OUTPUT_BYTES
-from agentcli.tools.text.terminal_lines import as_shown
+from agentcli.tools.observation import as_shown
 
 # Live text comes in a first piece at once, then every 50 ms. After 100,000 characters nobody reads along: then only the
 # end of each piece is shown, and the pieces come more slowly. Sizes are in characters.

@@ -17,7 +17,7 @@ from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, rea
 from agentcli.infra.sandbox.processes.output import CommandOutput, new_text
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome
-from agentcli.tools.text.terminal_lines import as_shown
+from agentcli.tools.observation import as_shown
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 

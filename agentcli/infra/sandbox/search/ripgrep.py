@@ -23,8 +23,7 @@ import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
-from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, names_in
+from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, find_rg, names_in
 
 TIME_LIMIT_S = 60.0
 

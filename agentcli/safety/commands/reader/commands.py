@@ -9,8 +9,16 @@ from __future__ import annotations
 
 import re
 
-from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Redirect, Script
-from agentcli.safety.commands.reader.words import MAX_DEPTH, WordReader
+from agentcli.safety.commands.reader.syntax import (
+    HOLE,
+    MAX_DEPTH,
+    CommandNode,
+    Field,
+    Pipeline,
+    Redirect,
+    Script,
+    WordReader,
+)
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
 _JOINING = ("&&", "||", "|", "|&")
@@ -150,7 +158,7 @@ class CommandReader(WordReader):
                 self._redirection(redirects)
             elif is_first and raw == "!":
                 is_negated = True
-            elif is_first and self._is_reserved(raw):
+            elif is_first and self._skip_reserved(raw):
                 start = self.at
             elif not words and (found := _ASSIGNMENT.match(raw)):
                 if found[2] or found[3]:
@@ -166,9 +174,15 @@ class CommandReader(WordReader):
             self._note("words follow a subshell")
         if assignments and not words:
             self._note("it sets a variable")
-        text = self.text[start : self.at].strip(" \t")
-        lists = tuple(assignments), tuple(words), tuple(redirects)
-        return CommandNode(text, " ".join(written), *lists, inside, subshell)
+        return CommandNode(
+            text=self.text[start : self.at].strip(" \t"),
+            written=" ".join(written),
+            assignments=tuple(assignments),
+            words=tuple(words),
+            redirects=tuple(redirects),
+            inside=inside,
+            subshell=subshell,
+        )
 
     def _is_before_redirection(self, raw: str) -> bool:
         """Return True for a number or a variable right before a redirection: it names the descriptor."""
@@ -195,7 +209,7 @@ class CommandReader(WordReader):
         self.is_complete = self.is_complete and inner.is_complete
         return script
 
-    def _is_reserved(self, word: str) -> bool:
+    def _skip_reserved(self, word: str) -> bool:
         """Skip a reserved word of a compound command, and the words behind it that are no command."""
         if word == "[[":
             self._skip_words("]]")

@@ -18,7 +18,7 @@ def is_readable(path: Path) -> bool:
     return (normal == "/ws" or normal.startswith("/ws/")) and not _SECRET.search(normal)
 
 
-PLACES = Places(Path("/ws"), (Path("/ws"),), Path("/home/u"), is_readable)
+PLACES = Places(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
 
 
 def judged(command: str, places: Places = PLACES) -> CommandAnalysis:

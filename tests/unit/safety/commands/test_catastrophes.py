@@ -22,7 +22,7 @@ def is_readable(path: Path) -> bool:
     return judge_path(str(path), access="read", cwd=WORKSPACE, roots=(WORKSPACE,), home=HOME) == "plain"
 
 
-PLACES = Places(WORKSPACE, (WORKSPACE,), HOME, is_readable)
+PLACES = Places(cwd=WORKSPACE, roots=(WORKSPACE,), home=HOME, is_readable=is_readable)
 
 
 def verdict(command: str) -> str:

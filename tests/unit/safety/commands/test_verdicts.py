@@ -227,7 +227,7 @@ def test_a_dry_run_formats_no_disk() -> None:
 
 
 def test_paths_are_resolved_from_the_shells_directory() -> None:
-    below = Places(Path("/ws/src"), (Path("/ws"),), Path("/home/u"), is_readable)
+    below = Places(cwd=Path("/ws/src"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=is_readable)
     assert judged("cat ../a", below).verdict == "allow"
     assert judged("cat ../../a", below).verdict == "ask"
     assert judged("cd .. && cat a", below).verdict == "allow"
@@ -268,7 +268,7 @@ def test_other_files_of_tmp_are_asked_about(command: str) -> None:
 
 
 def test_a_home_folder_is_protected_wherever_it_is() -> None:
-    places = Places(Path("/srv/p"), (Path("/srv/p"),), Path("/srv/people/ann"), is_readable)
+    places = Places(cwd=Path("/srv/p"), roots=(Path("/srv/p"),), home=Path("/srv/people/ann"), is_readable=is_readable)
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
         assert judged(command, places).verdict == "block"
     assert judged("rm -rf /srv/people/ann/x", places).verdict == "ask"
@@ -309,7 +309,10 @@ def test_a_path_is_asked_about_as_it_was_written() -> None:
         asked.append(posixpath.normpath(path))
         return True
 
-    judged("cd src && cat link/../a b", Places(Path("/ws"), (Path("/ws"),), Path("/home/u"), note))
+    judged(
+        "cd src && cat link/../a b",
+        Places(cwd=Path("/ws"), roots=(Path("/ws"),), home=Path("/home/u"), is_readable=note),
+    )
     assert asked == ["/ws/src", "/ws/src/a", "/ws/src/b"]
 
 

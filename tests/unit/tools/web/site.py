@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.web import Web, WebPage
+from agentcli.tools.workspace import Web, WebPage
 
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 HERE = "127.0.0.1"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.web import Web
+from agentcli.tools.workspace import Web
 from tests.unit.tools.web.site import HERE, Names, fetched, gzipped, page, redirect, refusal, reply, site, web_of
 
 PRIVATE = (

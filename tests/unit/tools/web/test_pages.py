@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.tools.text.charset import decoded
+from agentcli.tools.text.encoding import decoded
 from agentcli.tools.web.hidden import hides, visible_text
 from agentcli.tools.web.html_pages import markdown_of
 from tests.rows import each_row

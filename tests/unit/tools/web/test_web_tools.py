@@ -13,8 +13,7 @@ from agentcli.tools.builtin import resources as tools
 from agentcli.tools.builtin.toolset import WebFetch, WebSearch
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
 from agentcli.tools.web.pages import Tavily
-from agentcli.tools.web.web import Web
-from agentcli.tools.workspace import SessionResources, Workspace
+from agentcli.tools.workspace import SessionResources, Web, Workspace
 from tests.conformance.servers import SILENCE, LoopbackServer, Reply, html, json_reply, refused_address, running
 from tests.unit.tools.web.site import page, reply, site, web_of
 
