@@ -57,14 +57,13 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
         assert said in screen
     assert screen.count("  list\n") == 1
     terminal.type("h")
-    terminal.see("Change 1 of 3: a.py")
-    terminal.type("n")
-    terminal.see("Change 2 of 3: list")
-    terminal.type("n")
-    terminal.see("Change 3 of 3: list")
-    terminal.type("y")
-    terminal.see(r"applied 1 of 2 · list \(1 of 2 hunks\)")
+    for number, key in enumerate("nny", 1):
+        terminal.see(f"Apply change {number} of 3")
+        terminal.settle(0.4)
+        terminal.type(key)
+    terminal.see("✓ Applied · 1 of 3 changes · .* made 2 changes: 2 edited")
     terminal.see("the end")
+    assert terminal.transcript().count("+ fifty") == 1, "the review prints nothing"
     assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
@@ -81,11 +80,11 @@ def test_ctrl_b_says_that_a_dry_run_command_stays(open_terminal: Open) -> None:
     terminal.see("the end")
 
 
-def test_declining_discards_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
+def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
     terminal.type("\x1b")
-    assert "the end" not in terminal.see("Stopped: say")
+    terminal.see(r"✗ Discarded · .* made 2 changes: 1 edited, 1 created(.|\n)*the end")
     assert not (tmp_path / "project/made").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -250,7 +251,7 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {counted(len(changes), 'change')}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_count_changes(changes)}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
@@ -258,6 +259,13 @@ def _question(
         hunks=tuple(hunk for own in hunks for hunk in own),
         changes=bare,
     )
+
+
+def _count_changes(changes: Sequence[ChangeSummary]) -> str:
+    """Return how many changes there are of each kind: `4 changes: 2 edited, 1 created, 1 deleted`."""
+    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
+    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
+    return f"{counted(len(changes), 'change')}: {each}"
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

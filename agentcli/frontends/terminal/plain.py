@@ -131,7 +131,9 @@ class PlainTerminal(TerminalActions):
             return
         self._panels.pop(0)
         is_answer = choice is not None and choice.answer is not None
-        self._controller.answer(panel.answer(choice) if choice and is_answer else panel.answer_in_words(line))
+        answer = panel.answer(choice) if choice and is_answer else panel.answer_in_words(line)
+        self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
+        self._controller.answer(answer)
         self._show_first()
 
     def _show_first(self) -> None:
@@ -215,7 +217,7 @@ class PlainTerminal(TerminalActions):
         self._view.print_line(f"To be sent again, changed or not:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._panels.append(QuestionPanel(question))
+        self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
         if len(self._panels) == 1:
             self._show_first()
 

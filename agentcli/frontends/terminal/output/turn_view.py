@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL
@@ -76,6 +78,7 @@ class TurnView:
         self._has_text = False
         self._thinking_since = 0.0
         self._previewed: set[str] = set()
+        self._answered: set[str] = set()  # calls whose question and answer are on the screen
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
@@ -85,6 +88,7 @@ class TurnView:
         self._end_text()
         self.activity = Activity()
         self._previewed.clear()
+        self._answered.clear()
         self._taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
@@ -191,9 +195,20 @@ class TurnView:
         if len(lines) > MAX_PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
+    def print_answer(self, question_id: str, line: Sequence[Fragment]) -> None:
+        """Print the person's answer below the question; the call's line need not repeat it."""
+        if line:
+            self._answered.add(question_id)
+            self.print_block(line, "question")
+            self._last_kind = "calls"  # whose line follows; another question is separated from it
+
     def print_call(self, event: events.ToolFinished, title: str) -> None:
-        """Print a finished call; the whole of its output can be unfolded."""
+        """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
         self._end_text()
+        if event.id in self._answered:
+            if event.answer.startswith("declined"):
+                return
+            event = msgspec.structs.replace(event, answer="")
         was_previewed, columns = event.id in self._previewed, self._printer.columns
         view = tool_view(event, title, columns=columns, diff_was_shown=was_previewed, unfold_key=self._unfold_key)
         self._previewed.discard(event.id)
