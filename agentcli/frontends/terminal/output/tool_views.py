@@ -84,8 +84,11 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     if is_failed:
         line = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
         return [*wrapped(line, columns, hang=2), *own_row]
-    shown_title = clipped([("", title)], max(12, columns - 2 - width(outcome)))
-    return [("ok", "✓"), ("", " "), *shown_title, ("muted", outcome + "\n"), *own_row]
+    is_agent = event.name == "create_subagent"
+    shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
+    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
+    line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
+    return [*(clipped(line, columns) if is_agent else line), ("", "\n"), *own_row]
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> list[Fragment]:
