@@ -173,9 +173,9 @@ SAID_FIRST = [
     ("echo hi > /etc/agentcli-test", "Writes outside the project: /etc/agentcli-test $ echo", True),
     ("find . -name '*.pyc' -delete", "Deletes what find finds", True),
     ("touch made", "Writes made $ touch made", False),
-    ("make all", "Runs make: what it does cannot be told $ make all", False),
-    ("make all && touch made", "Writes made · what else it does cannot be told $ make", False),
-    ("git push origin main", "Reaches hosts that cannot be told $ git push", True),
+    ("make all", "Runs make: can't predict what it does $ make all", False),
+    ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
+    ("git push origin main", "Reaches hosts agentcli can't predict $ git push", True),
 ]
 
 
@@ -187,7 +187,7 @@ def test_a_command_says_first_what_it_does(open_terminal: Open, columns: int) ->
         terminal.see(rf"\$ {command[:12]}")
         asked = question(terminal)
         assert words(asked).startswith(says)
-        assert asked.count("cannot be told") <= 1
+        assert asked.count("can't predict") <= 1
         assert is_red(terminal, says.split()[0]) == is_grave
         terminal.type("n")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
@@ -42,17 +43,26 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
+    event: ToolFinished,
+    title: str,
+    *,
+    columns: int,
+    diff_was_shown: bool = False,
+    answer_was_shown: bool = False,
+    unfold_key: str = "Ctrl-O",
 ) -> ToolView:
     """Return the view of a finished call; `unfold_key`, if there is one, shows the whole of a cut text."""
     structured = event.structured if isinstance(event.structured, dict) else {}
     diff, rest = structured.get("diff"), f" ({unfold_key} shows all)" if unfold_key else ""
     diff = diff if isinstance(diff, str) else ""
     is_started_job = "job_id" in structured and "exit_code" not in structured
+    was_discarded = event.answer.startswith("discarded")  # what the command printed is of interest all the same
+    if answer_was_shown:
+        event = replace(event, answer="")
     head = _head(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):
         return ToolView(head)
-    if event.result.is_error:
+    if event.result.is_error and not was_discarded:
         body = _error_body(event, title, columns, rest)
     elif event.name == "bash":
         output = structured.get("output")

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL
@@ -205,12 +203,17 @@ class TurnView:
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
         self._end_text()
-        if event.id in self._answered:
-            if event.answer.startswith("declined"):
-                return
-            event = msgspec.structs.replace(event, answer="")
-        was_previewed, columns = event.id in self._previewed, self._printer.columns
-        view = tool_view(event, title, columns=columns, diff_was_shown=was_previewed, unfold_key=self._unfold_key)
+        was_answered = event.id in self._answered
+        if was_answered and event.answer.startswith("declined"):
+            return
+        view = tool_view(
+            event,
+            title,
+            columns=self._printer.columns,
+            diff_was_shown=event.id in self._previewed,
+            answer_was_shown=was_answered,
+            unfold_key=self._unfold_key,
+        )
         self._previewed.discard(event.id)
         if view.folded is not None:
             self.folded.append(view.folded)
