@@ -157,8 +157,10 @@ def test_a_person_accepts_a_plan_in_the_terminal(open_terminal: Open) -> None:
 
 def test_modes_passed_through_on_the_way_to_plan_mode_are_not_gone_back_to(open_terminal: Open) -> None:
     terminal = open_terminal([PLAN, WRITE, DONE])
-    terminal.see("Ask, or describe")
-    terminal.type("\x1b[Z\x1b[Z")
+    terminal.see("ask before edits · script.jsonl$")
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits ·")
+    terminal.type("\x1b[Z")
     terminal.see("plan ·")
     terminal.type("go\r")
     terminal.see("❯ 1   Yes, ask before each edit")

@@ -262,10 +262,10 @@ def _question(
 
 
 def _count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return how many changes there are of each kind: `4 changes: 2 edited, 1 created, 1 deleted`."""
+    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
     kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
     each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
-    return f"{counted(len(changes), 'change')}: {each}"
+    return counted(len(changes), "change") + ("" if len(changes) == kinds["edited"] else f": {each}")
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

@@ -203,9 +203,10 @@ class QuestionPanel:
             return []
         yes, no = _OUTCOMES.get(type(question), ("Allowed", "Declined"))
         subject, comment = self._title, answer.comment
+        if isinstance(question, CallApproval | ChangesApproval):
+            subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
         if isinstance(question, CallApproval):
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
-            subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
         elif isinstance(question, PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)][0] if answer.allowed else ""
             comment = "" if answer.allowed else comment  # of a yes it is the plan
