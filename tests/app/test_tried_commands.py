@@ -68,16 +68,50 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
-@pytest.mark.full
-def test_ctrl_b_says_that_a_dry_run_command_stays(open_terminal: Open) -> None:
-    terminal = open_terminal(
-        [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
-    )
-    terminal.see("sleep 3")
+SLOW = "for n in 1; do echo x >new; sleep 4; echo '#' >>a.py; done"
+
+
+def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
+    open_terminal: Open, tmp_path: Path
+) -> None:
+    slow = {"tool_calls": [call("bash", command=SLOW)]}
+    terminal = open_terminal([slow, {"text": "went on"}, {"text": "heard"}], "go")
+    folder = tmp_path / "project"
+    terminal.see("sleep 4")
     terminal.settle(1)
     terminal.type("\x02")
-    terminal.see("cannot go to the background")
-    terminal.see("the end")
+    terminal.see(r"in the background as job_1(.|\n)*\nwent on(.|\n)*1 job")
+    (folder / "a.py").write_text("mine\n")
+    assert "made 2 changes: 1 edited, 1 created" in " ".join(terminal.asked().split())
+    assert not (folder / "new").exists()
+    terminal.type("y")
+    terminal.see("Ended in the background: ")
+    assert (folder / "a.py").read_text() == "mine\n", "it was changed meanwhile"
+    assert (folder / "new").read_text() == "x\n"
+    terminal.type("/undo\r")
+    terminal.see("Take back\\?")
+    terminal.type("\r")
+    terminal.see("was taken back")
+    assert not (folder / "new").exists()
+    terminal.type("and?\r")
+    terminal.see("heard")
+    terminal.leave()
+    assert terminal.exit_code() == 0
+    stored = [file.read_bytes() for file in (tmp_path / "home/state").rglob("*") if file.is_file()]
+    assert any(b"The dry run that went to the background has ended" in content for content in stored)
+
+
+def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"tool_calls": [call("bash", command=SLOW)]}, {"text": "went on"}], "go")
+    terminal.see("sleep 4")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.see("went on")
+    terminal.asked()
+    terminal.type("\x03\x03")
+    terminal.leave()
+    assert terminal.exit_code() == 0
+    assert not (tmp_path / "project/new").exists()
 
 
 def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Open, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ class TerminalApp:
     # For the controller
 
     def turn_ended(self, why: str) -> None:
-        self._dialogs.forget_questions()
+        self._dialogs.forget_questions(keep=self.controller.session.asked)  # what the background asks stays
         if why != "interrupted":
             self._notify("The answer is there." if why == "done" else "The turn failed.")
 

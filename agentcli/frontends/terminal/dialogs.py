@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
@@ -231,8 +231,8 @@ class Dialogs:
             self._show_next()
             self._restore_draft()
 
-    def forget_questions(self) -> None:
-        for panel in reversed(self._panels):
+    def forget_questions(self, *, keep: Collection[str] = ()) -> None:
+        for panel in [panel for panel in reversed(self._panels) if panel.question.id not in keep]:
             self.forget_question(panel.question.id)
         self._restore_draft()
 

@@ -238,7 +238,8 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
-        self._panels.clear()
+        asked = self._controller.session.asked  # by what goes on in the background
+        self._panels = [panel for panel in self._panels if panel.question.id in asked]
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.await_prompt()
 
