@@ -181,8 +181,6 @@ class Dialogs:
         self._view.print_block(shown, "question")
         if not panel.rest and is_next:
             self._start_reading()  # the key that scrolled to this place is no answer
-        if not panel.rest:
-            self._view.mark_previewed(panel.question.id)
 
     def _is_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()

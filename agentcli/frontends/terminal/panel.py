@@ -8,15 +8,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from agentcli.agent.events import (
-    AnyQuestion,
-    CallApproval,
-    ChangesApproval,
-    LimitQuestion,
-    PlanApproval,
-    Question,
-    QuestionEvent,
-)
+from agentcli.agent import events
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rule_text import parse_rules
@@ -35,14 +28,7 @@ from agentcli.frontends.terminal.reviews import (
     is_risky,
     window,
 )
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    row_width,
-    with_spaces,
-    wrapped,
-)
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, row_width, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.summary import MAX_SUBJECT_CHARS, call_title
@@ -56,9 +42,9 @@ KEY_COLUMNS = 4
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
 _REFUSALS = frozenset(("no", "not-yet", "words"))
-_OUTCOMES: dict[type[QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
+_OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     ChangesApproval: ("Applied", "Discarded"),
-    LimitQuestion: ("Continued", "Stopped"),
+    events.LimitQuestion: ("Continued", "Stopped"),
     PlanApproval: ("Plan accepted", "Plan sent back"),
     Question: ("Answered", "Skipped"),
 }
@@ -89,7 +75,7 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, PlanApproval):
             return f"plan:{question.next_mode}"
-        if question.grave or any(map(is_risky, question.changes)) or isinstance(question, LimitQuestion):
+        if question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion):
             return "no"
         return self.choices[0].id
 
@@ -145,7 +131,9 @@ class QuestionPanel:
         return next((choice for choice in self.offered if choice.id == self._marked), self.offered[0])
 
     def move(self, by: int) -> None:
-        if self.review is None or not self.review.move(by):
+        if isinstance(self.review, PlanComments):
+            self.review.page(by)
+        else:
             offered = self.offered
             self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
 
@@ -187,9 +175,8 @@ class QuestionPanel:
         """Return the answer of a choice; a plan that was commented is accepted with its comments."""
         if choice.answer is None or not choice.is_yes:
             return self.refusal()
-        if self._plan_comments is not None and self._plan_comments.comments:
-            return replace(choice.answer, comment=self._plan_comments.annotated)
-        return choice.answer
+        comments = self._plan_comments.message if self._plan_comments else ""
+        return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""

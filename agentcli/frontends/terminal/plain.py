@@ -152,7 +152,6 @@ class PlainTerminal(TerminalActions):
             text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
             self._output.print([("", text)])
             return
-        self._view.mark_previewed(panel.question.id)
         for text in panel.in_lines():
             self._view.print_line(text)
         words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"

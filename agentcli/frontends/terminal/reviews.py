@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from agentcli.agent.events import AnyQuestion, ChangesApproval
 from agentcli.agent.ops import Approve
@@ -48,7 +49,6 @@ class HunkReview:
         self._number = 0
         self._accepted: list[int] = []
         self._comments: list[str] = []
-        self._rows: tuple[int, int, list[Row]] = (-1, 0, [])  # of a hunk, in a window of so many columns
         self.top = 0  # the first of the rows that is shown
         self.line = 0  # no line is marked
 
@@ -67,18 +67,10 @@ class HunkReview:
         of_rest = [_TAKE_ALL, *([_LEAVE_ALL] if end == last else [])] if next_hunk < last else []
         return [_TAKE, _LEAVE, *of_file, *of_rest, _LEAVE_WHY, _BACK]
 
-    def rows(self, columns: int) -> list[Row]:
-        """Return the hunk; below the name of its file if there are several. A frame asks for it again and again."""
-        if self._rows[:2] != (self._number, columns):
-            hunk, change = self._hunks[self._number], self._changes[self._number] if self._changes else None
-            shown = diff_rows(hunk, columns) if change is None else change_rows(hunk, change, columns)
-            rows = [clipped(row, columns) for row in lines_of(shown)]
-            self._rows = (self._number, columns, [[], *rows])  # apart from what was printed above
-        return self._rows[2]
-
-    def move(self, by: int) -> bool:
-        """Return False: the arrow keys move in the choices."""
-        return False
+    def rows(self, columns: int) -> Sequence[Row]:
+        """Return the hunk, below the name of its file if there are several."""
+        change = self._changes[self._number] if self._changes else None
+        return _hunk_rows(self._hunks[self._number], change, columns)
 
     def page(self, by: int) -> None:
         self.top = max(0, self.top + by)
@@ -130,7 +122,7 @@ class PlanComments:
         send = [Choice("send", "s", f"Send {count}, keep planning")] if self.comments else []
         return [_COMMENT, *send, _BACK]
 
-    def rows(self, columns: int) -> list[Row]:
+    def rows(self, columns: int) -> Sequence[Row]:
         rows: list[Row] = []
         digits = len(str(len(self._lines)))
         for number, line in enumerate(self._lines):
@@ -141,12 +133,8 @@ class PlanComments:
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         return rows
 
-    def move(self, by: int) -> bool:
-        self._at = max(0, min(self._at + by, len(self._lines) - 1))
-        return True
-
     def page(self, by: int) -> None:
-        self.move(by)
+        self._at = max(0, min(self._at + by, len(self._lines) - 1))
 
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Set the comment on the marked line, or remove it with an empty one; with `send` return the answer."""
@@ -166,12 +154,6 @@ class PlanComments:
         ]
         return "\n\n".join(parts)
 
-    @property
-    def annotated(self) -> str:
-        """The plan with each comment below its line, to be accepted so."""
-        comments = (f"\n(The user: {self.comments[n]})" if n in self.comments else "" for n in range(len(self._lines)))
-        return "\n".join(map(str.__add__, self._lines, comments))
-
 
 def diff_rows(diff: str, columns: int) -> list[Fragment]:
     return diff_fragments(diff, width=columns, max_lines=None, wraps=True)
@@ -188,6 +170,13 @@ def change_rows(text: str, change: ChangeSummary, columns: int) -> list[Fragment
         shown += [("bold error" if is_deleted else "bold", f"  {name}{label}\n")]
         shown += diff_rows(part, columns) if path else [("", f"{notes}\n")] if notes else []
     return shown
+
+
+@lru_cache(maxsize=1)
+def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequence[Row]:
+    """Lay out a hunk below an empty row. Each frame asks for it again."""
+    shown = diff_rows(hunk, columns) if change is None else change_rows(hunk, change, columns)
+    return [[], *(clipped(row, columns) for row in lines_of(shown))]
 
 
 def folded(row: Row, columns: int, *, hang: int) -> list[Row]:

@@ -293,7 +293,7 @@ def test_comments_on_lines_of_a_plan_reach_the_model_together() -> None:
     assert asked.review_choice("send") == Approve("1", False, comment=message)
     asked.end_review()
     assert asked.answer(asked.no) == Approve("1", False, comment=message)
-    assert "1. Write it.\n(The user: use tabs)\n2." in choose(asked, "plan:default").comment
+    assert choose(asked, "plan:default").comment == f"{plan}\n\n{message}"
 
 
 def test_trying_first_is_a_choice_where_it_is_offered() -> None:

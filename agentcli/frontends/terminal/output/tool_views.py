@@ -43,21 +43,18 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished,
-    title: str,
-    *,
-    columns: int,
-    diff_was_shown: bool = False,
-    answer_was_shown: bool = False,
-    unfold_key: str = "Ctrl-O",
+    event: ToolFinished, title: str, *, columns: int, was_asked: bool = False, unfold_key: str = "Ctrl-O"
 ) -> ToolView:
-    """Return the view of a finished call; `unfold_key`, if there is one, shows the whole of a cut text."""
+    """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
+
+    `unfold_key`, if there is one, shows the whole of a cut text.
+    """
     structured = event.structured if isinstance(event.structured, dict) else {}
     diff, rest = structured.get("diff"), f" ({unfold_key} shows all)" if unfold_key else ""
     diff = diff if isinstance(diff, str) else ""
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # what the command printed is of interest all the same
-    if answer_was_shown:
+    if was_asked:
         event = replace(event, answer="")
     head = _head(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):
@@ -68,7 +65,7 @@ def tool_view(
         output = structured.get("output")
         output = output if isinstance(output, str) else "" if is_started_job else event.result.text
         body = _output(output, rest)
-    elif event.name in ("file_edit", "file_write") and not diff_was_shown:
+    elif event.name in ("file_edit", "file_write") and not was_asked:
         body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest)
     else:
         body = _todo_body(event, columns, rest) if event.name == "todo" else []

@@ -75,8 +75,7 @@ class TurnView:
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
-        self._previewed: set[str] = set()
-        self._answered: set[str] = set()  # calls whose question and answer are on the screen
+        self._answered: set[str] = set()  # calls whose question and answer are on the screen, and so their diff
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
@@ -85,7 +84,6 @@ class TurnView:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
         self._end_text()
         self.activity = Activity()
-        self._previewed.clear()
         self._answered.clear()
         self._taken_back.clear()
         self.folded.clear()
@@ -203,18 +201,10 @@ class TurnView:
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
         self._end_text()
-        was_answered = event.id in self._answered
-        if was_answered and event.answer.startswith("declined"):
+        is_asked, columns = event.id in self._answered, self._printer.columns
+        if is_asked and event.answer.startswith("declined"):
             return
-        view = tool_view(
-            event,
-            title,
-            columns=self._printer.columns,
-            diff_was_shown=event.id in self._previewed,
-            answer_was_shown=was_answered,
-            unfold_key=self._unfold_key,
-        )
-        self._previewed.discard(event.id)
+        view = tool_view(event, title, columns=columns, was_asked=is_asked, unfold_key=self._unfold_key)
         if view.folded is not None:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # the line has the answer to it
@@ -233,10 +223,6 @@ class TurnView:
     def expect_take_back(self, message: Sequence[Block]) -> None:
         """Note that this message leaves the queue for the input, not for the model."""
         self._taken_back.append(message)
-
-    def mark_previewed(self, call_id: str) -> None:
-        """Note that the diff of this call, or more, is on the screen already."""
-        self._previewed.add(call_id)
 
     def format_title(self, title: str) -> str:
         return exposed(with_tilde(title, self._home))

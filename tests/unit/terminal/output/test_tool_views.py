@@ -177,7 +177,7 @@ def test_an_edit_shows_its_diff_with_marks_once() -> None:
     event = finished("ok", "file_edit", structured={"diff": "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n"})
     assert "- old" in text(event)
     assert "+ new" in text(event)
-    again = view(event, diff_was_shown=True)
+    again = view(event, was_asked=True)
     assert "old" not in plain(again.fragments)
     assert again.folded is not None
     assert again.folded.is_diff
