@@ -62,6 +62,8 @@ class BackgroundRuns:
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.wait((running,))
+            if not running.cancelled() and running.exception() is None:  # it had ended just before
+                await _discard(running.result())
             raise
         return replace(detached.result(), later=running) if detached.done() else await running
 
@@ -71,3 +73,8 @@ class BackgroundRuns:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _discard(result: CommandResult) -> None:
+    if result.dry_run is not None:
+        await result.dry_run.discard()
