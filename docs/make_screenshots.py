@@ -130,7 +130,7 @@ def fix_a_test(person: Person) -> None:
     for word in ("the price test ", "fails, ", "please ", "fix it"):
         person.type(word)
     person.type("\r")
-    person.see("❯ n   No")
+    person.see("❯ y   Yes")
     person.wait(1)
     person.type("y")
     person.see("line 7.")
@@ -138,7 +138,7 @@ def fix_a_test(person: Person) -> None:
 
 def approve(person: Person) -> None:
     person.type("the price test fails, please fix it\r")
-    person.see("❯ n   No")
+    person.see("❯ y   Yes")
     person.wait(1)
     person.type("\x1b[C")
 

@@ -184,6 +184,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+    state.remember_mode()
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
         state=state,

@@ -86,9 +86,14 @@ class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
 
 
 class SetMode(Struct, frozen=True, tag="set_permission_mode"):
-    """Use another permission mode from the next call on."""
+    """Use another permission mode from the next call on.
+
+    A mode that `is_step`, one of several passed through on the way to another, is what plan mode goes back to only if
+    a turn runs in it.
+    """
 
     mode: str
+    is_step: bool = False
 
 
 class SetAttended(Struct, frozen=True, tag="set_attended"):

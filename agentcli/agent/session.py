@@ -135,8 +135,8 @@ class Session:
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
                 state.model.name, self._model_afterwards = name, ""
-            case ops.SetMode(mode):
-                self._set_mode(mode)
+            case ops.SetMode(mode, is_step):
+                self._set_mode(mode, is_step=is_step)
             case ops.SetEffort(effort):
                 state.model.effort = effort
             case ops.SetAttended(is_attended):
@@ -185,14 +185,14 @@ class Session:
         if tools:
             self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
 
-    def _set_mode(self, mode: str) -> None:
+    def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
         """Switch the permission mode. A note tells the model of plan mode, because the system text never changes."""
         state, agents = self.state, self.runtime.calls.delegates.agents
         before, state.mode = state.mode, parse_mode(mode)
+        if not is_step:
+            state.remember_mode()
         if before == state.mode:
             return
-        if state.mode == "plan":
-            state.mode_before_plan = before
         state.add_mode_note()
         self.publish(ModeChanged(state.mode))
         if agents is not None:
@@ -314,6 +314,7 @@ class Session:
             else:  # writing the log would take more memory
                 log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(TurnFailed(f"{text} The conversation is stored.", False))
+        self.state.remember_mode()  # it may have been switched meanwhile
         if self.state.notes:  # what came too late for the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()

@@ -61,7 +61,10 @@ class ModelChoice:
 
 @dataclass(kw_only=True)
 class AgentState:
-    """A session's conversation and the choices for it. The model reads `notes` with its next request."""
+    """A session's conversation and the choices for it. The model reads `notes` with its next request.
+
+    `mode_before_plan` is the newest mode but plan that was chosen, or in which a turn ran.
+    """
 
     model: ModelChoice
     mode: Mode = "default"
@@ -71,6 +74,14 @@ class AgentState:
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.remember_mode()
+
+    def remember_mode(self) -> None:
+        """Note the present mode as the one that plan mode goes back to, unless it is plan mode."""
+        if self.mode != "plan":
+            self.mode_before_plan = self.mode
 
     def add_mode_note(self) -> None:
         """Tell the model if plan mode is on, in case the newest note that it has seen says something else."""

@@ -18,9 +18,11 @@ HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     CallApproval: "Allow this call?",
     ChangesApproval: "Apply these changes?",
     events.LimitQuestion: "Continue?",
-    events.PlanApproval: "Your answer?",
+    events.PlanApproval: "Carry out this plan?",
     events.Question: "Your answer?",
 }
+
+_PLAN_LABELS: dict[Mode, str] = {"default": "Yes, ask before each edit", "acceptEdits": "Yes, accept edits"}
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -49,15 +51,11 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
             choices = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
-            modes: dict[Mode, None] = dict.fromkeys((next_mode, "acceptEdits", "auto"))
+            modes = dict.fromkeys([*_PLAN_LABELS, next_mode])
+            labels = [_PLAN_LABELS.get(mode, f"Yes, back to {MODE_TEXTS[mode][0]}") for mode in modes]
             choices = [
-                Choice(
-                    f"way:{n}",
-                    f"{n + 1}",
-                    f"Yes ({MODE_TEXTS[to][0]})",
-                    msgspec.structs.replace(yes, mode=to if n else ""),
-                )
-                for n, to in enumerate(modes)
+                Choice(f"plan:{mode}", f"{n}", label, msgspec.structs.replace(yes, mode=mode))
+                for n, (mode, label) in enumerate(zip(modes, labels, strict=True), 1)
             ]
             return [*choices, Choice("not-yet", "n", "No, keep planning", no)]
         case events.LimitQuestion():

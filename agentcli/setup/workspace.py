@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.workspace import SearchProvider
 
 
 class WorkspaceFactory:

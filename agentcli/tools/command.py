@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -135,7 +135,8 @@ class CommandResult(Struct, frozen=True):
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` names the
-    processes that it left running, which the sandbox ended with it. `dry_run` has the changes of a dry run.
+    processes that it left running, which the sandbox ended with it. `dry_run` has the changes of a dry run; of one that
+    goes on as a job `later` is the result at its end. Awaiting it raises `ToolError`, or is cancelled with the session.
     """
 
     output: str
@@ -150,6 +151,7 @@ class CommandResult(Struct, frozen=True):
     ended: tuple[str, ...] = ()
     reverts: Reverts = field(default_factory=Reverts)
     dry_run: DryRun | None = None
+    later: Awaitable[CommandResult] | None = None
 
 
 # Dry runs

@@ -227,7 +227,7 @@ class Sandbox(Protocol):
         `on_output` gets the output as it comes (of much output a part), and lines in brackets that say what the
         command waits for. Once `detach` is set the command goes on as a job, whose file holds its output from the
         beginning: at once if it was set before. So do a silent server that listens (`stall` says so), and what a
-        command leaves running. A dry run stays in the foreground. Raises `ToolError`.
+        command leaves running. Of a dry run that goes on, the result has `later`. Raises `ToolError`.
         """
 
     async def aclose(self) -> None:

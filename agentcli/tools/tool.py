@@ -44,7 +44,8 @@ class ToolOutput(Struct, frozen=True):
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
     formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
     its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
-    command that timed out. A call that was asked for a dry run gives a `dry_run` instead of all this.
+    command that timed out. A call that was asked for a dry run gives a `dry_run` instead of all this, or `later` at its
+    end if it goes on as a job.
     """
 
     content: Content | None = None
@@ -54,6 +55,7 @@ class ToolOutput(Struct, frozen=True):
     error_kind: ToolErrorKind | None = None
     full: str = ""
     dry_run: DryRunReport | None = None
+    later: Callable[[], Awaitable[DryRunReport]] | None = None
 
     def whole(self) -> ToolOutput:
         """Return the output with its structured part made."""

@@ -302,7 +302,7 @@ def test_a_plan_is_accepted_by_its_options(place: Place, open_editor: Open) -> N
     prompt = editor.begin_prompt("plan it")
     asked = editor.asked("session/request_permission")
     assert asked["params"]["toolCall"]["kind"] == "switch_mode"
-    editor.choose(asked, "way:1")
+    editor.choose(asked, "plan:acceptEdits")
     editor.end(prompt)
     assert (place.folder / "made").exists()
     assert editor.updates("current_mode_update")[-1]["currentModeId"] == "acceptEdits"

@@ -149,10 +149,40 @@ def test_a_person_accepts_a_plan_in_the_terminal(open_terminal: Open) -> None:
     terminal = open_terminal([PLAN, WRITE, DONE], "--permission-mode", "plan")
     terminal.see("Ask, or describe")
     terminal.type("go\r")
-    terminal.see("Yes \\(accept edits\\)")
+    terminal.see("❯ 1   Yes, ask before each edit\n  2   Yes, accept edits\n  n   No, keep planning")
     terminal.settle(0.3)
     terminal.type("\x1b[B\r")
     terminal.see("done")
+
+
+def test_modes_passed_through_on_the_way_to_plan_mode_are_not_gone_back_to(open_terminal: Open) -> None:
+    terminal = open_terminal([PLAN, WRITE, DONE])
+    terminal.see("ask before edits · script.jsonl$")
+    terminal.type("\x1b[Z")
+    terminal.see("accept edits ·")
+    terminal.type("\x1b[Z")
+    terminal.see("plan ·")
+    terminal.type("go\r")
+    terminal.see("❯ 1   Yes, ask before each edit")
+    terminal.settle(0.5)
+    terminal.type("\r")
+    terminal.see(r"✓ Plan accepted · ask before edits(.|\n)*Make this edit\?")
+
+
+def test_lines_of_a_plan_are_commented_in_one_message(open_terminal: Open) -> None:
+    terminal = open_terminal([PLAN, PLAN], "--permission-mode", "plan", "go")
+    terminal.see("Carry out this plan")
+    terminal.settle(0.5)
+    terminal.type("c")
+    terminal.see("❯ 1  # Plan")
+    terminal.settle(0.3)
+    terminal.type("\x1b[B\x1b[B\r")
+    terminal.see("comment on line 3:")
+    terminal.type("use tabs\r")
+    terminal.see("↳ use tabs")
+    terminal.settle(0.3)
+    terminal.type("s")
+    terminal.see(r"“On line 3 of the plan:\n> 1. Write the file.\nuse tabs”(.|\n)*Carry out this plan")
 
 
 def same(times: int, **more: Any) -> list[dict[str, Any]]:

@@ -57,35 +57,68 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
         assert said in screen
     assert screen.count("  list\n") == 1
     terminal.type("h")
-    terminal.see("Change 1 of 3: a.py")
-    terminal.type("n")
-    terminal.see("Change 2 of 3: list")
-    terminal.type("n")
-    terminal.see("Change 3 of 3: list")
-    terminal.type("y")
-    terminal.see(r"applied 1 of 2 · list \(1 of 2 hunks\)")
+    for number, key in enumerate("nny", 1):
+        terminal.see(f"Apply change {number} of 3")
+        terminal.settle(0.4)
+        terminal.type(key)
+    terminal.see("✓ Applied · 1 of 3 changes · sed -i")
     terminal.see("the end")
+    assert terminal.transcript().count("+ fifty") == 1, "the review prints nothing"
     assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
-@pytest.mark.full
-def test_ctrl_b_says_that_a_dry_run_command_stays(open_terminal: Open) -> None:
-    terminal = open_terminal(
-        [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
-    )
-    terminal.see("sleep 3")
+SLOW = "for n in 1; do echo x >new; sleep 4; echo '#' >>a.py; done"
+
+
+def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
+    open_terminal: Open, tmp_path: Path
+) -> None:
+    slow = {"tool_calls": [call("bash", command=SLOW)]}
+    terminal = open_terminal([slow, {"text": "went on"}, {"text": "heard"}], "go")
+    folder = tmp_path / "project"
+    terminal.see("sleep 4")
     terminal.settle(1)
     terminal.type("\x02")
-    terminal.see("cannot go to the background")
-    terminal.see("the end")
+    terminal.see(r"in the background as job_1(.|\n)*\nwent on(.|\n)*1 job")
+    (folder / "a.py").write_text("mine\n")
+    assert "made 2 changes: 1 edited, 1 created" in " ".join(terminal.asked().split())
+    assert not (folder / "new").exists()
+    terminal.type("y")
+    terminal.see("Ended in the background: ")
+    assert (folder / "a.py").read_text() == "mine\n", "it was changed meanwhile"
+    assert (folder / "new").read_text() == "x\n"
+    terminal.type("/undo\r")
+    terminal.see("Take back\\?")
+    terminal.type("\r")
+    terminal.see("was taken back")
+    assert not (folder / "new").exists()
+    terminal.type("and?\r")
+    terminal.see("heard")
+    terminal.leave()
+    assert terminal.exit_code() == 0
+    stored = [file.read_bytes() for file in (tmp_path / "home/state").rglob("*") if file.is_file()]
+    assert any(b"The dry run that went to the background has ended" in content for content in stored)
 
 
-def test_declining_discards_the_changes_and_ends_the_turn(open_terminal: Open, tmp_path: Path) -> None:
+def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"tool_calls": [call("bash", command=SLOW)]}, {"text": "went on"}], "go")
+    terminal.see("sleep 4")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.see("went on")
+    terminal.asked()
+    terminal.type("\x03\x03")
+    terminal.leave()
+    assert terminal.exit_code() == 0
+    assert not (tmp_path / "project/new").exists()
+
+
+def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
     terminal.type("\x1b")
-    assert "the end" not in terminal.see("Stopped: say")
+    terminal.see(r"made 2 changes: 1 edited, 1 created(.|\n)*✗ Discarded · sed -i(.|\n)*the end")
     assert not (tmp_path / "project/made").exists()
 
 
@@ -204,7 +237,8 @@ def test_a_rule_that_asks_about_files_asks_about_what_a_command_did(open_termina
     terminal = open_terminal(script, "--permission-mode", "acceptEdits", "--settings", str(asks), "go")
     assert "the rule file_edit(a.py) wants you to be asked" in " ".join(terminal.asked().split())
     terminal.type("n")
-    terminal.see("Stopped")
+    terminal.see("✗ Discarded")
+    terminal.see("the end")
     assert "#" not in (tmp_path / "project/a.py").read_text()
     assert (tmp_path / "project/b.txt").read_text() == "#\n"
 

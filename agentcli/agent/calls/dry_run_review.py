@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,7 +249,7 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {counted(len(changes), 'change')}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_count_changes(changes)}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
@@ -256,6 +257,13 @@ def _question(
         hunks=tuple(hunk for own in hunks for hunk in own),
         changes=bare,
     )
+
+
+def _count_changes(changes: Sequence[ChangeSummary]) -> str:
+    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
+    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
+    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
+    return counted(len(changes), "change") + ("" if len(changes) == kinds["edited"] else f": {each}")
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

@@ -284,10 +284,14 @@ class Delegates:
 
 @dataclass(kw_only=True)
 class Recording:
-    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end."""
+    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end.
+
+    `dry_runs` are the tasks that apply the changes of dry runs in the background.
+    """
 
     checkpoints: Checkpoints | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    dry_runs: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
     has_reported_gap: bool = False  # the person knows that changes of commands are not recorded here
 

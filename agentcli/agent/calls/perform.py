@@ -19,11 +19,12 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.rules import READERS, rule_about
-from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged
+from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.errors import StorageError, ToolError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import ApplyOutcome, Grants
+from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
 LOCK_TIMEOUT_S = 30.0
@@ -31,7 +32,6 @@ MAX_LOCKED = 500  # files; each lock is a file
 MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
 _JOB_POLL_S = 0.5
 _PROGRESS_EVERY_S = 1.0
-_STAYS_IN_FOREGROUND = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
 
 
 async def perform(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput:
@@ -121,49 +121,59 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
     """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead."""
-    async with _dry_run(call, permitted, context) as report:
-        obstacle = None
-        if permitted.dry_run == "always":
-            obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
-        if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
-            return await _apply(call, permitted, report)
-    if obstacle.host or obstacle.path:
-        async with _dry_run(call, permitted, context, opened=obstacle) as report:
-            return await _apply(call, permitted, report)
-    call.report.is_dry_run = False
-    arguments = permitted.arguments
-    arguments = changed(arguments, background=True) if obstacle.is_server else arguments
-    return changed(permitted, arguments=arguments, dry_run="never")
+    opened: Obstacle | None = None
+    while True:
+        output = await _try_out(call, permitted, context, opened)
+        if output.later is not None:
+            _run_beside(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
+            return changed(output, later=None)
+        report, obstacle = output.dry_run, None
+        assert report is not None, "a tool that runs commands obeys the terms"
+        try:
+            if opened is None and permitted.dry_run == "always":
+                obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
+            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
+                return await _apply(call, permitted, report)
+        finally:
+            await report.dry_run.discard()
+        if not (obstacle.host or obstacle.path):
+            call.report.is_dry_run = False
+            arguments = permitted.arguments
+            arguments = changed(arguments, background=True) if obstacle.is_server else arguments
+            return changed(permitted, arguments=arguments, dry_run="never")
+        opened = obstacle
 
 
-@asynccontextmanager
-async def _dry_run(
-    call: Call, permitted: PermittedCall, context: ToolContext, *, opened: Obstacle | None = None
-) -> AsyncIterator[DryRunReport]:
-    """Make a dry run, with the host or path of `opened` granted. What is not applied meanwhile is discarded."""
+async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
+    """Make a dry run of a command, with the host or path of `opened` open meanwhile.
+
+    Only the main agent's can go to the background: the log of a subagent ends with it.
+    """
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = opened is None or not opened.host
-    refusal = asyncio.create_task(_refuse_background(call, context.detach or asyncio.Event()))
-    try:
-        output = await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms))
-    finally:
-        refusal.cancel()
-    assert output.dry_run is not None, "a tool that runs commands obeys the terms"
-    try:
-        yield output.dry_run
-    finally:
-        await output.dry_run.dry_run.discard()
+    detach = context.detach if call.turn.session.made_by is None else None
+    return await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms, detach=detach))
 
 
-async def _refuse_background(call: Call, sign: asyncio.Event) -> None:
-    """Tell the person, each time they send a dry run to the background, that it stays in the foreground."""
-    while await sign.wait():
-        sign.clear()
-        call.turn.emit(Notice(_STAYS_IN_FOREGROUND))
+async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[], Awaitable[DryRunReport]]) -> None:
+    """Apply what may stay of a dry run that goes on as a job, once it has ended, and tell the model and the person."""
+    turn = call.turn
+    try:
+        report = await later()
+        try:
+            output = await _apply(call, permitted, report)
+        finally:
+            await report.dry_run.discard()
+        summary, text = output.summary, await turn.session.services.masked(str(output.content))
+    except ToolError as error:
+        summary = text = str(error)
+    title = call_title(call.use.name, call.use.input)
+    turn.emit(Notice(f"Ended in the background: {title} · {summary}"))
+    turn.state.notes.append(reminder(f"The dry run that went to the background has ended: {title}\n{text}"))
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
@@ -254,7 +264,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
     finally:
         end = _store_changes(call, checkpoints, mark)
         if paths is None and (jobs := _running_jobs(session) - before):
-            _run_beside(session.recording, _after_jobs(session, jobs, end))
+            _run_beside(session.recording.tasks, _after_jobs(session, jobs, end))
         else:  # now, because later changes would count as the call's; its output may end within a line
             await _with_progress(call, checkpoints, end, before="\n")
 
@@ -279,10 +289,10 @@ def _running_jobs(session: SessionCalls) -> set[str]:
     return {job.id for job in session.workspace.running_jobs()}
 
 
-def _run_beside(recording: Recording, work: Coroutine[Any, Any, None]) -> None:
+def _run_beside(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work)
-    recording.tasks.add(task)
-    task.add_done_callback(recording.tasks.discard)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 async def _after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None]) -> None:
@@ -315,14 +325,19 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
                 await asyncio.shield(asyncio.ensure_future(stored))
             await checkpoints.forget(mark)
 
-    _run_beside(recording, forget())
+    _run_beside(recording.tasks, forget())
 
 
 async def end_recording(recording: Recording) -> None:
-    """Wait until the changes of all calls are in the log; jobs that still run count as ended."""
+    """Wait until the changes of all calls are in the log; jobs that still run count as ended.
+
+    Dry runs in the background are discarded, also those that wait for the person.
+    """
     recording.is_closing.set()
-    while recording.tasks:
-        await asyncio.wait(recording.tasks)
+    for task in recording.dry_runs:
+        task.cancel()
+    while tasks := recording.dry_runs | recording.tasks:
+        await asyncio.wait(tasks)
     if recording.checkpoints is not None:
         await recording.checkpoints.aclose()
 

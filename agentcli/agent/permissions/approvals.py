@@ -299,8 +299,12 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     ]
     plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:
-        runs = "what else it does" if any((*grave, *plain)) else f"{_effect_line('runs', programs)}: what it does"
-        plain.append(f"{runs} cannot be told")
+        if any((*grave, *plain)):
+            plain.append("can't predict what else it does")
+        elif not known(effects.runs):
+            plain.append("can't predict what this does")
+        else:
+            plain.append(f"{_effect_line('runs', programs)}: can't predict what it does")
     elif not is_opaque and (hidden := _unpredictable_line(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
@@ -317,7 +321,7 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
     parts = [f"{' and '.join(verbs)} files"] if verbs else []
     if UNKNOWN in effects.hosts:
         parts.append("reaches hosts")
-    return f"{' and '.join(parts)} that cannot be told" if parts else ""
+    return f"{' and '.join(parts)} agentcli can't predict" if parts else ""
 
 
 def _effect_line(verb: str, things: Iterable[str]) -> str:

@@ -26,7 +26,8 @@ from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.panel import Picker, marked_cell
+from agentcli.frontends.terminal.panel import marked_cell
+from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
@@ -220,7 +221,7 @@ class TerminalApp:
     # For the controller
 
     def turn_ended(self, why: str) -> None:
-        self._dialogs.forget_questions()
+        self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
         if why != "interrupted":
             self._notify("The answer is there." if why == "done" else "The turn failed.")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
 from agentcli.agent.commands.command import ChoiceIndex
-from agentcli.agent.events import AnyQuestion, PlanApproval, Question
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
@@ -18,21 +18,24 @@ from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.panel import Picker, QuestionPanel
+from agentcli.frontends.terminal.panel import QuestionPanel
+from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
-REACTION_S = 0.12  # nobody answers a question faster than this
+REACTION_S = 0.25  # no key answers a question sooner: nobody has read it
 LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
 MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
+PAGE_ROWS = 10  # by which PageUp and PageDown move in a hunk or a plan
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
-Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
+Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
 _MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
     "prompt": ("› ", ""),
     "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "line": ("comment on line {line}: ", "Enter to keep the comment · Esc to go back"),
     "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
     "secret": ("key: ", "Enter to use this key · Esc to go back"),
     "words": ("answer: ", "Enter to send to the model · Esc to go back"),
@@ -69,7 +72,8 @@ class Dialogs:
 
     @property
     def mark(self) -> str:
-        return _MARKS[self.purpose][0]
+        review = self.panel.review if self.panel else None
+        return _MARKS[self.purpose][0].format(line=review.line if review else 0)
 
     @property
     def hint(self) -> str:
@@ -144,7 +148,7 @@ class Dialogs:
         return self._answered if is_free else None
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._panels.append(QuestionPanel(question))
+        self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
         self._show_next()
         self._notify(f"Waiting for your answer: {question.title}")
 
@@ -177,8 +181,6 @@ class Dialogs:
         self._view.print_block(shown, "question")
         if not panel.rest and is_next:
             self._start_reading()  # the key that scrolled to this place is no answer
-        if not panel.rest and panel.hunk is None:
-            self._view.mark_previewed(panel.question.id)
 
     def _is_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
@@ -227,8 +229,8 @@ class Dialogs:
             self._show_next()
             self._restore_draft()
 
-    def forget_questions(self) -> None:
-        for panel in reversed(self._panels):
+    def forget_questions(self, *, keep: Collection[str] = ()) -> None:
+        for panel in [panel for panel in reversed(self._panels) if panel.question.id not in keep]:
             self.forget_question(panel.question.id)
         self._restore_draft()
 
@@ -261,7 +263,8 @@ class Dialogs:
             self.answer_in_words(before + text)
 
     def answer_in_words(self, text: str = "") -> None:
-        self.start_answer("words" if isinstance(self._panels[0].question, Question) else "comment", text)
+        purpose, before = self._panels[0].words
+        self.start_answer(purpose, text or before)
 
     def paste(self, data: str) -> None:
         self.answer_in_words(self._drop_held())
@@ -286,6 +289,8 @@ class Dialogs:
                 panel.move(1 if key == "down" else -1)
             case "down" | "pagedown" if panel.rest:
                 self._show(panel, panel.rest, 1 if key == "down" else 0)
+            case "pageup" | "pagedown" if panel.review is not None:
+                panel.review.page(PAGE_ROWS if key == "pagedown" else -PAGE_ROWS)
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
@@ -302,16 +307,14 @@ class Dialogs:
                 self._console.hint.show("Read to the end first: ↓ or PageDown.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
-            case "hunks":
-                panel.start_hunks()
-                self._show(panel, panel.preview(columns))
+            case "hunks" | "comments":
+                panel.start_review(choice)
+                self._start_reading()
             case "back":
-                panel.leave_hunks()
-            case "take" | "take_rest" | "leave":
-                self._decide_hunk(choice.id)
+                panel.end_review()
+            case _ if panel.review is not None:
+                self._review(choice.id)
             case _:
-                if isinstance(panel.question, PlanApproval):
-                    self._view.print_line(f"  {choice.label}", "muted")
                 self._answer(panel.answer(choice))
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
@@ -323,15 +326,16 @@ class Dialogs:
             self._view.print_markdown(changed)
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
-    def _decide_hunk(self, choice_id: str, comment: str = "") -> None:
-        if (answer := self._panels[0].decide_hunk(choice_id, comment)) is not None:
+    def _review(self, choice_id: str, comment: str = "") -> None:
+        if (answer := self._panels[0].review_choice(choice_id, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
+            self._start_reading()
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
-        answered.hunk = None
+        answered.end_review()
+        self._view.print_answer(answer.id, answered.outcome(answer, self._console.columns))
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)
@@ -388,7 +392,7 @@ class Dialogs:
                     panel.set_rule(text)
             except UsageError:
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
-        elif panel.hunk is not None:
-            self._decide_hunk("leave", text)
+        elif panel.review is not None:
+            self._review("words", text)
         elif text or purpose == "comment":
             self._answer(panel.answer_in_words(text))

@@ -21,7 +21,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
 from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
-from agentcli.frontends.terminal.panel import Picker
+from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
 
@@ -222,7 +222,7 @@ class KeyActions:
             return
         mode = self.controller.session.snapshot().mode
         after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
-        self.controller.session.submit(SetMode(after))
+        self.controller.session.submit(SetMode(after, is_step=True))
         # An empty hint takes the place of one on the mode before, which would be wrong by now.
         hint = "Asks before edits and before anything outside the project." if after == "default" else ""
         self.console.hint.show(hint, 1.5)
@@ -336,7 +336,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     dialogs = actions.dialogs
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
-    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
+    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown"):
         yield (key,), partial(dialogs.press, key), when.asked
     for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
         yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked

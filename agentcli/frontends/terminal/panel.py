@@ -1,160 +1,101 @@
-"""Draws what the person chooses from: lists, and the questions of a session with their choices."""
+"""Draws the questions of a session, with the choices that the person has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Literal
 
+from msgspec.structs import replace
+
+from agentcli.agent import events
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
+from agentcli.agent.permissions.rules import Rule, parse_rules
+from agentcli.errors import UsageError
 from agentcli.frontends.choices import HEADINGS, Choice, choices_for
-from agentcli.frontends.printable import exposed, printable
-from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    lines_of,
-    row_width,
-    width,
-    with_spaces,
-    wrap_line,
-    wrapped,
+from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.reviews import (
+    MARK,
+    HunkReview,
+    PlanComments,
+    change_rows,
+    diff_rows,
+    folded,
+    hunk_word,
+    is_risky,
+    window,
 )
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, row_width, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
-from agentcli.tools.text.diff import path_of, split_files
+from agentcli.tools.text.diff import path_of
 
-MAX_OPTIONS = 8  # of a list that are shown at a time
-MIN_DETAIL_COLUMNS = 12  # with the marks at the start of a row and the gap between the columns
 MAX_RULE_ROWS = 6
-MAX_BESIDE = 3  # choices beside the question
 MAX_CHOICE_ROWS = 100  # where the window has no limit
+MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
+KEY_COLUMNS = 4
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
-_MARK: Fragment = ("accent", "❯")
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
-_HUNK_CHOICES = [
-    Choice("take", "y", "Yes"),
-    Choice("leave", "n", "No"),
-    Choice("take_rest", "a", "Yes to all the rest"),
-    Choice("words", "Tab", "No, and say why"),
-    Choice("back", "Esc", "Back"),
-]
-_REFUSALS = frozenset(("no", "not-yet", "words", "leave", "back"))
-
-
-class Picker:
-    """A list to choose from: arrows move, typing narrows, Enter selects."""
-
-    def __init__(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> None:
-        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
-        self.title = printable(title)
-        self.can_keep = can_keep
-        self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current = current
-        self._query = ""
-        self._selected = current or 0
-
-    @property
-    def shown(self) -> list[int]:
-        """The numbers of the options that have all words of the query."""
-        words = self._query.lower().split()
-        return [
-            number
-            for number, (label, detail) in enumerate(self._options)
-            if all(word in f"{label} {detail}".lower() for word in words)
-        ]
-
-    @property
-    def chosen(self) -> int | None:
-        shown = self.shown
-        return shown[min(self._selected, len(shown) - 1)] if shown else None
-
-    def move(self, by: int) -> None:
-        if count := len(self.shown):
-            self._selected = (min(self._selected, count - 1) + by) % count
-
-    def type(self, text: str) -> None:
-        """Add to the text that narrows the list; an empty text removes its last character."""
-        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
-        self._selected = 0
-
-    @property
-    def cursor(self) -> int:
-        return width(f"{self.title} {self._query}")
-
-    def rows(self, columns: int, max_rows: int) -> list[Row]:
-        shown = self.shown
-        hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
-        head: Row = [("accent", self.title), ("muted", f" {self._query or hint}")]
-        room = max(1, min(MAX_OPTIONS, max_rows - 2))
-        at = min(self._selected, max(0, len(shown) - 1))
-        first = max(0, min(at - room // 2, len(shown) - room))
-        # Details stand behind the widest label that leaves room for the first word of one.
-        widths = (width(label) for label, detail in self._options if detail)
-        label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
-        rows = [clipped(head, columns)]
-        for position, number in enumerate(shown[first : first + room], first):
-            label, detail = self._options[number]
-            mark, role = ("❯ ", "selected") if position == at else ("  ", "")
-            row: Row = [("accent", mark)]
-            if self._current is not None:
-                row.append(("ok", "● " if number == self._current else "  "))
-            row.append((role, label))
-            if detail:
-                row.append(("muted", " " * max(2, 2 + label_width - width(label)) + detail))
-            rows.append(clipped(row, columns))
-        if not shown:
-            rows.append(clipped([("muted", "  no match")], columns))
-        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
-        rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
-        return rows[: max(0, max_rows)]
+_REFUSALS = frozenset(("no", "not-yet", "words"))
+_OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
+    ChangesApproval: ("Applied", "Discarded"),
+    events.LimitQuestion: ("Continued", "Stopped"),
+    PlanApproval: ("Plan accepted", "Plan sent back"),
+    Question: ("Answered", "Skipped"),
+}
+_SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
 class QuestionPanel:
-    """A question, and the state of the answer: the marked choice, the rule, the hunks that were decided.
+    """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines.
 
-    If a call asks, Enter says no until another choice is marked.
+    Enter takes the marked choice: at first yes, or no if a yes may do harm.
     """
 
-    def __init__(self, question: AnyQuestion) -> None:
+    def __init__(self, question: AnyQuestion, asker: str = "") -> None:
+        """`asker` is the subagent that asks, and its task; empty for the main agent."""
         self.question = question
-        self.hunks: tuple[str, ...] = question.hunks
         self.rules: list[str] = list(question.rules)
-        self.asks_permission = not isinstance(question, Question | PlanApproval)
-        self._rule = 0
-        self._marked = "no" if self.asks_permission else ""  # the id of a choice
-        self.hunk: int | None = None  # the hunk that is being decided
-        self._accepted_hunks: list[int] = []
-        self._comment = ""  # on hunks
+        self.review: HunkReview | PlanComments | None = None
         self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
         self.rows_left = 0
+        self._asker = asker
+        self._title = question.title.removeprefix(f"{question.agent_id}: ")
+        self._rule = 0
+        self._marked = self._default  # the id of a choice
+        self._plan_comments: PlanComments | None = None  # with the comments so far
+
+    @property
+    def _default(self) -> str:
+        question = self.question
+        if isinstance(question, PlanApproval):
+            return f"plan:{question.next_mode}"
+        if question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion):
+            return "no"
+        return self.choices[0].id
 
     @property
     def choices(self) -> list[Choice]:
-        if self.hunk is not None:
-            return _HUNK_CHOICES
+        if self.review is not None:
+            return self.review.choices
         choices = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
         match self.question:
             case Question():
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
             case PlanApproval():
-                choices.insert(-1, Choice("edit", "e", "Edit the plan first"))
                 choices.append(Choice("words", "Tab", "No, and say what to change"))
+                choices.append(Choice("comments", "c", "Comment on lines of the plan"))
+                choices.append(Choice("edit", "e", "Edit the plan first"))
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
-        if len(self.hunks) > 1:
-            choices.append(Choice("hunks", "h", f"Choose among {len(self.hunks)} {self._hunk_word}s"))
+        if len(self.question.hunks) > 1:
+            label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
+            choices.append(Choice("hunks", "h", label))
         return choices
-
-    @property
-    def _hunk_word(self) -> str:
-        return "change" if isinstance(self.question, ChangesApproval) else "hunk"
 
     @property
     def offered(self) -> list[Choice]:
@@ -165,12 +106,19 @@ class QuestionPanel:
     def no(self) -> Choice:
         return next(choice for choice in self.choices if choice.id in ("no", "not-yet", "back"))
 
+    @property
+    def words(self) -> tuple[Literal["words", "line", "comment"], str]:
+        """The use of typed words: an answer, a comment on a line of a plan, or on a no; and the comment so far."""
+        if isinstance(self.review, PlanComments):
+            return "line", self.review.comments.get(self.review.line - 1, "")
+        return ("words" if isinstance(self.question, Question) else "comment"), ""
+
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
         if isinstance(self.question, Question):
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
-        by_key |= {"e": _RULE} if self.rules and self.hunk is None else {}
+        by_key |= {"e": _RULE} if self.rules and self.review is None else {}
         return (by_key | {choice.key: choice for choice in self.choices}).get(key)
 
     @property
@@ -182,8 +130,11 @@ class QuestionPanel:
         return next((choice for choice in self.offered if choice.id == self._marked), self.offered[0])
 
     def move(self, by: int) -> None:
-        offered = self.offered
-        self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
+        if isinstance(self.review, PlanComments):
+            self.review.page(by)
+        else:
+            offered = self.offered
+            self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
 
     def widen(self, by: int) -> None:
         if self.rules:
@@ -194,57 +145,88 @@ class QuestionPanel:
         self.rules = [*self.rules, text]
         self._rule = len(self.rules) - 1
 
+    def start_review(self, choice: Choice) -> None:
+        """Go through the hunks one by one, or through the lines of a plan, whose comments are kept."""
+        if choice.id == "hunks":
+            self.review = HunkReview(self.question)
+            self._marked = self.review.default
+        else:
+            self.review = self._plan_comments = self._plan_comments or PlanComments(self.question)
+
+    def end_review(self) -> None:
+        self.review, self._marked = None, self._default
+
+    def review_choice(self, choice_id: str, comment: str = "") -> Approve | None:
+        """Take a choice of the review; return the answer at its end."""
+        assert self.review is not None
+        answer = self.review.decide(choice_id, comment)
+        self._marked = self.review.default
+        return answer
+
+    # The answer
+
     def refusal(self, comment: str = "") -> Approve:
-        """Return a no. Without a comment, a no to a call ends the turn; else the model reads it and goes on."""
-        return Approve(self.question.id, False, comment=comment, stops=self.asks_permission and not comment)
+        """Return a no, with the comments on a plan. The model reads it and goes on."""
+        comments = self._plan_comments.message if self._plan_comments else ""
+        return Approve(self.question.id, False, comment="\n\n".join(filter(None, (comments, comment))))
 
     def answer(self, choice: Choice) -> Approve:
-        return choice.answer if choice.answer is not None and choice.is_yes else self.refusal()
+        """Return the answer of a choice; a plan that was commented is accepted with its comments."""
+        if choice.answer is None or not choice.is_yes:
+            return self.refusal()
+        comments = self._plan_comments.message if self._plan_comments else ""
+        return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
         is_answer = isinstance(self.question, Question)
         return Approve(self.question.id, True, comment=text) if is_answer else self.refusal(text)
 
-    def start_hunks(self) -> None:
-        self.hunk, self._accepted_hunks, self._marked = 0, [], "leave"
-
-    def leave_hunks(self) -> None:
-        self.hunk, self._comment, self._marked, self.rest = None, "", "no", []  # the whole preview was shown before
-
-    def decide_hunk(self, choice: str, comment: str = "") -> Approve | None:
-        """Decide on the hunk that is shown, or on all that are left; return the answer after the last one."""
-        assert self.hunk is not None
-        self._comment = "; ".join(part for part in (self._comment, comment) if part)
-        after = len(self.hunks) if choice == "take_rest" else self.hunk + 1
-        if choice != "leave":
-            self._accepted_hunks += range(self.hunk, after)
-        self.hunk = after
-        if self.hunk < len(self.hunks):
-            return None
-        if not self._accepted_hunks:
-            return self.refusal(self._comment)
-        return Approve(self.question.id, True, comment=self._comment, hunks=tuple(self._accepted_hunks))
+    def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
+        """Return the line about the answer that stays in the transcript; empty where the call's own line has it."""
+        question, call = self.question, self.question.call
+        if call.name == "ask_user":
+            return []
+        yes, no = _OUTCOMES.get(type(question), ("Allowed", "Declined"))
+        subject, comment = self._title, answer.comment
+        if isinstance(question, CallApproval | ChangesApproval):
+            subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
+        if isinstance(question, CallApproval):
+            yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
+        elif isinstance(question, PlanApproval):
+            subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)][0] if answer.allowed else ""
+            comment = "" if answer.allowed else comment  # of a yes it is the plan
+        elif answer.scope != "once":
+            yes += f", and allowed{_SCOPES[answer.scope]}"
+        if answer.allowed and answer.hunks is not None:
+            yes += f" · {len(answer.hunks)} of {len(question.hunks)} {hunk_word(question)}s"
+        mark = ("ok", "✓") if answer.allowed else ("error", "✗")
+        agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
+        about = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
+        line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", about)], columns)
+        words = [("muted", f" · “{exposed(comment)}”")] if comment else []
+        return [*wrapped([*line, *words], columns, hang=2), ("", "\n")]
 
     # In the transcript
 
     def preview(self, columns: int) -> list[Fragment]:
-        """Return the effects, then all of the command, the arguments or the diff; nothing in it is invisible."""
-        if self.hunk is not None:
-            return self._hunk_preview(self.hunk, columns)
+        """Return who asks, the effects, then all of the command, the arguments or the diff; nothing is invisible."""
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
+        if self._asker:
+            head = [*clipped([("accent", exposed(self._asker))], columns), ("", "\n"), *head]
         match question:
             case PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
                 is_plain = exposed(text) == text  # else the plan that was printed above left characters out
-                return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
+                return [] if is_plain else [("", f"{exposed(text).rstrip()}\n")]
             case ChangesApproval(changes=changes):
                 firsts = accumulate((change.hunks for change in changes), initial=0)
-                texts = (change.diff or self.hunks[first] for change, first in zip(changes, firsts, strict=False))
-                shown = [fragment for text in texts for fragment in _files(text, columns)]
+                texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
+                rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
+                shown = [fragment for fragments in rows for fragment in fragments]
             case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
-                    shown = diff_fragments(text, width=columns, max_lines=None)
+                    shown = diff_rows(text, columns)
                 else:
                     mark = "$ " if question.call.name == "bash" else "  "
                     lines = exposed(text).split("\n")
@@ -257,6 +239,7 @@ class QuestionPanel:
 
     def _headline(self) -> list[Fragment]:
         question, call = self.question, self.question.call
+        is_grave = bool(question.grave)
         if isinstance(question, CallApproval):
             parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
             if call.name != "bash":
@@ -267,17 +250,11 @@ class QuestionPanel:
             else:
                 parts = [("bold", "Run a command")]
         else:
-            texts = (("bold", question.title), ("muted", question.reason))
-            parts = [(role, exposed(text)) for role, text in texts if text or role == "bold"]
+            is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
+            texts = (("bold error" if is_grave else "bold", self._title), ("muted", question.reason))
+            parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
-        return [("bold error" if question.grave else "bold", "? "), parts[0], *between]
-
-    def _hunk_preview(self, number: int, columns: int) -> list[Fragment]:
-        place, hunk = f"{self._hunk_word.capitalize()} {number + 1} of {len(self.hunks)}", self.hunks[number]
-        if isinstance(self.question, ChangesApproval):  # a file's change, or one that no diff shows, or a repository's
-            (_, name), *shown = _files(hunk, columns)
-            return [("bold", f"{place}: {name.lstrip()}"), *shown]
-        return [("bold", f"{place}\n"), *diff_fragments(hunk, width=columns, max_lines=None)]
+        return [("bold error" if is_grave else "bold", "? "), parts[0], *between]
 
     # Below it
 
@@ -290,29 +267,33 @@ class QuestionPanel:
         is_writing: bool = False,
         is_ready: bool = True,
     ) -> list[Row]:
-        """Return the choices, in one row if they are few; `more` questions wait. No keys count until it `is_ready`."""
+        """Return the choices, one a row, below what is reviewed. `more` questions wait.
+
+        No keys count until the panel `is_ready`.
+        """
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
             head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
         else:
-            text = HEADINGS[type(self.question)]
-            if self.hunk is not None:
-                text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
+            text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
-        below = [] if self.rest or self.hunk is not None else self._rule_rows(columns)
-        offered, marked, key_role = self.offered, self.selected, "accent" if is_ready else "muted"
-        in_one = list(head[-1])
+        below = [] if self.rest or self.review else self._rule_rows(columns)
+        marked = None if isinstance(self.review, PlanComments) else self.selected  # there a line is marked
         rows: list[Row] = []
-        for choice in offered:
-            mark = _MARK if choice == marked else ("", " ")
+        for choice in self.offered:
+            mark = MARK if choice == marked else ("", " ")
             role = "muted" if not is_ready else "selected" if choice == marked else ""
-            in_one += [("", " "), mark, (key_role, choice.key), (role, f" {choice.label}")]
-            row: Row = [mark, (key_role, f" {choice.key:<4}"), (role, choice.label)]
-            rows += _folded(row, columns, hang=10)
-        if (self.hunk is not None or len(offered) <= MAX_BESIDE) and row_width(in_one) <= columns:
-            return [*head[:-1], in_one, *below]
+            key_role = "bold accent" if is_ready else "muted"
+            row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (role, choice.label)]
+            rows += folded(row, columns, hang=KEY_COLUMNS + 2)
+        if self.review is not None:
+            reviewed = self.review.rows(columns)
+            room = max(MIN_REVIEW_ROWS, max_rows - len(head) - len(rows))
+            first = self.review.top if marked else marked_cell(reviewed)[0] - room // 2
+            shown, self.review.top = window(reviewed, first, room, columns)
+            head = [*shown, *head]
         room = max(1, max_rows - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
@@ -321,9 +302,17 @@ class QuestionPanel:
     def _rule_text(self) -> str:
         """The calls that a lasting yes would cover; empty if there is no such choice."""
         keys = "/".join(choice.key for choice in self.choices if choice.rule)
-        whole = str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip())))
-        rule = "exactly this command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
-        return f"Rule for {keys}: {rule}" if keys else ""
+        return f"Rule for {keys}: {self._rule_reach()}" if keys else ""
+
+    def _rule_reach(self) -> str:
+        """Return in words what the rule covers; a text that is no rule as it is."""
+        if self.rule == str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip()))):
+            return "exactly this command"
+        try:
+            rules = parse_rules(self.rule)
+        except UsageError:
+            return exposed(self.rule).replace("\n", "␊")
+        return exposed(" and ".join(map(_reach, rules))).replace("\n", "␊")
 
     def _rule_rows(self, columns: int) -> list[Row]:
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
@@ -338,11 +327,22 @@ class QuestionPanel:
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
+def _reach(rule: Rule) -> str:
+    tool, pattern = rule.tool, rule.pattern
+    if not pattern:
+        return f"every {tool} call"
+    if tool == "bash":
+        start = pattern.removesuffix(" *")
+        return f"commands that match `{pattern}`" if start == pattern else f"every command that starts with `{start}`"
+    folder = pattern.removesuffix("/**")
+    return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
+
+
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
     """Return row and column of the marked choice for the cursor; without one, the end of the last row."""
     for number, row in enumerate(rows):
-        if _MARK in row:
-            return number, row_width(row[: row.index(_MARK)])
+        if MARK in row:
+            return number, row_width(row[: row.index(MARK)])
     return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
 
 
@@ -354,20 +354,5 @@ def _is_title_complete(call: ToolUse) -> bool:
     return is_whole and call_title(call.name, call.input).endswith(text)
 
 
-def _files(change: str, columns: int) -> list[Fragment]:
-    """Return git's description of a repository and the diffs of its files, each below its name; else the one change."""
-    shown: list[Fragment] = []
-    for part in split_files(change):
-        path = path_of(part)
-        diff = diff_fragments(part, width=columns, max_lines=None) if path else []
-        shown += [("", f"  {exposed(path or part.strip())}\n"), *diff]
-    return shown
-
-
 def _rows(role: str, line: str, columns: int) -> list[Row]:
-    return _folded([(role, with_spaces(line)[0])], columns, hang=4)
-
-
-def _folded(row: Row, columns: int, *, hang: int) -> list[Row]:
-    broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
-    return [clipped(part, columns) for part in lines_of(broken)]
+    return folded([(role, with_spaces(line)[0])], columns, hang=4)

@@ -131,7 +131,9 @@ class PlainTerminal(TerminalActions):
             return
         self._panels.pop(0)
         is_answer = choice is not None and choice.answer is not None
-        self._controller.answer(panel.answer(choice) if choice and is_answer else panel.answer_in_words(line))
+        answer = panel.answer(choice) if choice and is_answer else panel.answer_in_words(line)
+        self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
+        self._controller.answer(answer)
         self._show_first()
 
     def _show_first(self) -> None:
@@ -150,7 +152,6 @@ class PlainTerminal(TerminalActions):
             text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
             self._output.print([("", text)])
             return
-        self._view.mark_previewed(panel.question.id)
         for text in panel.in_lines():
             self._view.print_line(text)
         words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
@@ -215,7 +216,7 @@ class PlainTerminal(TerminalActions):
         self._view.print_line(f"To be sent again, changed or not:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._panels.append(QuestionPanel(question))
+        self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))
         if len(self._panels) == 1:
             self._show_first()
 
@@ -236,7 +237,8 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
-        self._panels.clear()
+        asked = self._controller.session.open_questions  # by what goes on in the background
+        self._panels = [panel for panel in self._panels if panel.question.id in asked]
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.await_prompt()
 

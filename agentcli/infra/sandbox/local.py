@@ -27,6 +27,7 @@ from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Pr
 from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
+    from agentcli.infra.sandbox.dry_runs.background import Detaching
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.processes.shell import Shell
 
@@ -154,8 +155,13 @@ class LocalSandbox:
             # Nobody was asked about a narrow dry run: it does not see secret files, not even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
-            dry_run = await self.dry_runs.load().run(command, on_output=on_output, masked=secrets)
-            return replace(dry_run.result, dry_run=dry_run)
+            dry_runs = self.dry_runs.load()
+
+            async def run(detaching: Detaching | None) -> CommandResult:
+                dry_run = await dry_runs.run(command, on_output=on_output, masked=secrets, detaching=detaching)
+                return replace(dry_run.result, dry_run=dry_run)
+
+            return await dry_runs.background.start(run, detach)
         is_job = detach is not None and detach.is_set()
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
@@ -186,6 +192,8 @@ class LocalSandbox:
         )
 
     async def aclose(self) -> None:
+        if self.dry_runs.is_made():
+            await self.dry_runs.load().background.cancel()
         await self._shell.aclose()
         if self.dry_runs.is_made():
             await asyncio.to_thread(self.dry_runs.load().close)

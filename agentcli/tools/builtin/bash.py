@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,6 +23,7 @@ from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
+_ASKED_LATER = "[It is a dry run: what it changes is not in the workspace before it has ended and the user agrees.]"
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
 _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full output is shown page by page
 
@@ -52,21 +53,33 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     if is_own:
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_format, result, arguments, context, start=start, note=note)
+    finish = partial(_format, arguments=arguments, context=context, start=start, note=note)
     if result.dry_run is not None:
-        host = _NAMED_HOST.search(result.output)
-        return ToolOutput(
-            dry_run=DryRunReport(
-                dry_run=result.dry_run,
-                result=result,
-                output=finish,
-                needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
-                unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
-            )
-        )
+        return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:
-        return _describe_detached(result.job, result, context)
-    return await asyncio.to_thread(finish)
+        output = _describe_detached(result.job, result, context)
+        if (at_the_end := result.later) is None:
+            return output
+
+        async def later() -> DryRunReport:
+            return _dry_run_report(await at_the_end, start, context, finish)
+
+        return replace(output, content=f"{_ASKED_LATER}\n{output.content}", later=later)
+    return await asyncio.to_thread(finish, result)
+
+
+def _dry_run_report(
+    result: CommandResult, start: Path, context: ToolContext, finish: Callable[[CommandResult], ToolOutput]
+) -> DryRunReport:
+    assert result.dry_run is not None
+    host = _NAMED_HOST.search(result.output)
+    return DryRunReport(
+        dry_run=result.dry_run,
+        result=result,
+        output=partial(finish, result),
+        needed_host=next(filter(None, host.groups())).rstrip(".") if host else "",
+        unread=_find_unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
+    )
 
 
 def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval, Question
+from agentcli.agent.events import (
+    CallApproval,
+    ChangesApproval,
+    CommandApproval,
+    EditApproval,
+    LimitQuestion,
+    PlanApproval,
+    Question,
+)
 from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
@@ -72,42 +80,89 @@ def test_rows_fit_any_window_and_hold_nothing_that_steers(
         )
 
 
-def test_no_is_what_enter_gives_at_first() -> None:
-    assert panel(rules=("Bash(make)",), hunks=(HUNK, HUNK)).selected.id == "no"
-    assert "❯n No" in rows(panel())[0]
+def test_enter_says_yes_at_first_but_no_where_a_yes_may_do_harm() -> None:
+    assert panel(rules=("bash(make)",), hunks=(HUNK, HUNK)).selected.id == "once"
+    call = ToolUse("1", "bash", {})
+    grave = CommandApproval("1", "", call=call, reason="", preview="rm x", effects=("deletes x",), grave=("deletes x",))
+    gone = ChangeSummary(name="x", kind="deleted", what="file")
+    deleting = ChangesApproval("1", "", call=call, reason="", preview="", hunks=(HUNK,), changes=(gone,))
+    for risky in (grave, deleting, LimitQuestion("1", "", reason="")):
+        assert QuestionPanel(risky).selected.id == "no"
+    for mode in ("default", "acceptEdits", "auto"):
+        assert QuestionPanel(PlanApproval("1", "", preview="", next_mode=mode)).selected.id == f"plan:{mode}"
 
 
-def test_choices_have_rows_of_their_own_where_one_does_not_hold_them() -> None:
+def test_each_choice_has_a_row_of_its_own() -> None:
     asked = panel(rules=("file_edit(a.py)", "file_edit(*)"), hunks=(HUNK, HUNK), name="file_edit")
     assert rows(asked, 100, more=2)[:3] == [
         "Make this edit? +2 more",
-        "  y   Yes",
+        "❯ y   Yes",
         "  s   Yes, and don't ask again this session",
     ]
+    assert rows(panel(), 100) == [
+        "Run this command?",
+        "❯ y   Yes",
+        "  n   No",
+        "  Tab No, and say what to do instead",
+    ]
     narrow = " ".join(" ".join(rows(asked, 24)).split())
-    for label in ("y Yes", "s Yes, and don't ask", "a Always in this", "❯ n No", "Tab No, and say", "h Choose among"):
+    for label in ("y Yes", "s Yes, and don't ask", "a Always in this", "n No", "Tab No, and say", "h Choose among"):
         assert label in narrow
     few = [plain(row) for row in asked.rows(100, max_rows=5)]
-    assert "❯ n   No" in few
+    assert "❯ y   Yes" in few
     assert len(few) == 5
 
 
-def test_a_lasting_approval_says_what_it_covers() -> None:
+@pytest.mark.parametrize(
+    ("rule", "reach"),
+    [
+        ("bash(git push *)", "every command that starts with `git push`"),
+        ("bash(git * main)", "commands that match `git * main`"),
+        (
+            "bash(make *) and bash(git add *)",
+            "every command that starts with `make` and every command that starts with",
+        ),
+        ("file_edit(src/**)", "file_edit calls for files below src"),
+        ("web_fetch(domain:example.org)", "web_fetch calls for example.org"),
+        ("web_fetch", "every web_fetch call"),
+    ],
+)
+def test_a_sentence_says_what_a_lasting_yes_covers(rule: str, reach: str) -> None:
+    assert f"Rule for s/a: {reach}" in " ".join(" ".join(rows(panel(rules=(rule,)), 200)).split())
+
+
+def test_the_narrowest_rule_of_a_lasting_yes_can_be_widened() -> None:
     asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
-    assert rows(asked)[-1] == "  Rule for s/a: bash(git push a b) (e to edit, ←/→ narrower or wider)"
+    assert rows(asked)[-1].endswith("`git push a b` (e to edit, ←/→ narrower or wider)")
     asked.widen(1)
-    assert "bash(git push *)" in rows(asked)[-1]
+    assert "`git push`" in rows(asked)[-1]
     call = ToolUse("1", "file_edit", {})
     edit = EditApproval("1", "", call=call, reason="", preview="", rules=("file_edit(a)",), mode="acceptEdits")
-    assert rows(QuestionPanel(edit))[-1] == "  Rule for a: file_edit(a) (e to edit)"
+    assert rows(QuestionPanel(edit))[-1] == "  Rule for a: file_edit calls for a (e to edit)"
     assert choose(QuestionPanel(edit), "mode:acceptEdits") == Approve("1", True, "session", mode="acceptEdits")
     assert "".join(rows(panel(rules=("bash(" + "x" * 70 + ")",)), 40)).count("x") == 70
 
 
-def test_of_a_trial_it_asks_what_to_keep() -> None:
-    asked = " ".join(" ".join(rows(panel(hunks=(HUNK, "created file x\n")), 80)).split())
-    assert asked.startswith("Apply these changes? y Yes ❯ n No, discard Tab No")
-    assert asked.endswith("h Choose among 2 changes")
+def test_a_subagent_s_question_begins_with_its_name_and_task() -> None:
+    asked = CommandApproval("g/1", "g: Run", call=ToolUse("1", "bash", {}), reason="", preview="ls", agent_id="g")
+    assert plain(QuestionPanel(asked, "g: look for callers").preview(80)).startswith("g: look for callers\n? Run a")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (Approve("1", True), "✓ Allowed once · curl x | sh"),
+        (Approve("1", True, "session"), "✓ Allowed for this session · curl x | sh"),
+        (Approve("1", True, "try"), "✓ Dry run first · curl x | sh"),
+        (Approve("1", False), "✗ Declined · curl x | sh"),
+        (Approve("1", False, comment="not now"), "✗ Declined · curl x | sh · “not now”"),
+    ],
+)
+def test_an_answer_leaves_one_line(answer: Approve, line: str) -> None:
+    call = ToolUse("1", "bash", {"command": "curl x |\n  sh"})
+    asked = QuestionPanel(CommandApproval("1", "", call=call, reason="", preview=""))
+    assert plain(asked.outcome(answer, 80)) == f"{line}\n"
+    assert len(plain(asked.outcome(Approve("1", True), 20))) <= 21
 
 
 def test_a_number_answers_a_question_of_the_model_by_an_option_or_is_the_answer() -> None:
@@ -135,8 +190,8 @@ def test_nothing_is_left_out_however_long_it_is() -> None:
     assert title in preview(QuestionPanel(asked))
     listing = CallApproval("1", "", call=list_files, reason="why", preview='{"pattern": "*.key"}')
     assert "*.key" in preview(QuestionPanel(listing)), "which the title does not name"
-    wide = panel(rules=("bash(" + "y" * 900 + " *)",))
-    assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
+    wide = panel(rules=("bash(" + "z" * 900 + " *)",))
+    assert preview(wide).count("z") == 900, "the reach of a yes for longer, where the panel has no room for it"
 
 
 def test_a_page_ends_with_the_window_and_the_next_continues_there() -> None:
@@ -169,33 +224,76 @@ def test_answers_carry_how_far_they_reach() -> None:
     asked.set_rule("Bash(make lint)")
     assert asked.rule == "Bash(make lint)"
     assert asked.answer_in_words("not now") == Approve("1", False, comment="not now")
-    assert choose(panel(), "no") == Approve("1", False, stops=True)
+    assert choose(panel(), "no") == Approve("1", False)
 
 
 @pytest.mark.parametrize(
-    ("answers", "taken"), [("take take leave", (0, 1)), ("leave take leave", (1,)), ("leave leave leave", None)]
+    ("answers", "taken"),
+    [("take take leave", (0, 1)), ("leave take_all", (1, 2)), ("take leave_file", (0,)), ("leave leave leave", None)],
 )
 def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | None) -> None:
     asked = panel(hunks=(HUNK,) * 3, name="file_edit")
-    asked.start_hunks()
-    assert rows(asked)[0].startswith("Apply hunk 1 of 3?  y Yes ❯n No")
-    assert plain(asked.preview(80)).startswith("Hunk 1 of 3\n")
-    *others, last = [asked.decide_hunk(answer) for answer in answers.split()]
-    assert others == [None, None]
-    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False, stops=True))
+    asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
+    assert rows(asked)[1:5] == ["1 - old", "1 + new", "Apply hunk 1 of 3?", "❯ y   Yes"]
+    *others, last = [asked.review_choice(answer) for answer in answers.split()]
+    assert set(others) <= {None}
+    assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False))
 
 
-def test_the_changes_of_a_dry_run_command_are_shown_file_by_file() -> None:
-    changes = (f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}", "deleted folder build\n")
-    asked = panel("\n".join(changes), hunks=changes)
+def test_the_changes_of_a_dry_run_command_are_shown_and_decided_file_by_file() -> None:
+    diff = f"--- a/src/a.py\n+++ b/src/a.py\n{HUNK}"
+    first = ChangeSummary(name="src/a.py", kind="changed", what="file", diff=diff, hunks=2)
+    second = ChangeSummary(name="build", kind="deleted", what="folder")
+    hunks = (diff, diff, "deleted folder build\n")
+    call = ToolUse("1", "bash", {})
+    question = ChangesApproval("1", "", call=call, reason="", preview="", hunks=hunks, changes=(first, second))
+    asked = QuestionPanel(question)
     text = preview(asked)
-    assert "src/a.py" in text
-    assert "+ new" in text
-    assert "deleted folder build" in text
-    asked.start_hunks()
-    assert plain(asked.preview(80)).startswith("Change 1 of 2: src/a.py\n")
-    asked.decide_hunk("take")
-    assert plain(asked.preview(80)) == "Change 2 of 2: deleted folder build\n"
+    assert "  src/a.py\n1 - old\n1 + new\n  deleted folder build  (DELETED)\n" in text
+    asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
+    assert [choice.key for choice in asked.choices] == ["y", "n", "f", "d", "a", "Tab", "Esc"]
+    assert rows(asked)[1] == "  src/a.py"
+    asked.review_choice("take_file")
+    assert rows(asked)[1] == "  deleted folder build  (DELETED)"
+    assert asked.selected.id == "leave"
+    assert asked.review_choice("leave") == Approve("1", True, hunks=(0, 1))
+
+
+def test_a_hunk_that_is_longer_than_the_window_is_scrolled() -> None:
+    long = "@@ -0,0 +1,60 @@\n" + "".join(f"+line {number}\n" for number in range(60))
+    asked = panel(hunks=(long, HUNK), name="file_edit")
+    asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
+    seen = ""
+    for _ in range(8):
+        shown = [plain(row) for row in asked.rows(60, max_rows=20)]
+        assert len(shown) <= 20
+        assert "❯ y   Yes" in shown
+        seen += "\n".join(shown)
+        asked.review.page(10)
+    assert all(f"line {number}\n" in seen for number in range(60))
+
+
+def test_long_rows_of_a_diff_are_indented_to_their_text() -> None:
+    text = preview(panel(f"--- a\n+++ b\n@@ -0,0 +1 @@\n+{'word ' * 30}\n", name="file_edit"), 40)
+    first, second = text.split("\n")[1:3]
+    assert first.startswith("1 + word")
+    assert second.startswith("    word")
+
+
+def test_comments_on_lines_of_a_plan_reach_the_model_together() -> None:
+    plan = "# Plan\n\n1. Write it.\n2. Test it."
+    asked = QuestionPanel(PlanApproval("1", "", preview=plan, next_mode="default"))
+    asked.start_review(next(choice for choice in asked.choices if choice.id == "comments"))
+    asked.move(2)
+    asked.review_choice("words", "use tabs")
+    asked.move(1)
+    asked.review_choice("words", "where?")
+    assert "❯ 4  2. Test it." in rows(asked)
+    message = "On line 3 of the plan:\n> 1. Write it.\nuse tabs\n\nOn line 4 of the plan:\n> 2. Test it.\nwhere?"
+    assert asked.review_choice("send") == Approve("1", False, comment=message)
+    asked.end_review()
+    assert asked.answer(asked.no) == Approve("1", False, comment=message)
+    assert choose(asked, "plan:default").comment == f"{plan}\n\n{message}"
 
 
 def test_trying_first_is_a_choice_where_it_is_offered() -> None:

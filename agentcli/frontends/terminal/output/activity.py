@@ -93,6 +93,11 @@ class Activity:
         if call := self.calls.get(id):
             call.started += waited
 
+    def name_agent(self, id: str) -> str:
+        """Return the name and task of a running subagent; empty for the main agent."""
+        call = self.calls.get(self.agents.get(id, ""))
+        return call.title if call else ""
+
     def follow_subagent(self, event: Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
         """Update a subagent's row: that of the call that made it, or its own. Return a line to print, with its role."""
         id = event.agent_id
@@ -170,7 +175,10 @@ class Activity:
         now = time.monotonic()
         for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
             spending: Row = [("muted", call.format_spending(now))]
-            head = clipped([("accent", spinner(now)), ("", f" {call.title}")], max(1, columns - row_width(spending)))
+            room = columns - row_width(spending)
+            if call.name == "create_subagent":  # its task says more than what it uses
+                room = max(room, columns * 3 // 4)
+            head = clipped([("accent", spinner(now)), ("", f" {call.title}")], max(1, room))
             rows.append(clipped([*head, *spending], columns))
             if call.tail and now - call.started >= SHOW_TAIL_AFTER_S:
                 tail = [line for line in call.tail.rstrip("\n").split("\n") if line.strip()][-TAIL_ROWS:]

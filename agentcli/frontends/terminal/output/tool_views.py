@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.agent.events import ToolFinished
 from agentcli.frontends.printable import printable
@@ -42,23 +43,29 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
+    event: ToolFinished, title: str, *, columns: int, was_asked: bool = False, unfold_key: str = "Ctrl-O"
 ) -> ToolView:
-    """Return the view of a finished call; `unfold_key`, if there is one, shows the whole of a cut text."""
+    """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
+
+    `unfold_key`, if there is one, shows the whole of a cut text.
+    """
     structured = event.structured if isinstance(event.structured, dict) else {}
     diff, rest = structured.get("diff"), f" ({unfold_key} shows all)" if unfold_key else ""
     diff = diff if isinstance(diff, str) else ""
     is_started_job = "job_id" in structured and "exit_code" not in structured
+    was_discarded = event.answer.startswith("discarded")  # what the command printed is of interest all the same
+    if was_asked:
+        event = replace(event, answer="")
     head = _head(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):
         return ToolView(head)
-    if event.result.is_error:
+    if event.result.is_error and not was_discarded:
         body = _error_body(event, title, columns, rest)
     elif event.name == "bash":
         output = structured.get("output")
         output = output if isinstance(output, str) else "" if is_started_job else event.result.text
         body = _output(output, rest)
-    elif event.name in ("file_edit", "file_write") and not diff_was_shown:
+    elif event.name in ("file_edit", "file_write") and not was_asked:
         body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest)
     else:
         body = _todo_body(event, columns, rest) if event.name == "todo" else []
@@ -84,8 +91,11 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     if is_failed:
         line = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
         return [*wrapped(line, columns, hang=2), *own_row]
-    shown_title = clipped([("", title)], max(12, columns - 2 - width(outcome)))
-    return [("ok", "✓"), ("", " "), *shown_title, ("muted", outcome + "\n"), *own_row]
+    is_agent = event.name == "create_subagent"
+    shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
+    was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
+    line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
+    return [*(clipped(line, columns) if is_agent else line), ("", "\n"), *own_row]
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> list[Fragment]:

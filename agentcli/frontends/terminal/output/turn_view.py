@@ -75,7 +75,7 @@ class TurnView:
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
-        self._previewed: set[str] = set()
+        self._answered: set[str] = set()  # calls whose question and answer are on the screen, and so their diff
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
@@ -84,7 +84,7 @@ class TurnView:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
         self._end_text()
         self.activity = Activity()
-        self._previewed.clear()
+        self._answered.clear()
         self._taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
@@ -191,12 +191,20 @@ class TurnView:
         if len(lines) > MAX_PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
+    def print_answer(self, question_id: str, line: Sequence[Fragment]) -> None:
+        """Print the person's answer below the question; the call's line need not repeat it."""
+        if line:
+            self._answered.add(question_id)
+            self.print_block(line, "question")
+            self._last_kind = "calls"  # whose line follows; another question is separated from it
+
     def print_call(self, event: events.ToolFinished, title: str) -> None:
-        """Print a finished call; the whole of its output can be unfolded."""
+        """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
         self._end_text()
-        was_previewed, columns = event.id in self._previewed, self._printer.columns
-        view = tool_view(event, title, columns=columns, diff_was_shown=was_previewed, unfold_key=self._unfold_key)
-        self._previewed.discard(event.id)
+        is_asked, columns = event.id in self._answered, self._printer.columns
+        if is_asked and event.answer.startswith("declined"):
+            return
+        view = tool_view(event, title, columns=columns, was_asked=is_asked, unfold_key=self._unfold_key)
         if view.folded is not None:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # the line has the answer to it
@@ -215,10 +223,6 @@ class TurnView:
     def expect_take_back(self, message: Sequence[Block]) -> None:
         """Note that this message leaves the queue for the input, not for the model."""
         self._taken_back.append(message)
-
-    def mark_previewed(self, call_id: str) -> None:
-        """Note that the diff of this call, or more, is on the screen already."""
-        self._previewed.add(call_id)
 
     def format_title(self, title: str) -> str:
         return exposed(with_tilde(title, self._home))

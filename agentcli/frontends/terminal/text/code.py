@@ -17,7 +17,7 @@ from pygments.lexers import LEXERS, find_lexer_class_by_name
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String, _TokenType
 
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged
+from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged, wrap_line
 
 log = logging.getLogger(__name__)
 
@@ -216,10 +216,13 @@ class _Row(Struct, frozen=True):
     new: int | None = None
 
 
-def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = "") -> list[Fragment]:
+def diff_fragments(
+    diff: str, *, width: int, max_lines: int | None, rest: str = "", wraps: bool = False
+) -> list[Fragment]:
     """Return the diff without its file lines. A window of `width` columns may have room for line numbers.
 
-    Lines beyond `max_lines` are only counted; `rest` follows their number.
+    Lines beyond `max_lines` are only counted; `rest` follows their number. With `wraps`, the rows of a long line are
+    indented to its text.
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _rows(lines)
@@ -235,7 +238,10 @@ def diff_fragments(diff: str, *, width: int, max_lines: int | None, rest: str = 
     fragments: list[Fragment] = []
     for index, (row, parts) in enumerate(zip(shown, coloured, strict=True)):
         number = f"{row.new or row.old or '':>{digits}} " if width >= MIN_NUMBER_COLUMNS and row.kind != "hunk" else ""
-        fragments += _line(row, _with_words(row, parts, changed_words.get(index, (0, 0))), number)
+        line = [*_line(row, _with_words(row, parts, changed_words.get(index, (0, 0))), number)]
+        hang = [("", " " * (len(number) + len(_SIGNS[row.kind])))]
+        fragments += wrap_line(line, width, hang, breaks_words=True) if wraps else line
+        fragments.append(("", "\n"))
     if more:
         fragments += [("muted", f"… {more:,} more {'line' if more == 1 else 'lines'}{rest}"), ("", "\n")]
     return fragments
@@ -299,7 +305,6 @@ def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragmen
         yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
     for roles, text in parts:
         yield f"{row.kind} {roles}".strip(), text
-    yield "", "\n"
 
 
 def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) -> list[Fragment]:

@@ -210,7 +210,7 @@ def wrap_line(
             out.append(gap)
             column = start
         if breaks_words and column + cells > columns:
-            word, column = _broken(word, column, columns), 0
+            word, column = _broken(word, column, columns, begins), 0
             cells = row_width(lines_of(word)[-1])
         out += word
         column += cells
@@ -219,12 +219,14 @@ def wrap_line(
     return out
 
 
-def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
+def _broken(word: Sequence[Fragment], column: int, columns: int, begins: Sequence[Fragment]) -> list[Fragment]:
+    """Break a word that begins at `column` wherever a row is full; later rows begin with `begins`."""
     out: list[Fragment] = []
+    indent = row_width(begins)
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
-        if column and column + width(grapheme) > columns:
-            out.append(("", "\n"))
-            column = 0
+        if column > indent and column + width(grapheme) > columns:
+            out += [("", "\n"), *begins]
+            column = indent
         out.append((roles, grapheme))
         column += width(grapheme)
     return out

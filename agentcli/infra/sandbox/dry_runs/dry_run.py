@@ -25,6 +25,7 @@ from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weigh
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
+from agentcli.infra.sandbox.dry_runs.background import BackgroundRuns, Detaching
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.tools.command import (
@@ -148,6 +149,7 @@ class DryRuns:
         self._lock = threading.Lock()
         self._session: tuple[PrivateFolder, CacheLayers] | None = None
         self._problems: dict[tuple[str, ...], str] = {}  # by the roots that were probed
+        self.background = BackgroundRuns()
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
         """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
@@ -171,7 +173,12 @@ class DryRuns:
         return self._problems[roots]
 
     async def run(
-        self, command: Command, *, on_output: Callable[[str], None] = lambda text: None, masked: Sequence[Path] = ()
+        self,
+        command: Command,
+        *,
+        on_output: Callable[[str], None] = lambda text: None,
+        masked: Sequence[Path] = (),
+        detaching: Detaching | None = None,
     ) -> OverlayDryRun:
         """Run a command as `Sandbox.run` does, but set its changes aside, and hide `masked` from it.
 
@@ -190,7 +197,7 @@ class DryRuns:
         try:
             with caches.used():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
-                result, too_much = await self._exec(overlays, command, on_output, private.path)
+                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching)
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
@@ -210,16 +217,24 @@ class DryRuns:
             raise
 
     async def _exec(
-        self, overlays: Overlays, command: Command, on_output: Callable[[str], None], folder: Path
+        self,
+        overlays: Overlays,
+        command: Command,
+        on_output: Callable[[str], None],
+        folder: Path,
+        detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it took too much of the machine."""
-        is_over = asyncio.Event()
+        is_over = detaching.sign if detaching is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, is_over))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=is_over, launch=overlays.launch)
+            was_sent = is_over.is_set() and not watching.done() and result.exit_code is None
+            if detaching is not None and result.job is not None and was_sent:
+                result = await detaching.end_of(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
-        too_much = watching.result() if is_over.is_set() else ""
+        too_much = watching.result() if watching.done() else ""
         if result.job is not None:
             await asyncio.shield(self._shell().end(result.job.id))
             result = replace(

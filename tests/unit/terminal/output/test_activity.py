@@ -71,6 +71,13 @@ def test_a_running_call_shows_its_title_time_and_tail() -> None:
     assert lines[1:] == ["  two", "  three", "  four"]
 
 
+def test_the_row_of_a_subagent_shows_its_task_first() -> None:
+    call = RunningCall(
+        name="create_subagent", title=f"general-1: {'task ' * 30}", started=time.monotonic() - 5, rounds=1, tokens=3_939
+    )
+    assert shown(Activity(calls={"1": call}), 40)[0][1:].startswith(" general-1: task task task t… · 5 s")
+
+
 def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
     assert shown(Activity(calls={"1": running()}, clock=TurnClock(0.0, {"1": 0.0}))) == []
 

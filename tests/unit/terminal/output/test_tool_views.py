@@ -143,6 +143,16 @@ def test_a_long_title_leaves_room_for_the_outcome(columns: int) -> None:
     assert shown.endswith("… · 3.0 s\n")
 
 
+def test_a_subagent_s_task_comes_before_what_it_used_and_one_that_was_stopped_has_no_tick() -> None:
+    used = {"name": "create_subagent", "duration_ms": 5700.0}
+    stopped = finished("", summary="stopped · 3 rounds · 3,939 tokens · $0.0091", **used)
+    shown = plain(tool_view(stopped, f"general-1: {'task ' * 30}", columns=80).fragments)
+    assert shown.startswith(f"■ general-1: {'task ' * 9}")
+    assert " · stopped" in shown
+    assert len(shown) <= 81
+    assert text(finished("", summary="done · 1 round", **used)) == "✓ title · done · 1 round · 5.7 s\n"
+
+
 def test_of_a_long_output_the_end_is_shown_and_all_of_it_kept() -> None:
     lines = "".join(f"line {n}\n" for n in range(100))
     shown = view(finished(lines))
@@ -167,7 +177,7 @@ def test_an_edit_shows_its_diff_with_marks_once() -> None:
     event = finished("ok", "file_edit", structured={"diff": "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n"})
     assert "- old" in text(event)
     assert "+ new" in text(event)
-    again = view(event, diff_was_shown=True)
+    again = view(event, was_asked=True)
     assert "old" not in plain(again.fragments)
     assert again.folded is not None
     assert again.folded.is_diff
