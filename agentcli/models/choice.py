@@ -149,9 +149,8 @@ class Models:
             _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        for provider, rows_key, name_key, answer in zip(
-            ("ollama", "lmstudio"), ("models", "data"), ("name", "id"), answers, strict=True
-        ):
+        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))  # the keys of the list, and of a name in it
+        for (provider, rows_key, name_key), answer in zip(forms, answers, strict=True):
             with suppress(msgspec.ValidationError):
                 rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)
                 models = [row.get(name_key) for row in msgspec.convert(rows, list[dict[str, Any]])]

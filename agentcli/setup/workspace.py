@@ -56,7 +56,7 @@ class WorkspaceFactory:
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
 
-        def open_sandbox() -> Sandbox:
+        def open_sandbox() -> Sandbox:  # of the caller, of this machine, or that with the files of an editor
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             own_sandbox = make_sandbox(

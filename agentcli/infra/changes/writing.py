@@ -240,7 +240,7 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
 
 
 def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Write the content of a new file, and give it owner, attributes and mode of the file at `place`."""
+    """Fill a new file, and give it owner, attributes and mode of the file at `place`, an open folder and a name."""
     folder, name = place
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):

@@ -291,7 +291,11 @@ class TableSessions(ABC):
 
 
 def _position_of(start: str | None, ids: Sequence[str]) -> int:
-    """Return the newest position of the one id that begins with `start`, or the last one. Raises `StorageError`."""
+    """Return the newest position of the one id that begins with `start`; without a `start` the last position.
+
+    Raises:
+        StorageError: If no id or several ids begin so.
+    """
     if start is None:
         return len(ids) - 1
     matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
