@@ -17,13 +17,13 @@ import filelock
 
 from agentcli.agent.accounting.budgets import Account, Amounts, Kind, added
 from agentcli.errors import StorageError, ToolError
+from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
 LOCK_FILES = 1_024  # names share these files, because nobody could ever remove a file for each name
 _LOCK_POLL_S = 0.01
-BUSY_TIMEOUT_MS = 5_000
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
 # A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have

@@ -23,7 +23,7 @@ OVERLAY_ATTRIBUTES = "user.overlay."  # the extended attributes in which an over
 # O_PATH needs no more than the right to pass through a folder.
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _LINK = "a link was put in place of {}"
 
 
@@ -145,7 +145,7 @@ def copy_bytes(source: int, target: int) -> None:
             raise
         os.lseek(source, 0, os.SEEK_SET)
         os.lseek(target, 0, os.SEEK_SET)
-        while data := os.read(source, _CHUNK):
+        while data := os.read(source, CHUNK_BYTES):
             write_all(target, data)
 
 

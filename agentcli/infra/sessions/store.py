@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from agentcli.agent.accounting.usage import UsageCollector
@@ -23,12 +23,11 @@ from agentcli.agent.interfaces import (
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Words, Work
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, UnstoredSession, Words, Work
 from agentcli.settings.files import folder_text
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
-T = TypeVar("T")
 
 _USED = f"""
 SELECT session_id, user_id, {ENTRY} FROM entries
