@@ -117,7 +117,7 @@ class DayAccount(Account):
         return self._insert(amounts) if self.limits else 0
 
     def settle(self, number: int, amounts: Amounts) -> None:
-        if number:
+        if number:  # 0 without limits, where nothing was held back
             self._rows(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = added(self._unwritten, amounts)

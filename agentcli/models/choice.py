@@ -87,8 +87,9 @@ def check_settings(config: Config) -> None:
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     key = f"providers.{name}"
-    for header, at in ((server.key_header, "key_header"), *((header, "headers") for header in server.headers)):
-        if not is_header_name(header) and (header or at == "headers"):
+    headers = ((header, "headers") for header in server.headers)
+    for header, at in ((server.key_header, "key_header"), *headers):
+        if not is_header_name(header) and (header or at == "headers"):  # an empty `key_header` is none
             raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))

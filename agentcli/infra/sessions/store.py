@@ -242,7 +242,7 @@ class TableSessions(ABC):
         log = self._logs.get(session_id)
         if log is not None and log.new is not None:
             await log.drain()
-            if log.new is not None:
+            if log.new is not None:  # the session gets its name when it is stored
                 log.new.name = name
                 return
 
