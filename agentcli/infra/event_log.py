@@ -16,19 +16,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import Writer, connect, connect_to_memory
+from agentcli.infra.sessions.database import T, Writer, connect, connect_to_memory
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after its last event
 POLL_S = 0.05  # for events of other processes

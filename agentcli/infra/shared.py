@@ -17,13 +17,13 @@ import filelock
 
 from agentcli.agent.accounting import Account, Amounts, Kind, added
 from agentcli.errors import StorageError, ToolError
+from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
 LOCK_FILES = 1_024  # names share these files, because nobody could ever remove a file for each name
 _LOCK_POLL_S = 0.01
-BUSY_TIMEOUT_MS = 5_000
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
 # A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have
@@ -117,7 +117,7 @@ class DayAccount(Account):
         return self._insert(amounts) if self.limits else 0
 
     def settle(self, number: int, amounts: Amounts) -> None:
-        if number:
+        if number:  # 0 without limits, where nothing was held back
             self._rows(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = added(self._unwritten, amounts)

@@ -125,14 +125,14 @@ class SessionData:  # implements `DataFiles`
 
     def store(self, content: bytes, call_id: str) -> DataFile:
         hash, link, now = sha256(content).hexdigest(), self._link(call_id), self._data.clock()
-        path, new = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
+        path, new_link = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
         make_private_folder(link.parent)
         replace_private_file(path, content, syncs=False)
         os.utime(path, (now, now))
-        new.unlink(missing_ok=True)
-        new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
-        os.utime(new, (now, now), follow_symlinks=False)
-        new.replace(link)
+        new_link.unlink(missing_ok=True)
+        new_link.symlink_to(Path("..", "..", hash[:2], hash[2:]))
+        os.utime(new_link, (now, now), follow_symlinks=False)
+        new_link.replace(link)
         self._data.clean_when_due()
         return DataFile(path, hash, len(content))
 

@@ -87,8 +87,9 @@ def check_settings(config: Config) -> None:
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     key = f"providers.{name}"
-    for header, at in ((server.key_header, "key_header"), *((header, "headers") for header in server.headers)):
-        if not is_header_name(header) and (header or at == "headers"):
+    headers = ((header, "headers") for header in server.headers)
+    for header, at in ((server.key_header, "key_header"), *headers):
+        if not is_header_name(header) and (header or at == "headers"):  # an empty `key_header` is none
             raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
@@ -149,9 +150,8 @@ class Models:
             _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        for provider, rows_key, name_key, answer in zip(
-            ("ollama", "lmstudio"), ("models", "data"), ("name", "id"), answers, strict=True
-        ):
+        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))  # the keys of the list, and of a name in it
+        for (provider, rows_key, name_key), answer in zip(forms, answers, strict=True):
             with suppress(msgspec.ValidationError):
                 rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)
                 models = [row.get(name_key) for row in msgspec.convert(rows, list[dict[str, Any]])]

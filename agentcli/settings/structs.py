@@ -15,10 +15,8 @@ MODEL_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^https?://\S+$"
 NAME_PATTERN, PATH_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$", r"^[^\0]*[^\0\s][^\0]*$"
 VARIABLE_PATTERN = f"^$|{NAME_PATTERN}"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
-EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
 Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
-Variable = Annotated[str, Meta(pattern=NAME_PATTERN)]
 PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -53,7 +51,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     base_url: Url = ""
-    api_key_env: EnvName = ""
+    api_key_env: Annotated[str, Meta(pattern=VARIABLE_PATTERN)] = ""
     api_key_helper: str = ""
     key_header: str = ""
     needs_key: bool | None = None
@@ -235,7 +233,7 @@ class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
     kind: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
     hosts: tuple[str, ...] = ()
-    environment: tuple[Variable, ...] = ()
+    environment: tuple[Annotated[str, Meta(pattern=NAME_PATTERN)], ...] = ()
     writable: tuple[PathText, ...] = ()
     masked: tuple[PathText, ...] = ()
     docker_image: str = ""

@@ -86,15 +86,18 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
+    conflicts: list[str] = []
     try:
         document = tomlkit.parse(file.read_bytes().decode("utf-8-sig") if file.exists() else "")
-        conflicts: list[str] = []
         added = _add(document, values, "", conflicts)
         text = tomlkit.dumps(document)
-        check_layer(SettingsLayer(str(file), parsed := tomllib.loads(text), text))
+        merged = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} could not be read: {error}") from error
-    if lost := _add(parsed, values, "", []):  # TOML keys that tomlkit cannot add to, as other tables are between
+    check_layer(SettingsLayer(str(file), merged, text))
+    if lost := _add(
+        merged, values, "", []
+    ):  # tables that tomlkit cannot add to, because others are between their parts
         raise UserError(f"{file} has the parts of [{next(iter(lost))}] in several places: move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 

@@ -55,7 +55,7 @@ class WorkspaceFactory:
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
 
-        def open_sandbox() -> Sandbox:
+        def open_sandbox() -> Sandbox:  # of the caller, of this machine, or that with the files of an editor
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             own_sandbox = make_sandbox(
@@ -218,15 +218,15 @@ def make_checkpoints(
         return None
 
     def make() -> Recorder:
+        from agentcli.infra.changes.folder_index import SnapshotLimits
+        from agentcli.infra.changes.journal import PrivateFolder
+        from agentcli.infra.changes.recorder import Recorder
+
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
         if not is_lasting:
-            from agentcli.infra.changes.journal import PrivateFolder
-
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.changes.folder_index import SnapshotLimits
-
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),
             max_files=settings.most_files,
@@ -236,8 +236,6 @@ def make_checkpoints(
             excluded=settings.exclude,
             own=(str(config.paths.state), str(config.paths.cache)),
         )
-        from agentcli.infra.changes.recorder import Recorder
-
         return Recorder(
             folder=folder, roots=roots, session_id=session_id, scratch=scratch, private=private, limits=limits
         )

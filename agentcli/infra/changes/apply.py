@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, entry_at, has_same_content, parents_of
+from agentcli.infra.changes.state import (
+    READ_FLAGS,
+    ChangeSet,
+    FileEntry,
+    differs,
+    entry_at,
+    has_same_content,
+    parents_of,
+)
 from agentcli.infra.changes.writing import (
     MADE_MEANWHILE,
     OVERLAY_ATTRIBUTES,
@@ -27,7 +35,6 @@ from agentcli.infra.changes.writing import (
 from agentcli.tools.command import ApplyOutcome, Conflict
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHANGED = "it was changed since the command started"
 _DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
 
@@ -195,7 +202,7 @@ class _Application:
         if self._changes.before[path].kind != "folder":
             return
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
-            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=parent)
+            folder = os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
             try:
                 contents = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
             finally:
@@ -337,6 +344,6 @@ def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
 def _is_database(folder: int, name: str) -> bool:
     if any(entry_at(f"{name}-{kind}", folder=folder) is not None for kind in ("wal", "journal")):
         return True
-    with contextlib.suppress(OSError), FileIO(os.open(name, _READ, dir_fd=folder)) as file:
+    with contextlib.suppress(OSError), FileIO(os.open(name, READ_FLAGS, dir_fd=folder)) as file:
         return file.read(len(_DATABASE)) == _DATABASE
     return False

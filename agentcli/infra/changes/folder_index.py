@@ -118,14 +118,14 @@ class FolderIndex:
         return differences
 
     def _load(self) -> FolderState:
-        nothing = FolderState(root=stored_path(self.root))
+        unknown = FolderState(root=stored_path(self.root))
         try:
             content = self.file.read_bytes()
             is_json = content.startswith(b"{")  # msgpack begins with another byte
             state = msgspec.convert(json.loads(content), FolderState) if is_json else _DECODER.decode(content)
         except (OSError, ValueError):  # everything is read again
-            return nothing
-        return state if state.root == nothing.root else nothing
+            return unknown
+        return state if state.root == unknown.root else unknown  # two roots may have the same file name
 
     def _save(self) -> None:
         make_private_folder(self.file.parent)

@@ -30,12 +30,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agentcli.conversation.entries import FileKind, FileState, stored_path
-from agentcli.infra.changes.writing import open_source
+from agentcli.infra.changes.writing import CHUNK_BYTES, open_source
 from agentcli.infra.sandbox.git_config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
-_CHUNK_BYTES = 1 << 20
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
@@ -236,7 +235,7 @@ def has_same_content(before: FileEntry, after: FileEntry) -> bool:
     with suppress(OSError):
         if before.size == after.size:
             with before.open() as old, after.open() as new:
-                while (data := old.read(_CHUNK_BYTES)) == new.read(_CHUNK_BYTES):
+                while (data := old.read(CHUNK_BYTES)) == new.read(CHUNK_BYTES):
                     if not data:
                         return True
     return False
@@ -272,7 +271,7 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: in
             return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
         if status.st_size > largest:
             return unread
-        source = os.open(path, _READ)
+        source = os.open(path, READ_FLAGS)
     except OSError as error:  # it was removed, or may not be read
         return None if kind == "link" or isinstance(error, FileNotFoundError) else unread
     try:

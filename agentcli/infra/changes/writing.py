@@ -23,7 +23,7 @@ OVERLAY_ATTRIBUTES = "user.overlay."  # the extended attributes in which an over
 # O_PATH needs no more than the right to pass through a folder.
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _LINK = "a link was put in place of {}"
 
 
@@ -145,7 +145,7 @@ def copy_bytes(source: int, target: int) -> None:
             raise
         os.lseek(source, 0, os.SEEK_SET)
         os.lseek(target, 0, os.SEEK_SET)
-        while data := os.read(source, _CHUNK):
+        while data := os.read(source, CHUNK_BYTES):
             write_all(target, data)
 
 
@@ -240,7 +240,7 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
 
 
 def _fill_like(place: tuple[int, str], before: os.stat_result, content: bytes, descriptor: int) -> None:
-    """Write the content of a new file, and give it owner, attributes and mode of the file at `place`."""
+    """Fill a new file, and give it owner, attributes and mode of the file at `place`, an open folder and a name."""
     folder, name = place
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):

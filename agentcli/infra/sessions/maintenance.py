@@ -348,7 +348,7 @@ def repair(path: Path) -> CheckReport:
             closing(database.open_raw(path)) as db,
             tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as folder,
         ):
-            with suppress(*_DAMAGE):  # a file so damaged cannot be written by others either
+            with suppress(*_DAMAGE, apsw.ReadOnlyError, apsw.IOError):  # others cannot write to such a file either
                 db.execute("BEGIN IMMEDIATE")  # others wait until the file is replaced, which they then notice
             old, new, copy = Path(folder, "old.db"), Path(folder, "new.db"), database.copy_of(path)
             database.copy_files(path, old)

@@ -14,13 +14,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, Words, Work, new_id, read_entry, text_of, words_in
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, Words, Work, new_id, read_entry, text_of, words_in
 
 try:
     from psycopg import AsyncConnection, Error
@@ -33,7 +33,6 @@ except ImportError as missing:
     ) from missing
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 Connection = AsyncConnection[tuple[Any, ...]]
 
 _MAX_CONNECTIONS = 4  # beside the one for leases

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 import filelock
@@ -27,6 +27,7 @@ from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, 
 from agentcli.infra.sessions.tables import (
     ENTRY,
     OF_USER,
+    T,
     Tables,
     UnstoredSession,
     Words,
@@ -41,7 +42,6 @@ from agentcli.settings.files import folder_text, make_private_folder
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
 
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from agentcli.agent.accounting import UsageCollector
@@ -23,12 +23,11 @@ from agentcli.agent.interfaces import (
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, Tables, UnstoredSession, Words, Work
+from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, UnstoredSession, Words, Work
 from agentcli.settings.files import folder_text
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
-T = TypeVar("T")
 
 _USED = f"""
 SELECT session_id, user_id, {ENTRY} FROM entries
@@ -243,7 +242,7 @@ class TableSessions(ABC):
         log = self._logs.get(session_id)
         if log is not None and log.new is not None:
             await log.drain()
-            if log.new is not None:
+            if log.new is not None:  # the session gets its name when it is stored
                 log.new.name = name
                 return
 
@@ -291,7 +290,11 @@ class TableSessions(ABC):
 
 
 def _position_of(start: str | None, ids: Sequence[str]) -> int:
-    """Return the newest position of the one id that begins with `start`, or the last one. Raises `StorageError`."""
+    """Return the newest position of the one id that begins with `start`; without a `start` the last position.
+
+    Raises:
+        StorageError: If no id or several ids begin so.
+    """
     if start is None:
         return len(ids) - 1
     matches = {start} if start in ids else {id for id in ids if id.startswith(start)}

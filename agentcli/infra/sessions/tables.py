@@ -179,8 +179,8 @@ async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stor
 async def _store_session(db: Tables, new: UnstoredSession) -> None:
     if new.source:  # checked first, since work that fails must not have changed anything
         await db.rows(db.share_copies)
-        at = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
-        if await db.value(at, source=new.source, shared=new.shared) != new.last:
+        last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
+        if await db.value(last_shared, source=new.source, shared=new.shared) != new.last:
             raise StorageError(
                 f"Session {new.source}, which this one goes on from, was removed: agentcli sessions restore "
                 f"{new.source} brings it back."
@@ -192,7 +192,8 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
     )  # fmt: skip
     if new.source:
         await db.copy_entries(new.source, new.shared, new.id)
-        await _touch(db, new.id, await entries_of(db, new.id))  # the copies may be redacted
+        # Title and prompt come from the copies, of which the source may have been redacted since it was read.
+        await _touch(db, new.id, await entries_of(db, new.id))
 
 
 async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
