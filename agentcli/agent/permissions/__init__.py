@@ -1,1 +1,1 @@
-"""Decides whether a call may run: read once (`judge`), held against rules and modes (`decide`), asked about."""
+"""Decides whether a call may run: finds its facts once, holds them against rules and modes, and asks about it."""

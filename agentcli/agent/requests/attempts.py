@@ -298,11 +298,11 @@ def blames_content(error: ProviderError) -> bool:
         return False
     if isinstance(error, ContextOverflow) or error.status == TOO_LARGE:
         return error.status == TOO_LARGE
-    if any(_is_about(about, error) for about in (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)):
-        return True
-    if any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items()):
-        return True
-    return not _is_about(_ABOUT_OTHERS, error) and (error.status in _OF_CONTENT or _is_about(_ABOUT_FORM, error))
+    content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
+    names_content = any(_is_about(pattern, error) for pattern in content)
+    names_field = any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items())
+    may_mean_content = error.status in _OF_CONTENT or _is_about(_ABOUT_FORM, error)
+    return names_content or names_field or (may_mean_content and not _is_about(_ABOUT_OTHERS, error))
 
 
 def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
