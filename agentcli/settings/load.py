@@ -28,6 +28,11 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")  # AGENTCLI_… that are no settings
+_UNUSED = {
+    "compaction.summary_share": "summaries take the room that a compaction has",
+    "budgets.fallback_model": "a budget does not switch to another model",
+    "budgets.fallback_at": "a budget does not switch to another model",
+}
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
 
 
@@ -162,8 +167,9 @@ def load_config(
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
-    if any(layer.holds("compaction.summary_share") for layer in layers):
-        notices.append("compaction.summary_share is no longer used: summaries take the room that a compaction has.")
+    for key, reason in _UNUSED.items():
+        if any(layer.holds(key) for layer in layers):
+            notices.append(f"{key} is no longer used: {reason}.")
     config = Config(
         settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
         paths=paths,

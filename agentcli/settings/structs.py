@@ -270,7 +270,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     is not sent. Then the terminal asks you whether to go on, and elsewhere the run ends with exit code 54. Calls that
     run are not cut short. If a price is not known, no budget in dollars applies, and a notice says so. The session's
     limit is the smaller one of `session_usd` and `limits.max_budget_usd`. A day is a calendar day of this machine. At
-    the share `warn_at` you get a notice.
+    the share `warn_at` you get a notice. `fallback_model` and `fallback_at` are no longer used.
     """
 
     turn_usd: Usd | None = None
@@ -286,6 +286,8 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
     warn_at: Share = 0.8
+    fallback_model: ModelName = ""
+    fallback_at: Share = 0.8
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

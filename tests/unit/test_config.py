@@ -402,10 +402,11 @@ NOT_OF_A_PROJECT = {
 }
 
 
-def test_a_setting_that_is_no_longer_used_is_named(paths: Paths, project: Path) -> None:
-    write(paths.user_config, {"compaction": {"summary_share": 0.2}})
-    (notice,) = load(paths, project).notices
-    assert "compaction.summary_share is no longer used" in notice
+def test_settings_that_are_no_longer_used_are_named(paths: Paths, project: Path) -> None:
+    write(paths.user_config, {"compaction": {"summary_share": 0.2}, "budgets": {"fallback_model": "ollama/m"}})
+    notices = load(paths, project).notices
+    names = ("compaction.summary_share", "budgets.fallback_model")
+    assert [notice.partition(" is no longer used")[0] for notice in notices] == [*names]
 
 
 @pytest.mark.parametrize("named", NOT_OF_A_PROJECT)
