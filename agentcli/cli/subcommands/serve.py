@@ -350,6 +350,4 @@ def _events(config: Config) -> EventStore:
         from agentcli.infra.redis_events import RedisEvents
 
         return RedisEvents(config.settings.serve.redis)
-    for file in config.paths.state.glob("events.db*"):  # of an earlier version: sessions write their events anew
-        file.unlink(missing_ok=True)
     return SqliteEvents(config.paths.sessions)
