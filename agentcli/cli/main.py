@@ -100,7 +100,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     as_prompt = f" As a prompt for the model: agentcli -p {word}"
     if word in COMMANDS:
         raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{as_prompt}")
-    if len(word.split()) == 1 and (name := nearest(word.strip(), COMMANDS, cutoff=0.8)):
+    is_one_word = len(word.split()) == 1 and not word.startswith("/")  # which begins a slash command
+    if is_one_word and (name := nearest(word.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:
         flags.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -26,16 +26,17 @@ _PLAN_LABELS: dict[Mode, str] = {"default": "Yes, ask before each edit", "accept
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One answer to a question. `rule` is the rule that a lasting yes grants.
-
-    A choice without an `answer` leads to further input.
-    """
+    """One answer to a question, with its key. A choice without an `answer` leads to further input."""
 
     id: str
     key: str
     label: str
     answer: Approve | None = None
-    rule: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule that a lasting yes grants."""
+        return self.answer.rule if self.answer else ""
 
     @property
     def is_yes(self) -> bool:
@@ -71,12 +72,12 @@ def _lasting_choices(question: CallApproval | ChangesApproval, rules: Sequence[s
     if mode:
         label = "Yes, and don't ask about edits again this session"
         yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))
-    what = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
-    label = f"Yes, and don't ask{what} again this session"
+    subject = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
+    label = f"Yes, and don't ask{subject} again this session"
     for n, rule in enumerate(rules):
-        yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule), rule)
+        yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule))
     for rule in rules[:1]:
         always = msgspec.structs.replace(lasting, scope="always", rule=rule)
-        yield Choice("always", "a", "Always in this project", always, rule)
+        yield Choice("always", "a", "Always in this project", always)
     if isinstance(question, events.CommandApproval) and question.can_try:
         yield Choice("try", "t", "Dry run first, then decide", msgspec.structs.replace(lasting, scope="try"))

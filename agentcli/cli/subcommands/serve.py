@@ -347,6 +347,4 @@ def _account(worker: Worker, user_id: str) -> DayAccount | None:
 def _events(config: Config) -> EventStore:
     if config.settings.serve.redis:
         return RedisEvents(config.settings.serve.redis)
-    for file in config.paths.state.glob("events.db*"):  # of an earlier version: sessions write their events anew
-        file.unlink(missing_ok=True)
     return SqliteEvents(config.paths.sessions)
