@@ -88,7 +88,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
-    path = workspace.readable(name)
+    path = workspace.usable_path(name, "read")
     status = workspace.look(path)
     if not status.is_there and (lines := _LINES.fullmatch(name)):
         return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace)
@@ -115,7 +115,7 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
     """Return some lines of a file, or an error text if they are past its end."""
-    path = workspace.readable(name)
+    path = workspace.usable_path(name, "read")
     if workspace.look(path).kind != "file":
         return ()
     first, last = sorted((first, last))

@@ -77,7 +77,9 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     workspace = context.workspace
     start = (
-        workspace.readable(arguments.cwd, context.grants) if arguments.cwd else (workspace.shell_cwd or workspace.cwd)
+        workspace.usable_path(arguments.cwd, "read", context.grants)
+        if arguments.cwd
+        else (workspace.shell_cwd or workspace.cwd)
     )
     if workspace.look(start).kind == "folder":
         return start, ""

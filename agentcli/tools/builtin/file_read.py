@@ -62,7 +62,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
-            return _format_media((head + file.read(MAX_MEDIA_BYTES)), media_type, arguments, shown)
+            return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
         read = read_lines(head, file, choice, workspace.settings.charset)
     if read is None:
         raise binary_file_error(shown, size)
