@@ -86,7 +86,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
-    path = workspace.readable(name)
+    path = workspace.usable_path(name, "read")
     match workspace.look(path).kind:
         case "file":
             output = read_file(FileRead(name), path, workspace)
@@ -113,7 +113,7 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
     """Return some lines of a file, or an error text if they are past its end."""
-    path = workspace.readable(name)
+    path = workspace.usable_path(name, "read")
     if workspace.look(path).kind != "file":
         return ()
     first, last = sorted((first, last))

@@ -14,7 +14,7 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind, UsageError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.command import NO_GRANTS, CommandResult, DryRun, Grants
+from agentcli.tools.command import NO_GRANTS, Access, CommandResult, DryRun, Grants
 from agentcli.tools.workspace import Workspace
 
 OutputLevel = Literal["brief", "standard", "full"]
@@ -121,13 +121,14 @@ class ToolContext:
 
     def readable(self, path: str) -> Path:
         """Return the real path to read. Raises `ToolError`, also if it is not the path that was permitted."""
-        return self._as_permitted(path, self.workspace.readable(path, self.grants))
+        return self._as_permitted(path, "read")
 
     def writable(self, path: str) -> Path:
         """Return the real path to write. Raises `ToolError`, also if it is not the path that was permitted."""
-        return self._as_permitted(path, self.workspace.writable(path, self.grants))
+        return self._as_permitted(path, "write")
 
-    def _as_permitted(self, path: str, real: Path) -> Path:
+    def _as_permitted(self, path: str, access: Access) -> Path:
+        real = self.workspace.usable_path(path, access, self.grants)
         if self.terms.paths is not None and real not in self.terms.paths:
             raise ToolError(
                 f"{path} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"

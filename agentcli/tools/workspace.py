@@ -197,12 +197,13 @@ class Workspace:
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         return self.sandbox.look(path, use, self.grants + grants)
 
-    def usable_path(self, path: Path, access: Access, grants: Grants = NO_GRANTS) -> Path:
-        """Return the real path of a file that may be read or written.
+    def usable_path(self, path: Path | str, access: Access, grants: Grants = NO_GRANTS) -> Path:
+        """Return the real path of a file that may be read or written; a text is a path as the model writes it.
 
         Raises:
             ToolError: (permission_denied) If it is a secret file or lies outside the workspace, and is not granted.
         """
+        path = self.lexical_path(path) if isinstance(path, str) else path
         status = self.look(path, access, grants)
         if status.is_usable:
             return status.real
@@ -211,14 +212,6 @@ class Workspace:
         if status.place == "secret":
             reason = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
         raise ToolError(f"{path} {reason}", kind="permission_denied")
-
-    def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
-        """Return the real path to read for a path that the model wrote. Raises `ToolError` as `usable_path` does."""
-        return self.usable_path(self.lexical_path(path), "read", grants)
-
-    def writable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
-        """Return the real path to write for a path that the model wrote. Raises `ToolError` as `usable_path` does."""
-        return self.usable_path(self.lexical_path(path), "write", grants)
 
     def real_path(self, path: str) -> Path:
         """Return where a path leads, even outside the workspace.

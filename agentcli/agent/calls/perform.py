@@ -83,7 +83,7 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
     if tool.effect == "edit":
         return [path.real for path in facts.files] if tool.file_arguments else []
     names = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
-    return [facts.workspace.writable(name, grants) for name in names if isinstance(name, str)]
+    return [facts.workspace.usable_path(name, "write", grants) for name in names if isinstance(name, str)]
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:

@@ -292,8 +292,8 @@ _DISPLAY_VARIABLE = re.compile(
 
 def variable_problem(assignments: Iterable[str]) -> str:
     """Return the reason why assignments `NAME=value` may matter to a program; an empty string if they do not."""
-    others = (each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each))
-    return next((f"{name} may matter to programs" for name in others), "")
+    names = (each.partition("=")[0] for each in assignments if not _DISPLAY_VARIABLE.fullmatch(each))
+    return next((f"{name} may matter to programs" for name in names), "")
 
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:

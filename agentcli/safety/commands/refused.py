@@ -117,17 +117,18 @@ _DISK = re.compile(
 )
 
 
+# Programs that answer `--help` and `--version` as their first argument, and end.
+_ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+
+
 def catastrophe(fields: Sequence[Field], state: State) -> str:
     """Return the reason why a command must never run, or an empty string.
 
     `fields` have no wrappers; redirections are judged separately.
     """
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
-    # Only as the first option: then the program answers and ends; further on it may be the value of another option.
-    answers = name in "rm mv cp install chmod chown chgrp shred tee truncate".split() and first in (
-        "--help",
-        "--version",
-    )
+    # Further on in the arguments it may be the value of another option.
+    answers = first in ("--help", "--version") and name in _ANSWERING
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
     judge = None if answers or is_dry_run else _JUDGES.get("mkfs" if is_mkfs else name)
@@ -147,8 +148,8 @@ def write_catastrophe(path: Field) -> str:
 
 def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
     """Return True if an option is given: its letter, perhaps among others, or a long name, perhaps abbreviated."""
-    words = itertools.takewhile(lambda word: word != "--", (field.text.partition("=")[0] for field in arguments))
-    options = [word for word in words if word.startswith("-")]
+    before_operands = itertools.takewhile(lambda field: field.text != "--", arguments)
+    options = [field.text.partition("=")[0] for field in before_operands if field.text.startswith("-")]
     if letter and any(letter in option for option in options if not option.startswith("--")):
         return True
     return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)

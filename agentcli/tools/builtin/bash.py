@@ -90,7 +90,9 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     workspace = context.workspace
     start = (
-        workspace.readable(arguments.cwd, context.grants) if arguments.cwd else (workspace.shell_cwd or workspace.cwd)
+        workspace.usable_path(arguments.cwd, "read", context.grants)
+        if arguments.cwd
+        else (workspace.shell_cwd or workspace.cwd)
     )
     if workspace.look(start).kind == "folder":
         return start, ""
@@ -257,8 +259,8 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
             f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
             f"such as Read({secret[0]}), opens it]"
         )
-    in_tmp = r"(?<![\w/.-])/(?:var/)?tmp/"
-    missing = [line for line in lines if "No such file or directory" in line and re.search(in_tmp, line)]
+    temporary_path = r"(?<![\w/.-])/(?:var/)?tmp/"
+    missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
     if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
         yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
     if _NO_HOST.search(output):

@@ -63,7 +63,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
-            return _format_media((head + file.read(MAX_MEDIA_BYTES)), media_type, arguments, shown)
+            return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
         if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
             content = head + file.read()
             if (cells := cells_as_text(content, with_outputs=True)) is not None:
@@ -237,7 +237,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
 
     `declared` is the charset that the settings name for files that are not UTF-8. Raises `OSError`.
     """
-    guess, rest = EncodingGuess(head), file.tell()
+    guess, head_end = EncodingGuess(head), file.tell()
     if guess.encoding() is None:
         return None
     digest, collector = hashlib.sha256(), _LineCollector(choice)
@@ -253,7 +253,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
     if not guess.wide and not guess.bom and guess.broken:
         is_certain = guess.is_certain
         if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
-            file.seek(rest)
+            file.seek(head_end)
             decoded = decode(head + file.read(), declared)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
     errors = errors_of(encoding)
@@ -333,9 +333,9 @@ class _LineCollector:
             self._add(unfinished)
 
     def _add(self, part: bytes) -> None:
-        room = MAX_KEPT_BYTES - len(self._line)
-        self._line += part[:room]
-        self._cut += max(len(part) - room, 0)
+        bytes_left = MAX_KEPT_BYTES - len(self._line)
+        self._line += part[:bytes_left]
+        self._cut += max(len(part) - bytes_left, 0)
 
     def _finish_line(self) -> None:
         self._complete.append((bytes(self._line), self._cut))

@@ -220,7 +220,7 @@ def changed_ranges(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, in
 
 
 class _KnownChanges(difflib.SequenceMatcher[str]):
-    """Groups opcodes that are known already, those of `opcodes`, by `get_grouped_opcodes`."""
+    """Lets `get_grouped_opcodes` group the opcodes that `opcodes` has found, with unchanged lines around them."""
 
     def __init__(self, codes: list[Opcode]) -> None:
         super().__init__()

@@ -88,12 +88,12 @@ class _Reader:
         return "skip" if self._is_unseen(tag, attributes) else "continue"
 
     def _is_unseen(self, tag: str, attributes: dict[str, str]) -> bool:
-        is_closed = tag == "dialog" and "open" not in attributes
-        is_said_to_be = attributes.get("aria-hidden", "").strip().lower() == "true"
+        is_closed_dialog = tag == "dialog" and "open" not in attributes
+        is_aria_hidden = attributes.get("aria-hidden", "").strip().lower() == "true"
         names = {f".{name}" for name in attributes.get("class", "").lower().split()}
         is_hidden_by_sheet = not self._hidden.isdisjoint({*names, f"#{attributes.get('id', '').lower()}"})
-        is_marked = is_closed or is_said_to_be or is_hidden_by_sheet
-        return is_marked or tag in _NEVER_SHOWN or hides(attributes.get("style", ""))
+        is_unseen = is_closed_dialog or is_aria_hidden or is_hidden_by_sheet
+        return is_unseen or tag in _NEVER_SHOWN or hides(attributes.get("style", ""))
 
     def visit_link(self, element: Any, href: str | None, text: str | None, title: str | None) -> Any:
         if element.depth > self._code_depth:
@@ -197,17 +197,17 @@ class _ColourWalk(HTMLParser):
         self._is_certain = is_certain
         self._text: list[str] = []
         self._rules: dict[str, dict[str, str]] = {}
-        self._has_open_rules = False  # rules that may colour an element, and that are not followed here
+        self._has_unresolved_rules = False  # rules that may colour an element, and that are not followed here
         for selectors, body in outer_rules(style_sheet):
             if selectors.startswith("@"):
-                self._has_open_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
+                self._has_unresolved_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
                 continue
             declared = declarations(body)
             for selector in selectors.lower().split(","):
                 if re.fullmatch(r"[.#]?[\w-]+", name := selector.strip().replace(":root", "html")):
                     self._rules.setdefault(name, {}).update(declared)
                 elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
-                    self._has_open_rules = True
+                    self._has_unresolved_rules = True
         # The rules of both count even if a page has no such tags.
         self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
 
@@ -258,7 +258,7 @@ class _ColourWalk(HTMLParser):
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
             self.has_hidden = True
             is_declared = element.colour_is_declared and element.background_is_declared
-            is_certain = not self._has_open_rules and (self._is_certain or is_declared)
+            is_certain = not self._has_unresolved_rules and (self._is_certain or is_declared)
             text = " " if is_certain else MARK.format(text)
         self.parts.append(text)
 

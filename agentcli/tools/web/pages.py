@@ -96,7 +96,7 @@ async def fetch_page(web: Web, address: str, *, max_chars: int) -> WebPage:
             else:
                 raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
     except TimeoutError as error:
-        raise ToolError((f"{url.host} did not send the page within {web.total_s:g} s."), kind="timeout") from error
+        raise ToolError(f"{url.host} did not send the page within {web.total_s:g} s.", kind="timeout") from error
     return await _as_text(found, max_chars)
 
 
@@ -301,7 +301,7 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
         raise ToolError(
-            (f"The page could not be read: its parser ended with code {end.exit_code}."), kind="validation_error"
+            f"The page could not be read: its parser ended with code {end.exit_code}.", kind="validation_error"
         ) from error
 
 
@@ -377,7 +377,7 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
         raise ToolError("The query is empty.", kind="invalid_parameters")
     if len(query) > MAX_QUERY_CHARS:
         raise ToolError(
-            (f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words."), kind="invalid_parameters"
+            f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words.", kind="invalid_parameters"
         )
     if provider is None:
         raise ToolError(

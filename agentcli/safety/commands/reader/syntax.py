@@ -233,7 +233,7 @@ class WordReader(ABC):
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
         if is_bracket and not text.endswith(shape[shape.find("[") :]):
             self._note("a pattern is partly quoted")
-        return Field(text, ("*" in shape or "?" in shape or is_bracket), may_vanish)
+        return Field(text, is_glob="*" in shape or "?" in shape or is_bracket, may_vanish=may_vanish)
 
     def _single_quoted(self) -> str:
         end = self.text.find("'", self.at + 1)
