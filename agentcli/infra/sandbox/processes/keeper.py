@@ -189,8 +189,8 @@ class Supervisor:
         """Receive the request and start its command; return the number of the process. Raises `OSError`."""
         header, descriptors = _receive(self._control, 8, max_descriptors=_MAX_DESCRIPTORS)
         request = self._control.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
-        argv, environment, cwd, wanted, launcher_words, terminal, limits = marshal.loads(request)  # noqa: S302  # agentcli's own
-        limit_s, self._max_processes = limits
+        options = marshal.loads(request)  # noqa: S302  # agentcli's own
+        argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
         # First all descriptors get numbers above those that the command wants, so that none is overwritten before it is
         # in its place.

@@ -56,17 +56,8 @@ class Keeper:
         folder = os.fsencode(cwd)
         if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
             raise ValueError("embedded null byte")
-        request = marshal.dumps(
-            (
-                argv,
-                variables,
-                folder,
-                launch.pass_fds,
-                launch.launcher_words,
-                os.fsencode(terminal),
-                (time_limit_s, self._max_processes),
-            )
-        )
+        options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
+        request = marshal.dumps((argv, variables, folder, *options))
         ours, theirs = socket.socketpair()
         try:
             self._ask(theirs, launch.note)

@@ -65,8 +65,8 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]
     """Return the living descendants of a process, parents first, without those in `spare` and below them."""
     children: dict[int, list[ProcessInfo]] = {}
     try:
-        names = os.listdir("/proc")  # noqa: PTH208  # pathlib would slow the start
-        processes = [look_at(int(name)) for name in names if name.isdecimal()]
+        # pathlib would slow the start
+        processes = [look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
     except FileNotFoundError:
         processes = [*_listed_by_ps()]
     for process in filter(None, processes):

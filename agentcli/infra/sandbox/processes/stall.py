@@ -118,17 +118,16 @@ def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]
 
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
     """Return the ports that a tree listens on, and True if it has connections."""
-    ports, has_connections = set(), False
+    found: set[tuple[str, int]] = set()  # states and local ports
     for pid, own in targets.items():  # each process may be in a network namespace of its own
         sockets = set(filter(_is_socket, own.values()))
         for table in ("tcp", "tcp6") if sockets else ():
             for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
                 _, local, _, state, *_, inode = line.split()[:10]
-                if f"socket:[{inode}]" in sockets and state == _LISTENING:
-                    ports.add(int(local.rpartition(":")[2], 16))
-                elif f"socket:[{inode}]" in sockets and state != _CLOSED:
-                    has_connections = True
-    return sorted(ports), has_connections
+                if f"socket:[{inode}]" in sockets:
+                    found.add((state, int(local.rpartition(":")[2], 16)))
+    ports = {port for state, port in found if state == _LISTENING}
+    return sorted(ports), any(state not in (_LISTENING, _CLOSED) for state, _ in found)
 
 
 def _describe(pid: int) -> str:
