@@ -274,7 +274,6 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
 
 
 def _tool_message(tool: Tool) -> dict[str, Any]:
-    """Return a tool in the form of MCP."""
     spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
     hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
     return {
