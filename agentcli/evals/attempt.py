@@ -145,12 +145,15 @@ class LocalEngine:
                 await session.close()
 
     def _provider(self, task: Task) -> Provider:
-        kind, _, script = self._variant.model.partition("/")
-        if kind != "scripted":
-            return self._models.provider(self._variant.model)
-        if script == "nothing":
-            return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))
-        return ScriptedProvider(read_script(task.folder / "reference.jsonl" if script == "reference" else Path(script)))
+        match self._variant.model:
+            case "scripted/nothing":
+                return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))
+            case "scripted/reference":
+                return ScriptedProvider(read_script(task.folder / "reference.jsonl"))
+            case model if model.startswith("scripted/"):
+                return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
+            case model:
+                return self._models.provider(model)
 
 
 def person_settings(person: Config) -> dict[str, Any]:
@@ -184,11 +187,13 @@ async def _answer_prompts(
 
 def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
     """Return the attempt's end, its error, and the same error as a failure if it says nothing about the agent."""
-    if isinstance(last, Done):
-        return ("interrupted" if last.reason == "declined" else last.reason), "", ""
-    if last is None:
-        return "error", "", ""
-    return "error", last.error, last.error if last.error_type in _FAILURES else ""
+    match last:
+        case None:
+            return "error", "", ""
+        case Done(reason=reason):
+            return ("interrupted" if reason == "declined" else reason), "", ""
+        case TurnFailed(error=error):
+            return "error", error, error if last.error_type in _FAILURES else ""
 
 
 # The copy
@@ -243,7 +248,6 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
 
 
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
-    """Return the measures that follow from the log and the ends of the turns."""
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
     record = Record(entries, cwd)

@@ -49,9 +49,17 @@ def list_skills(json: AsJson = False) -> None:
     usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
-    for folder, why in catalog.problems.items():
-        about = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
-        rows.append({**about, "active": False, "warnings": [f"left out: {why}"]})
+    rows += [
+        {
+            "name": Path(folder).name,
+            "description": "",
+            "path": f"{folder}/{FILE}",
+            "source": "",
+            "active": False,
+            "warnings": [f"left out: {why}"],
+        }
+        for folder, why in catalog.problems.items()
+    ]
     lines, width = [], max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark, description = "●" if row["active"] else "○", shorten(row["description"], 80)

@@ -213,10 +213,11 @@ class Agent:
         """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation."""
         async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
             async for event in events:
-                if isinstance(event, TurnFailed):
-                    raise AgentFailed(event)
-                if isinstance(event, Done):
-                    return event
+                match event:
+                    case TurnFailed():
+                        raise AgentFailed(event)
+                    case Done():
+                        return event
         raise AssertionError("a turn ends in Done or TurnFailed")
 
     async def stream(

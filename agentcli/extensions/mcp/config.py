@@ -217,10 +217,9 @@ class Connector:
 
     def expand_address(self, spec: ServerSpec, address: HttpSpec, *, with_oauth: bool = False) -> HttpSpec:
         """Return the address with its variables replaced, those of `oauth` only for a login. Raises `ToolError`."""
-        expand, oauth = partial(self._expand, spec), address.oauth
+        expand, to_expand = partial(self._expand, spec), address.oauth if with_oauth else {}
         headers = {name: expand(value) for name, value in address.headers.items()}
-        if with_oauth:
-            oauth = {key: expand(value) if isinstance(value, str) else value for key, value in oauth.items()}
+        oauth = address.oauth | {key: expand(value) for key, value in to_expand.items() if isinstance(value, str)}
         return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
     def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:

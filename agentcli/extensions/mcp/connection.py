@@ -131,10 +131,11 @@ class ServerConnection:
                     self._server.offer_changed()
 
     async def _handle_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
-            self._server.offer_changed()
-        elif isinstance(message, Exception):
-            log.warning("MCP server %s: %s", self.name, message)
+        match message:
+            case types.ToolListChangedNotification() | types.PromptListChangedNotification():
+                self._server.offer_changed()
+            case Exception():
+                log.warning("MCP server %s: %s", self.name, message)
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask the person by way of the newest call that can: servers of the older era name no call for a question."""

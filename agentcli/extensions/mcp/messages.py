@@ -18,7 +18,6 @@ from agentcli.tools.tool import Ask
 
 Value = str | int | float | bool | list[str] | None
 _TOOL_KEYS = ("name", "title", "description")  # beside `inputSchema`: all that agentcli reads of a tool
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # which all providers take
 _YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
 _NUMBERS: dict[Any, tuple[type[int | float | str], str]] = {
     "integer": (int, "a whole number"),
@@ -114,11 +113,13 @@ def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
         base64.b64decode(data, validate=True)
     except binascii.Error:
         return Text(f"[{what} that is no base64]")
-    if mime_type in _IMAGES:
-        return Image(Base64Source(mime_type, data))
-    if mime_type == "application/pdf":
-        return Document(Base64Source(mime_type, data))
-    return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")
+    match mime_type:
+        case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take
+            return Image(Base64Source(mime_type, data))
+        case "application/pdf":
+            return Document(Base64Source(mime_type, data))
+        case _:
+            return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")
 
 
 # Questions
@@ -139,11 +140,10 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
     for name, field in schema["properties"].items():
         texts = (params.message, field.get("title") or name, field.get("description"))
         question, is_optional = " · ".join(str(text) for text in texts if text), name not in schema.get("required", ())
-        try:
-            value = await _ask_field(question, field, ask, is_optional=is_optional)
-        except _FormLeft:
+        answer = await _ask_field(name, field, question, ask, is_optional=is_optional)
+        if answer is None:
             return types.ElicitResult(action="cancel")
-        content |= {name: value} if value is not None else {}
+        content |= answer
     return types.ElicitResult(action="accept", content=content)
 
 
@@ -153,12 +153,13 @@ def _consent(answer: str | None, content: dict[str, Value] | None = None) -> typ
     return types.ElicitResult(action="cancel" if answer is None else "decline")
 
 
-class _FormLeft(Exception):
-    """The person gave no answer, or three that do not fit."""
+async def _ask_field(
+    name: str, field: Mapping[str, Any], question: str, ask: Ask, *, is_optional: bool
+) -> dict[str, Value] | None:
+    """Return the field with the person's value or its default; an empty dict if the person leaves the field out.
 
-
-async def _ask_field(question: str, field: Mapping[str, Any], ask: Ask, *, is_optional: bool) -> Any:
-    """Return the person's value of a field, its default, or None if it is left out. Raises `_FormLeft`."""
+    None says that the person leaves the whole form, by no answer or by three that do not fit.
+    """
     choices, default = _choices(field), field.get("default")
     keep_default = _SKIP if default is None else f"As it is: {default}"
     options = [*choices, *([keep_default] if is_optional or default is not None else ())]
@@ -168,12 +169,12 @@ async def _ask_field(question: str, field: Mapping[str, Any], ask: Ask, *, is_op
         if answer is None:
             break
         if answer == keep_default and answer in options and answer not in choices:
-            return default
+            return {name: default} if default is not None else {}
         try:
-            return _field_value(answer.strip(), field.get("type"), choices)
+            return {name: _field_value(answer.strip(), field.get("type"), choices)}
         except ValueError as error:
             problem = f" ({error})"
-    raise _FormLeft
+    return None
 
 
 def _choices(field: Mapping[str, Any]) -> dict[str, Value]:

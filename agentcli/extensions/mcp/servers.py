@@ -74,9 +74,8 @@ class Servers:
         make = partial(Server, on_notice=self._notify, on_update=self._note_update)
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
-            self._servers[client.name] = make(
-                ServerSpec(name=client.name, scope="caller"), partial(_return_client, client), None
-            )
+            spec = ServerSpec(name=client.name, scope="caller")
+            self._servers[client.name] = make(spec, partial(_return_client, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
@@ -151,7 +150,10 @@ class Servers:
     def add_tools(self, calls: SessionCalls) -> None:
         """Set a session's tools to its own and those that the servers have now."""
         self._has_news = False
-        calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *self.tools()))
+        tools = list(self.tools())
+        before = [tool.spec() for tool in calls.tools if tool.server]
+        if [tool.spec() for tool in tools] != before:  # a new registry has the beginning of requests built anew
+            calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def refresh(self, calls: SessionCalls) -> None:
         """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
@@ -174,7 +176,8 @@ class Servers:
                 client = await self._servers[server].client()
                 if not isinstance(client, OffersPrompts):
                     raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
-                parts = await asyncio.wait_for(client.read_resource(uri), self._servers[server].spec.timeout_s)
+                async with asyncio.timeout(self._servers[server].spec.timeout_s):
+                    parts = await client.read_resource(uri)
             except (ToolError, TimeoutError) as error:
                 reason = str(error) or "it took too long"
                 emit(Notice(f"@{server}:{uri} was not read: {reason}"))

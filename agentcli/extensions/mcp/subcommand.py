@@ -84,13 +84,13 @@ def add_server(
         raise UsageError(f"{target[0]} is no address that a server can have: it begins with https:// or http://.")
     if is_address and len(target) > 1:
         raise UsageError("A server with an address takes no command.")
-    entry: dict[str, Any] = {"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}
-    if transport or is_address:
-        entry = {"type": transport or "http", **entry}
-    if env:
-        entry["env"] = dict(_pair(one, "=", "--env") for one in env)
-    if header:
-        entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
+    keys: dict[str, Any] = {
+        "type": transport or ("http" if is_address else ""),
+        **({"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}),
+        "env": dict(_pair(one, "=", "--env") for one in env),
+        "headers": dict(_pair(one, ":", "--header") for one in header),
+    }
+    entry = {key: value for key, value in keys.items() if value or key == "args"}
     load_sdk()  # a server that could not be used is not added
     change = "replaced" if name in _servers_of(config, scope) else "added"
     echo(f"{name} is {change}. {_write(config, scope, name, entry)}")
@@ -274,7 +274,6 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
 
 
 def _tool_message(tool: Tool) -> dict[str, Any]:
-    """Return a tool in the form of MCP."""
     spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
     hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
     return {

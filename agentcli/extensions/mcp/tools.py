@@ -332,27 +332,28 @@ def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, A
 
 def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
     """Return the value of a keyword; None if it is left out."""
-    if key == "type":
-        return _type(value)
-    if key == "$ref":
-        return value if isinstance(_resolve(value, root), Mapping | bool) else None
-    if key in ("required", "enum"):
-        return _unique(value, key)
-    if key == "additionalProperties" and isinstance(value, bool):
-        return value
-    if key in _SCHEMAS:
-        return _normal(value, root, depth) if isinstance(value, Mapping | bool) else None
-    if key in _MAPS:
-        parts = value.items() if isinstance(value, Mapping) else ()
-        return {name: _normal(part, root, depth) for name, part in parts}
-    if key in _LISTS:
-        return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
-    if key in _KINDS:
-        is_valid = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
-        if key in _SIZES or key == "multipleOf":
-            is_valid = is_valid and value > 0
-        return value if is_valid else None
-    return value
+    match key:
+        case "type":
+            return _type(value)
+        case "$ref":
+            return value if isinstance(_resolve(value, root), Mapping | bool) else None
+        case "required" | "enum":
+            return _unique(value, key)
+        case "additionalProperties" if isinstance(value, bool):
+            return value
+        case _ if key in _SCHEMAS:
+            return _normal(value, root, depth) if isinstance(value, Mapping | bool) else None
+        case _ if key in _MAPS:
+            parts = value.items() if isinstance(value, Mapping) else ()
+            return {name: _normal(part, root, depth) for name, part in parts}
+        case _ if key in _LISTS:
+            return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
+        case _ if key in _KINDS:
+            is_kind = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
+            must_be_positive = key in _SIZES or key == "multipleOf"
+            return value if is_kind and (not must_be_positive or value > 0) else None
+        case _:
+            return value
 
 
 def _type(value: Any) -> str | list[str] | None:

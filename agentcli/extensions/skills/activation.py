@@ -227,18 +227,20 @@ class SessionSkills:
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
         """Run a call of `skill`: search for skills, activate or end one, or read its files. Raises `ToolError`."""
         try:
-            if arguments.end:
-                ended = self.end(arguments.name, by="model")
-                return ToolOutput(f"The skill {ended.skill.name} has ended.", summary=f"{ended.skill.name} ended")
-            if arguments.level == 1:
-                return _search(self.registry, arguments.name)
-            if arguments.resource or arguments.level == 3:
-                return await asyncio.to_thread(_read_resource, self.registry, arguments)
-            activation = await self.activate(arguments.name, by="model")
+            match arguments:
+                case SkillCall(end=True):
+                    name = self.end(arguments.name, by="model").skill.name
+                    return ToolOutput(f"The skill {name} has ended.", summary=f"{name} ended")
+                case SkillCall(level=1):
+                    return _search(self.registry, arguments.name)
+                case _ if arguments.resource or arguments.level == 3:
+                    return await asyncio.to_thread(_read_resource, self.registry, arguments)
+                case _:
+                    name = (await self.activate(arguments.name, by="model")).skill.name
+                    text = f"The skill {name} is active; its instructions follow."
+                    return ToolOutput(text, summary=f"{name} is active")
         except UserError as error:
             raise ToolError(str(error), kind="validation_error") from error
-        name = activation.skill.name
-        return ToolOutput(f"The skill {name} is active; its instructions follow.", summary=f"{name} is active")
 
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
         """End a skill, or the innermost one; the entry goes to `store`, if there is one. Raises `UsageError`."""

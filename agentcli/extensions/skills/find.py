@@ -156,9 +156,8 @@ def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
-    for _ in range(MAX_FOLDERS):
-        if not waiting:
-            break
+    count = 0
+    while waiting and (count := count + 1) <= MAX_FOLDERS:
         folder, depth = waiting.pop()
         if root is not None and not f"{os.path.realpath(folder)}/".startswith(f"{root}/"):
             continue

@@ -80,8 +80,7 @@ class Subagents:
     async def answer(self, call: Call, arguments: CreateSubagent) -> ToolOutput:
         """Let a subagent do a task, and return its answer; for one in the background, a sentence at once.
 
-        Raises:
-            ToolError: If the task is empty, there is no such agent, or the subagent could not be started.
+        Raises `ToolError` if the task is empty, there is no such agent, or the subagent cannot be started.
         """
         if not arguments.task.strip():
             raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
@@ -229,10 +228,11 @@ def _answer_texts(child: Session) -> str:
     """Return all texts of the answer to the newest prompt, the newest last."""
     texts: list[str] = []
     for body in (entry.body for entry in child.state.conversation.path):
-        if isinstance(body, User) and not body.is_reminder:
-            texts = []
-        elif isinstance(body, Assistant):
-            texts.append("".join(block.text for block in body.content if isinstance(block, Text)).strip())
+        match body:
+            case User(is_reminder=False):
+                texts = []
+            case Assistant(content=content):
+                texts.append("".join(block.text for block in content if isinstance(block, Text)).strip())
     return "\n\n".join(filter(None, texts))
 
 
