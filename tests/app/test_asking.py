@@ -367,6 +367,20 @@ def test_a_subagent_s_question_names_it_and_a_no_declines_its_call_only(open_ter
     )
 
 
+def test_a_question_of_the_background_outlives_the_turn(open_terminal: Open, tmp_path: Path) -> None:
+    script = tmp_path / "child.jsonl"
+    script.write_text("".join(json.dumps(one) + "\n" for one in (run("touch by-an-agent"), {"text": "touched"})))
+    agent = ("create_subagent", {"task": "Touch a file", "model": f"scripted/{script}", "background": True})
+    terminal = open_terminal([calls(agent), {"text": "over", "delay_ms": 2500}, TOLD], "go")
+    terminal.asked()
+    terminal.see(r"\nover(.|\n)*Run this command")
+    terminal.settle(0.5)
+    terminal.type("y")
+    terminal.see("✓ Allowed once · general-1: touch by-an-agent")
+    terminal.see("understood")
+    assert (tmp_path / "project" / "by-an-agent").exists()
+
+
 # Modes
 
 

@@ -177,7 +177,7 @@ def test_lines_of_a_plan_are_commented_in_one_message(open_terminal: Open) -> No
     terminal.see("❯ 1  # Plan")
     terminal.settle(0.3)
     terminal.type("\x1b[B\x1b[B\r")
-    terminal.see("comment on line 3:")
+    terminal.see("❯ 3  1. Write the file.(.|\n)*comment:")
     terminal.type("use tabs\r")
     terminal.see("↳ use tabs")
     terminal.settle(0.3)

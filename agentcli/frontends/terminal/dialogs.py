@@ -28,6 +28,7 @@ KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so l
 REACTION_S = 0.25  # no key answers a question sooner: nobody has read it
 LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
 MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
+MAX_ANSWER_ROWS = 3  # of an answer in words, below the hunk or the plan that it is about
 PAGE_ROWS = 10  # by which PageUp and PageDown move in a hunk or a plan
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 
@@ -35,7 +36,7 @@ Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
 _MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
     "prompt": ("› ", ""),
     "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
-    "line": ("comment on line {line}: ", "Enter to keep the comment · Esc to go back"),
+    "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
     "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
     "secret": ("key: ", "Enter to use this key · Esc to go back"),
     "words": ("answer: ", "Enter to send to the model · Esc to go back"),
@@ -72,8 +73,7 @@ class Dialogs:
 
     @property
     def mark(self) -> str:
-        review = self.panel.review if self.panel else None
-        return _MARKS[self.purpose][0].format(line=review.line if review else 0)
+        return _MARKS[self.purpose][0]
 
     @property
     def hint(self) -> str:
@@ -100,7 +100,7 @@ class Dialogs:
             lingering = self._lingering
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
         if self.purpose != "prompt":
-            return []
+            return self.panel.reviewed(columns, max_rows - MAX_ANSWER_ROWS)
         is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
         return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self._is_writing, is_ready=is_ready)
 
@@ -162,10 +162,10 @@ class Dialogs:
         self._start_reading()
         self._show(panel, panel.preview(self._console.columns))
 
-    def _start_reading(self) -> None:
+    def _start_reading(self, after_s: float = 0.0) -> None:
         """Take no answer until somebody can have read the question; its choices look different then."""
-        self._shown_at = time.monotonic()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
+        self._shown_at = time.monotonic() + after_s
+        asyncio.get_running_loop().call_later(after_s + REACTION_S + 0.02, self._console.changed)
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
         """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
@@ -195,7 +195,7 @@ class Dialogs:
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
         if self._is_writing and not self._area.buffer.text:
             self._is_writing = False
-            self._shown_at = time.monotonic()
+            self._start_reading(KEY_ALONE_S)  # a second Enter is no answer
             self._set_draft_aside()
 
     def _set_draft_aside(self) -> None:

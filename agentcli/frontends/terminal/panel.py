@@ -63,11 +63,11 @@ class QuestionPanel:
         self.review: HunkReview | PlanComments | None = None
         self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
         self.rows_left = 0
+        self._plan_comments: PlanComments | None = None  # with the comments so far
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
         self._rule = 0
         self._marked = self._default  # the id of a choice
-        self._plan_comments: PlanComments | None = None  # with the comments so far
 
     @property
     def _default(self) -> str:
@@ -88,14 +88,20 @@ class QuestionPanel:
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
             case PlanApproval():
                 choices.append(Choice("words", "Tab", "No, and say what to change"))
-                choices.append(Choice("comments", "c", "Comment on lines of the plan"))
-                choices.append(Choice("edit", "e", "Edit the plan first"))
+                so_far = f" ({len(self._plan_comments.comments)} so far)" if self._plan_comments else ""
+                choices.append(Choice("comments", "c", f"Comment on lines of the plan{so_far}"))
+                if not self._comments_on_plan:  # which would be of another text then
+                    choices.append(Choice("edit", "e", "Edit the plan first"))
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
         if len(self.question.hunks) > 1:
             label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
             choices.append(Choice("hunks", "h", label))
         return choices
+
+    @property
+    def _comments_on_plan(self) -> str:
+        return self._plan_comments.message if self._plan_comments else ""
 
     @property
     def offered(self) -> list[Choice]:
@@ -110,7 +116,7 @@ class QuestionPanel:
     def words(self) -> tuple[Literal["words", "line", "comment"], str]:
         """The use of typed words: an answer, a comment on a line of a plan, or on a no; and the comment so far."""
         if isinstance(self.review, PlanComments):
-            return "line", self.review.comments.get(self.review.line - 1, "")
+            return "line", self.review.comment
         return ("words" if isinstance(self.question, Question) else "comment"), ""
 
     def choice_for(self, key: str) -> Choice | None:
@@ -167,15 +173,15 @@ class QuestionPanel:
 
     def refusal(self, comment: str = "") -> Approve:
         """Return a no, with the comments on a plan. The model reads it and goes on."""
-        comments = self._plan_comments.message if self._plan_comments else ""
-        return Approve(self.question.id, False, comment="\n\n".join(filter(None, (comments, comment))))
+        return Approve(self.question.id, False, comment="\n\n".join(filter(None, (self._comments_on_plan, comment))))
 
     def answer(self, choice: Choice) -> Approve:
         """Return the answer of a choice; a plan that was commented is accepted with its comments."""
         if choice.answer is None or not choice.is_yes:
             return self.refusal()
-        comments = self._plan_comments.message if self._plan_comments else ""
-        return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
+        if comments := self._comments_on_plan:
+            return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}")
+        return choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
@@ -288,15 +294,19 @@ class QuestionPanel:
             key_role = "bold accent" if is_ready else "muted"
             row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (role, choice.label)]
             rows += folded(row, columns, hang=KEY_COLUMNS + 2)
-        if self.review is not None:
-            reviewed = self.review.rows(columns)
-            room = max(MIN_REVIEW_ROWS, max_rows - len(head) - len(rows))
-            first = self.review.top if marked else marked_cell(reviewed)[0] - room // 2
-            shown, self.review.top = window(reviewed, first, room, columns)
-            head = [*shown, *head]
+        head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, max_rows - len(head) - len(rows))), *head]
         room = max(1, max_rows - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
+
+    def reviewed(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the hunk that is decided, or the lines of the plan around the marked one; empty without a review."""
+        if self.review is None:
+            return []
+        rows = self.review.rows(columns)
+        first = marked_cell(rows)[0] - max_rows // 2 if isinstance(self.review, PlanComments) else self.review.top
+        shown, self.review.top = window(rows, first, max_rows, columns)
+        return shown
 
     @property
     def _rule_text(self) -> str:

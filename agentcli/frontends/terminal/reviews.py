@@ -50,7 +50,6 @@ class HunkReview:
         self._accepted: list[int] = []
         self._comments: list[str] = []
         self.top = 0  # the first of the rows that is shown
-        self.line = 0  # no line is marked
 
     @property
     def heading(self) -> str:
@@ -112,9 +111,9 @@ class PlanComments:
         return "Comment on which line?"
 
     @property
-    def line(self) -> int:
-        """The number of the marked line, from 1."""
-        return self._at + 1
+    def comment(self) -> str:
+        """The comment on the marked line; empty if there is none."""
+        return self.comments.get(self._at, "")
 
     @property
     def choices(self) -> list[Choice]:
@@ -129,7 +128,8 @@ class PlanComments:
             mark, role = (MARK, "selected") if number == self._at else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += folded(row, columns, hang=digits + 4)
-            if comment := self.comments.get(number):
+            if number in self.comments:
+                comment = " ".join(exposed(self.comments[number]).split())
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         return rows
 

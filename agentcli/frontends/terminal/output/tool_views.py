@@ -76,26 +76,25 @@ def tool_view(
 
 
 def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
-    """Return the line of a call, and a long answer of the person in rows of its own.
+    """Return the line of a call.
 
     A title is cut so that the outcome stays on its line, but that of a failed call is never cut.
     """
     answer = " ".join(printable(event.answer).split())
-    own_row = wrapped([("muted", f"  {answer}\n")], columns, hang=2) if 2 * width(answer) > columns else []
     was_declined = event.answer.startswith("declined")
     is_failed = event.result.is_error or was_declined
     summary = "" if event.error_kind or was_declined else " ".join(printable(event.summary).split())
     job = "/tasks" if is_started_job and not is_failed else ""
-    parts = (summary, job, "" if own_row else answer, duration(event.duration_ms))
+    parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
         line = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
-        return [*wrapped(line, columns, hang=2), *own_row]
+        return wrapped(line, columns, hang=2)
     is_agent = event.name == "create_subagent"
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
     line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
-    return [*(clipped(line, columns) if is_agent else line), ("", "\n"), *own_row]
+    return [*(clipped(line, columns) if is_agent else line), ("", "\n")]
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> list[Fragment]:

@@ -52,9 +52,13 @@ class BackgroundRuns:
         self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
         """Return the result of `run`; once `detach` is set, that of a job, whose `later` is the result at its end."""
+        if detach is None:
+            return await run(None)
         detached: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        detaching = Detaching(detach, detached.set_result) if detach is not None else None
-        running = asyncio.ensure_future(run(detaching))
+        sign = asyncio.Event()  # its own: a command that takes too much sets it, too
+        waiting = asyncio.ensure_future(detach.wait())
+        waiting.add_done_callback(lambda _: sign.set())
+        running = asyncio.ensure_future(run(Detaching(sign, detached.set_result)))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:
@@ -65,6 +69,8 @@ class BackgroundRuns:
             if not running.cancelled() and running.exception() is None:  # it had ended just before
                 await _discard(running.result())
             raise
+        finally:
+            waiting.cancel()
         return replace(detached.result(), later=running) if detached.done() else await running
 
     async def cancel(self) -> None:
