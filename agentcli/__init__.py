@@ -1,7 +1,5 @@
 """agentcli: a coding assistant for the terminal, and a library: `from agentcli import Agent, tool`."""
 
-from __future__ import annotations
-
 from agentcli.version import __version__
 
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end

@@ -4,8 +4,6 @@ A `UserError` is shown to the person, without a traceback; its message says what
 model as a failed result. A `ProviderError` (llm/errors.py) says that a request to a model has failed.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterable
 from typing import Literal

@@ -1,7 +1,5 @@
 """Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Hands a session's events to its subscribers, each with a queue of its own, and to the program's log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator

@@ -3,8 +3,6 @@
 `turn` counts the requests of one prompt, from 1: the field's name for what is a round elsewhere in this program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 from warnings import warn

@@ -1,7 +1,5 @@
 """Defines what the agent needs from the machine, which `infra` implements, and the hooks that others implement."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The turn of a prompt: begins it, asks the model and runs its calls until it stops asking, and ends it."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Defines operations: everything a front end can ask of a session."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from msgspec import Struct

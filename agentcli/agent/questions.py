@@ -1,7 +1,5 @@
 """The questions of a session that wait for the person's answer, among them those of the tool `ask_user`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Runs one conversation for its front ends: operations go in, events come out."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence

@@ -1,7 +1,5 @@
 """The state of a session, which follows from its log, and the points of the conversation to go back to."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

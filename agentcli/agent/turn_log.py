@@ -1,7 +1,5 @@
 """Adds entries to the conversation and its log, during a turn and outside of turns."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection

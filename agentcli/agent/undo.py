@@ -1,7 +1,5 @@
 """Takes back what turns did to files, does it again, and finds which call wrote a line."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Completes agentcli in shells: writes their scripts, and prints the words that change, with few imports."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import re

@@ -1,7 +1,5 @@
 """Checks an installation: each check finds what works, what works less well and what does not, and how to mend it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

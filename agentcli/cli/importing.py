@@ -1,7 +1,5 @@
 """Converts settings of Claude Code and Codex; a table for each tool has a row for each of its keys."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Mapping

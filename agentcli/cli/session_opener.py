@@ -1,7 +1,5 @@
 """Opens sessions as flags and settings say: for clients, for the terminal, and for one answer (`agentcli -p`)."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

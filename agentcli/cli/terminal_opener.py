@@ -1,7 +1,5 @@
 """Opens sessions for the terminal, with a model and keys set up; imported once the input is on the screen."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

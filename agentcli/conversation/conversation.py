@@ -1,7 +1,5 @@
 """The conversation of a session: its entries as a tree, and the messages of its next request."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile

@@ -4,8 +4,6 @@ A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the 
 happened to the session. `conversation.py` derives the next request from them, and `schema.py` stores them.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Reads the history of a conversation: turns, active skills, title, search of the whole log, and blame of a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Instruction files (AGENTS.md and its kin) are data that a project gives the mode
 marked as such.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The stored form of entries: rows of a log, packed conversations, and the upgrade of what older versions stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Attempts are made in this process or on a Ray cluster (https://docs.ray.io/en/latest/ray-core/tasks.html).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

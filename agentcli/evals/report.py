@@ -1,7 +1,5 @@
 """Writes a run as Markdown for a pull request, or as one HTML page with a chart and its transcripts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finishes runs, several attempts at a time, and compares two runs."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ SWE-bench's fields: https://www.swebench.com/SWE-bench/guides/datasets/. Our own
 reports each, else the exit code decides. `{tests}` in it stands for ids or files; ids of other forms need it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tomllib

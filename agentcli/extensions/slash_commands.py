@@ -4,8 +4,6 @@
 kind of subagent is a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the
 output of a shell command.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Sequence

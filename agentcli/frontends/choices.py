@@ -1,7 +1,5 @@
 """Lists the choices of each question, with their keys: the same ones in every front end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import msgspec

@@ -4,8 +4,6 @@
 also runs the commands of those without a screen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads the JSON lines of programs, and carries out their controls."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

@@ -1,7 +1,5 @@
 """Makes JSON objects of a session's events and entries."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

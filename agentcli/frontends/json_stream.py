@@ -1,7 +1,5 @@
 """Runs a session over JSON lines: requests go in, events come out."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence

@@ -1,7 +1,5 @@
 """Answers one prompt on stdout: as text, or as one JSON object."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import BinaryIO, TextIO

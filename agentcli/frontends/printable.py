@@ -1,7 +1,5 @@
 """Makes text safe to print: a model, a tool or a file must not control the terminal or disguise text as other text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Ends a run in order: at a signal, when nothing happens any more, and with the background jobs that still run."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

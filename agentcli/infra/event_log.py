@@ -5,8 +5,6 @@ has what counts of them. A reader that asks for their ids then learns that they 
 say what outlasts a power cut: with `appendonly yes` and `appendfsync always` nothing is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

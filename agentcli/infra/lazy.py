@@ -1,7 +1,5 @@
 """Makes a session's sandbox and snapshots only when they are first used, since each import takes 20 ms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Generic, TypeVar

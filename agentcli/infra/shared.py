@@ -1,7 +1,5 @@
 """Keeps what the processes on a machine share: locks by name, and what all sessions of a day spend."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Reads the addresses of servers and chooses the proxy that leads to one, as curl does (HTTP_PROXY, NO_PROXY, …)."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

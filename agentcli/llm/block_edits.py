@@ -4,8 +4,6 @@ Whole functions, methods or classes replace those of the same name in the attach
 content of the only other Python file that the prompt names.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence

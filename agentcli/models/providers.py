@@ -1,7 +1,5 @@
 """Finds the keys of providers, and builds providers from the settings, the environment and these keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

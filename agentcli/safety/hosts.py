@@ -4,8 +4,6 @@ The grant `example.org` covers that host, `*.example.org` every host below it bu
 `host:8080` covers that port alone. Names are ASCII; others are written as `xn--…`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 An address that two programs could read differently is refused.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata

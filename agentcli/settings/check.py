@@ -1,7 +1,5 @@
 """Finds what is wrong with a setting, and explains it in words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from types import NoneType

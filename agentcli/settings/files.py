@@ -3,8 +3,6 @@
 A small file of a project may turn out to be a pipe, or to be endless.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

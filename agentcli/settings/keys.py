@@ -1,7 +1,5 @@
 """Keeps API keys in the system's keyring or in a private file, and gets keys from commands."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

@@ -3,8 +3,6 @@
 A later source wins: defaults, user, project (if trusted), local, `--settings`, environment, flags.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ asyncio's `Process.wait()` also waits for all who hold the program's pipes, such
 module therefore uses the layer below, which reports the end of the program itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

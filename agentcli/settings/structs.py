@@ -1,7 +1,5 @@
 """Defines the settings with their defaults and limits. Each group is a struct; docs/settings.md shows its docstring."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct

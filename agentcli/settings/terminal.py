@@ -1,7 +1,5 @@
 """The settings of the terminal: keys of actions, colours of themes, and how it looks and notifies otherwise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 These are the files that set something or whose contents are run: settings, hooks, servers, commands, skills, agents.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

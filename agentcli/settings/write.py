@@ -1,7 +1,5 @@
 """Writes settings as TOML, and changes a config.toml so that its comments and layout stay as they were."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Shapes what the model sees of a result (its level, its pages, a line about a large text), and a call's title."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes tools of a library caller's functions, sync or async, and turns what goes wrong in them into results."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

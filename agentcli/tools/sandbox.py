@@ -5,8 +5,6 @@ described in docs/sandbox-backends.md, and what crosses it is plain data. What a
 `Grants` comes with each look at a path, with each search and with each command.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

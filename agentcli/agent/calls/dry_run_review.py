@@ -1,7 +1,5 @@
 """Reviews a dry run: asks about its obstacles and its changes, and describes what became of the changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A call under a key is made once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace

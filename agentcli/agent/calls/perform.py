@@ -1,7 +1,5 @@
 """Performs a permitted call with its files locked, perhaps after a dry run, and records the changes of files."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress

@@ -3,8 +3,6 @@
 The stages of a call are: parse, hooks, permission, perform, observe, report.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Slash commands: their records, their host, and finding one in a typed text."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

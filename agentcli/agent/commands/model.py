@@ -1,7 +1,5 @@
 """Commands about the model: which one answers, its effort, its window, its use and its cache, side questions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args

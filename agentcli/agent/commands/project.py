@@ -1,7 +1,5 @@
 """Commands about the project: its changes, a review of them, its instruction and memory files, further folders."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Commands about the session: its status, permissions, jobs and compaction; and the table of all commands."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Commands about conversations: new, stored and copied ones, earlier points, and changes of files by turns."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

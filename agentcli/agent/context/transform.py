@@ -1,7 +1,5 @@
 """Keeps the messages of a program's own loop within a window: the same compaction as a session's, for message lists."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable
 from itertools import count

@@ -3,8 +3,6 @@
 The question says in words what the call would do, so that a person can judge it at a glance.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable

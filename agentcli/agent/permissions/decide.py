@@ -5,8 +5,6 @@ a session: a yes is about the files, and so counts for later commands too. A rul
 Read(.env), is a yes beforehand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal

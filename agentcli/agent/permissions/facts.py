@@ -1,7 +1,5 @@
 """Finds the facts of a call, once: its command, the paths that it names and where they lead, its address."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

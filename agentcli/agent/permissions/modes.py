@@ -1,7 +1,5 @@
 """Permission modes."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from agentcli.errors import UsageError

@@ -3,8 +3,6 @@
 Grants of commands do not cover secret and auto-executed files that no rule names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field

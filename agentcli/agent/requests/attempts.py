@@ -1,7 +1,5 @@
 """Sends a request: within the budgets, which are reserved before each try, and in another form if it is rejected."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

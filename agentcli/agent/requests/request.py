@@ -1,7 +1,5 @@
 """Makes one request: builds it, publishes the reply's stream as events, and stores the reply in the log."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from functools import partial

@@ -1,7 +1,5 @@
 """Limits of a turn: rounds, budgets, the provider's usage, and calls that repeat themselves."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`agentcli NAME …`: one module for each group of subcommands; what prompts and sessions need is in `cli/` itself."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

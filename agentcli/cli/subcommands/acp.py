@@ -1,7 +1,5 @@
 """`agentcli acp` serves an editor over the Agent Client Protocol, on stdin and stdout."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

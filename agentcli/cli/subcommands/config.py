@@ -1,7 +1,5 @@
 """`agentcli config` shows and changes settings, trusts those of a project, and imports those of other tools."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`agentcli demo` shows the main job on a sample repository, with a scripted model and the real tools."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

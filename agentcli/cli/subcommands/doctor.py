@@ -1,7 +1,5 @@
 """`agentcli doctor` runs the checks of an installation and shows what they find."""
 
-from __future__ import annotations
-
 import asyncio
 import platform
 import sys

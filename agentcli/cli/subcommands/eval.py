@@ -1,7 +1,5 @@
 """`agentcli eval` lets a model do tasks, and shows, compares and reports the outcomes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

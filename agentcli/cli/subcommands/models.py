@@ -1,7 +1,5 @@
 """`agentcli models` lists the models, `login` stores a provider's key, `local` runs the embedded model."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from contextlib import suppress

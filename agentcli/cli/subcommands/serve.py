@@ -1,7 +1,5 @@
 """`agentcli serve` serves sessions over HTTP, to programs and to a web page, with one process or several."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

@@ -1,7 +1,5 @@
 """`agentcli sessions` shows, exports, changes and checks the stored sessions; `agentcli usage` adds up their cost."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """`agentcli undo` and `redo` take back and reapply what sessions did to files; `agentcli blame` shows it by line."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

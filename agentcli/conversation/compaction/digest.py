@@ -1,7 +1,5 @@
 """Writes the text that replaces older turns, at several lengths, and collects what no compaction may lose."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

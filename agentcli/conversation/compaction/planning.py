@@ -1,7 +1,5 @@
 """Plans a compaction: fills the tokens that are free, from the newest turn to the oldest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 Both are imported only when an answer may claim something.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Finds the claims in a final message, by the patterns in `wording.toml`: checks that pass, files that were changed."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Sequence

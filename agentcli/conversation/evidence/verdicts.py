@@ -1,7 +1,5 @@
 """Compares the claims of a final message with the log: the checks that ran (`runners.toml`), and changes of files."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence

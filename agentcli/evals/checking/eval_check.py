@@ -1,7 +1,5 @@
 """Helps the check of a task, run in the agent's copy by any Python (standard library alone); exit code 0 passes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

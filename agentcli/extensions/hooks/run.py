@@ -3,8 +3,6 @@
 Calls and arguments have the names that other tools gave them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Connects to one MCP server with the official SDK, over stdio, Streamable HTTP or SSE, in both protocol eras."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import warnings

@@ -1,7 +1,5 @@
 """Reads the messages of MCP servers, also some that the SDK would reject, and asks the person their questions."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Logs the person in to MCP servers by OAuth 2.1, and stores the tokens where API keys are stored."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping

@@ -1,7 +1,5 @@
 """Manages one MCP server: connects when needed, restarts it a few times, and holds it to what the person approved."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """Runs an MCP server as a child process, with bounds on what it may write, and leaves none of its processes behind."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

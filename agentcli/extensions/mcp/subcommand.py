@@ -1,7 +1,5 @@
 """`agentcli mcp`: adds, lists, tries and removes MCP servers, and is one itself (`serve`)."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

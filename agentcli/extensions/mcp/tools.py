@@ -3,8 +3,6 @@
 The tools get names and schemas that providers accept, and become stubs where room in the model's window is short.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Activates skills, and keeps what they change in a session while they are active."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterable

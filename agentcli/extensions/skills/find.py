@@ -1,7 +1,5 @@
 """Finds the skills that settings, trust and flags let a session have, and lists them for the model."""
 
-from __future__ import annotations
-
 import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence

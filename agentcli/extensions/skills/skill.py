@@ -3,8 +3,6 @@
 The frontmatter of commands and subagents is read here, too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reads definitions of subagents: Markdown files with a name, a description, tools, a model and the prompt."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Answers a client's requests: opens and closes sessions, and passes each session its prompts and settings."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

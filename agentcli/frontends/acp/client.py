@@ -1,7 +1,5 @@
 """Represents the client: the requests and updates sent to it, the files it holds, and the questions put to it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

@@ -3,8 +3,6 @@
 Schema: https://agentclientprotocol.com/protocol/schema. Unknown fields are ignored.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 https://www.jsonrpc.org/specification
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

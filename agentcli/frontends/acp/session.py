@@ -1,7 +1,5 @@
 """Drives one session for a client: prompts and settings in, updates out."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence

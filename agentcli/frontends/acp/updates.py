@@ -1,7 +1,5 @@
 """Turns events, tool calls, and the entries of a stored conversation, into `session/update`s."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence

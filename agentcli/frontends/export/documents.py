@@ -3,8 +3,6 @@
 The page needs no network and runs nothing of its content.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -3,8 +3,6 @@
 A story has the parts of a document: turns of prompts, replies, calls with their results, and remarks.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import time

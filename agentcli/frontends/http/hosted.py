@@ -1,7 +1,5 @@
 """Runs one session for everybody who follows and steers it over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

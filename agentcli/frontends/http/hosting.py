@@ -1,7 +1,5 @@
 """Keeps the sessions of one server process: opens them, finds their owners, and takes over those whose owner died."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -3,8 +3,6 @@
 https://spec.openapis.org/oas/v3.1.1.html
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time

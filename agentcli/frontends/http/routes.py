@@ -3,8 +3,6 @@
 Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

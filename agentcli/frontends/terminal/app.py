@@ -1,7 +1,5 @@
 """Puts the parts of the interactive terminal together: session, input, live region, keys."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from functools import partial

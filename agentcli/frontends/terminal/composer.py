@@ -1,7 +1,5 @@
 """Adds to the input what typing does not: pastes, images, history, stash, drafts, the external editor."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import Sequence

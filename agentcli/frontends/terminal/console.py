@@ -3,8 +3,6 @@
 It is shown with few imports; the rest of the session is loaded behind the first frame.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Runs the session behind a terminal, live or plain: typed text goes in, events come out."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Holds what is open for the person to answer: lists, questions of the session, answers typed into the input."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Collection

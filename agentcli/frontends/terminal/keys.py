@@ -1,7 +1,5 @@
 """The table of keys: which key does what, and when; and the actions behind them."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

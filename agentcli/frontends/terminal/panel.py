@@ -1,7 +1,5 @@
 """Draws the questions of a session, with the choices that the person has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal

@@ -1,7 +1,5 @@
 """Draws a list that the person chooses from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from agentcli.frontends.printable import printable

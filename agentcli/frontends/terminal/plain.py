@@ -1,7 +1,5 @@
 """Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

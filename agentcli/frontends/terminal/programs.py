@@ -4,8 +4,6 @@ A command gets a pseudo-terminal; keys and output pass byte by byte. A lone Esc 
 single keys, as editors and pagers do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Lets the person decide on a change hunk by hunk, and comment on the lines of a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Defines the slash commands that only make sense at a screen, and completes arguments of commands."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

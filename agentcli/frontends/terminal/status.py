@@ -1,7 +1,5 @@
 """Keeps the figures of the status line up to date, lays the line out, and runs the person's command for it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

@@ -1,7 +1,5 @@
 """Applies changes to real folders: each file is replaced at once, and none that somebody else has changed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

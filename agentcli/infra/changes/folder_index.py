@@ -4,8 +4,6 @@ A file is not read again if its inode and the time of its last change are the sa
 git ignores and large files are covered up to a limit. `left_out` has the others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ contents. Changes that only make sense as a whole are one group: the inside of a
 the reverse, and a folder with many files that was made or removed. An auto-executed file is always a group of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

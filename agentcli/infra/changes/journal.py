@@ -4,8 +4,6 @@ Changes are applied from the private folder of a dry run or an undo. The plan in
 later start finishes them. A recorded call has a note for its session; the start adds there what it finished.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -5,8 +5,6 @@ workspace is recorded. The person made all changes between two calls. A note on 
 that the changes of a killed process are found when the session is opened again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -5,8 +5,6 @@ the change. A file that was changed since is merged line by line. What cannot be
 is. The result is applied like the changes of a command.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import time

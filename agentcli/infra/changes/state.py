@@ -11,8 +11,6 @@ and `rm -r .git`. Git reads them with the program's own configuration, because t
 programs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ if somebody puts a link in its place. A folder is used only if the kernel says t
 the kernel cannot say so, each folder on the way is opened from the one before, and no link is followed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

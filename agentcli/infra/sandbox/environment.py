@@ -1,7 +1,5 @@
 """Builds the environment of commands: the variables that programs need, where caches go, never a credential."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 

@@ -4,8 +4,6 @@ The answers are kept by the content of a file, so git starts only for what it ha
 names is only ever protected, so the condition of an include counts as met.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

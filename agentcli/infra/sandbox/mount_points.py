@@ -11,8 +11,6 @@ next start, removes what the session's note names. A folder is removed by rmdir,
 has put something into.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -4,8 +4,6 @@ The folders are walked once, the nearest first; later only those are read in whi
 (inotify(7)). Stamps are of the last change of a folder, which no program can set, not of its last modification.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

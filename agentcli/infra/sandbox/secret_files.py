@@ -4,8 +4,6 @@ Judging a path takes tens of microseconds, and a search may find matches in fift
 known to be plain by a look at their names; only the others are judged.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Draws the bounds of a session's commands, holds them to these, and opens the way to granted hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

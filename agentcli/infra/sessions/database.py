@@ -1,7 +1,5 @@
 """The SQLite file of the sessions: its tables and their versions, copies of it, locks, and the thread that writes."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

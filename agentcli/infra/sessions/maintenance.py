@@ -3,8 +3,6 @@
 None of this is needed on the way to an answer.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -3,8 +3,6 @@
 In a simulated power cut, WAL with synchronous=FULL lost none of 10,090 rows that were reported as stored, NORMAL 520.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

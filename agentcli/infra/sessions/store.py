@@ -1,7 +1,5 @@
 """Stores sessions in tables, whatever their database is, and writes the logs of open sessions."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence

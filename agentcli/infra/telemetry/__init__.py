@@ -3,8 +3,6 @@
 The other modules of this package import OpenTelemetry, which is slow, and are loaded in that thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Sets up OpenTelemetry's SDK, which sends the spans and metrics of sessions to a collector."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Records a session's events as spans and metrics, by OpenTelemetry's conventions for generative AI."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Source: docs/api.md of that project, read 2026-11.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any

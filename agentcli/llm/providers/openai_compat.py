@@ -1,7 +1,5 @@
 """Any server that speaks Chat Completions or OpenAI's Responses API. presets.toml has their differences."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Plays replies from JSON lines or a list, for tests and demos. `{{last_result}}` is the newest tool result."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import deque

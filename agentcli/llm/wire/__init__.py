@@ -1,7 +1,5 @@
 """Wire formats as pure functions, tested on recorded bytes: a request to its JSON body, stream events to ours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta

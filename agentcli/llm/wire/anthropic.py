@@ -3,8 +3,6 @@
 Source: platform.claude.com/docs, read 2026-11.
 """
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import Any, cast, get_args
 

@@ -4,8 +4,6 @@
 ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The server stores nothing (`store` is false), so encrypted reasoning goes back w
 of the openai SDK 3.54.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

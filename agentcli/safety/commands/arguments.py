@@ -3,8 +3,6 @@
 Any other option is a problem. The lists are in `only_reading.ini`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 unknown.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence

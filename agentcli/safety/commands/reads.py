@@ -1,7 +1,5 @@
 """Decides if one simple command, without wrappers, only reads inside the workspace."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise

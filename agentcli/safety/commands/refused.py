@@ -1,7 +1,5 @@
 """Finds commands that are refused in every mode: they delete everything, overwrite disks, or hand over the shell."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence

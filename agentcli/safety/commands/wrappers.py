@@ -1,7 +1,5 @@
 """Takes off programs that run the command they are given: `timeout 5 rm x`, `sudo -u root rm x`, `sh -c 'rm x'`."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence

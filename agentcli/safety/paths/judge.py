@@ -8,8 +8,6 @@ folded, NFKC, without invisible characters and trailing dots or spaces, and shor
 - Odd paths are disguises, URLs, devices, and files that the kernel makes up.
 """
 
-from __future__ import annotations
-
 import itertools
 import posixpath
 import re

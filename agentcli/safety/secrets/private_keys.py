@@ -4,8 +4,6 @@ The block may be quoted, indented, one line with `\\n` in place of line ends, or
 file name or an author. If its end is missing, lines that look like more of the key still belong to it.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The pattern of a rule is tried only where one of its literals occurs, which one 
 one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import tomllib

@@ -4,8 +4,6 @@ A value is secret if its key says so or a rule knows its form. Values that occur
 ones, plain numbers, placeholders, paths, and words that many settings have.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

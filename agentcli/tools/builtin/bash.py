@@ -1,7 +1,5 @@
 """Runs a shell command; the next one starts in the directory in which it ends. Lists, reads and ends jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -3,8 +3,6 @@
 The first part reads and writes whole files for other tools too: each failure becomes an error the model can act on.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """Decodes, scales and encodes again images that are too large for a model, or look broken."""
 
-from __future__ import annotations
-
 import io
 import warnings
 

@@ -1,7 +1,5 @@
 """Runs the tools that need only the services of the session: web, memory, log, stored results, thoughts and to-dos."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

@@ -3,8 +3,6 @@
 Files are listed nearest first, as the project's ignore rules have them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import defaultdict

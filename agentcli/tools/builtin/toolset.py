@@ -4,8 +4,6 @@ The text of tool x for the model is `x.md` beside this module. A request needs a
 body of a tool, so bodies are imported when they are first called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal

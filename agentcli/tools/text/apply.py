@@ -1,7 +1,5 @@
 """Replaces parts of a file's text so that everything around them stays the same, byte for byte."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import Counter, defaultdict

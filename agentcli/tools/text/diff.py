@@ -1,7 +1,5 @@
 """Compares two texts, as a unified diff and as hunks; applies some hunks of a change, and merges two changes."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence

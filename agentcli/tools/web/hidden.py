@@ -1,7 +1,5 @@
 """Finds parts of a page that a person would not see: characters that show nothing, elements that styles hide."""
 
-from __future__ import annotations
-
 import re
 
 # Joiners and variation selectors belong to scripts and emoji: each follows a character that is visible and not ASCII.

@@ -5,8 +5,6 @@ once, every resolved address is checked, and the connection goes to a checked on
 kept. Proxies are not used because they would resolve the name again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

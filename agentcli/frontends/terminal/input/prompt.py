@@ -1,7 +1,5 @@
 """Owns the input: keys as the terminal sends them, their names for people, and the text that is typed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import lru_cache

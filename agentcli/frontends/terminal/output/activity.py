@@ -1,7 +1,5 @@
 """Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

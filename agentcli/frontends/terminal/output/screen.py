@@ -4,8 +4,6 @@ All moves are relative to the cursor. Whole lines, which the terminal wraps, pus
 when much arrives at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, takewhile

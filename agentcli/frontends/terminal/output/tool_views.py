@@ -1,7 +1,5 @@
 """Shows a finished call: a summary line, then the part of its output worth a look; the rest stays folded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

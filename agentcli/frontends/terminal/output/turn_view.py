@@ -1,7 +1,5 @@
 """Prints a session's events: finished blocks go to the transcript, what is under way is kept in `Activity`."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Sequence

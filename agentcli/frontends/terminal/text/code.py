@@ -1,7 +1,5 @@
 """Lays out code and diffs in the colours of their language, with Pygments' lexers."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Text with the roles that it plays on the screen: its width in cells, its rows, and its line breaks at words."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence

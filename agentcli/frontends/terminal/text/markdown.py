@@ -1,7 +1,5 @@
 """Prints Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from copy import copy

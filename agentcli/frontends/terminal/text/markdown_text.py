@@ -3,8 +3,6 @@
 markdown-it-py takes 30 ms to import: not for the first frame.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import MutableMapping, Sequence
 from functools import cache

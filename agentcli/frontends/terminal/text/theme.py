@@ -1,7 +1,5 @@
 """Paints the roles of text in the colours of a palette; colour alone never carries a meaning."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

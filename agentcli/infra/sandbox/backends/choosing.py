@@ -9,8 +9,6 @@ from `.git`; `/tmp`, `/var` and `/etc` are links into `/private`, and rules are 
 network, no process namespace and no private /tmp.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -20,8 +20,6 @@ Numbers and structures: Linux, include/uapi/linux/{landlock,mount,sched}.h, Docu
 Documentation/filesystems/overlayfs.rst.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import marshal

@@ -17,8 +17,6 @@ of auto-executed files (protection/snapshot.py). The keeper bounds its commands 
 costs the start of a Python.
 """
 
-from __future__ import annotations
-
 import errno
 import marshal
 import os

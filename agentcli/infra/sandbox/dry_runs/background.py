@@ -1,7 +1,5 @@
 """Lets the command of a dry run go on as a job; its changes can be looked at when it has ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ of their own. Nobody was asked about it, so there are limits to what it may read
 machine, and change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -4,8 +4,6 @@ Git itself is asked, in the sandbox, for the state before and after and for the 
 configures.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Sequence

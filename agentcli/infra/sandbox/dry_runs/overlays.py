@@ -7,8 +7,6 @@ Nothing that the command does reaches the workspace, and an overlay costs the sa
 upper folder has what was changed (Documentation/filesystems/overlayfs.rst).
 """
 
-from __future__ import annotations
-
 import marshal
 import os
 import re

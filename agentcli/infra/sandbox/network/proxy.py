@@ -5,8 +5,6 @@ connects only to hosts that were granted, at addresses it has looked up and judg
 not see: a host that serves others' content, as shared hosting does, is granted with all of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

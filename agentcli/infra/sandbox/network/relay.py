@@ -5,8 +5,6 @@ Programs know proxies by host and port, and the way out is a unix socket. This f
 and only where hosts have been granted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -18,8 +18,6 @@ that is to take what comes from it, and of whatever else is to stay open. The su
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import marshal

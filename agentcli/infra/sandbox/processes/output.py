@@ -1,7 +1,5 @@
 """Collects a command's output: a bounded part in memory, all of it in a file once that overflows, some of it live."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import os

@@ -1,7 +1,5 @@
 """Finds and signals the processes below another, by /proc or ps(1). Part of the keeper, so it imports little."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

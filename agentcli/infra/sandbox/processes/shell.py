@@ -1,7 +1,5 @@
 """Runs the shell commands of a session, for a call that waits or as jobs; plans a confinement anew where it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import itertools

@@ -4,8 +4,6 @@ Linux only: /proc tells in which system call each thread waits (proc(5)). Readin
 process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -10,8 +10,6 @@ commands, and refuses or finds a repository here as it would there. The keys are
 gitattributes(5), git 2.47, and of githooks(5) the one hook that a reading command may run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Reaches files from open folders, so that no link or folder put in the way meanwhile leads elsewhere."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence

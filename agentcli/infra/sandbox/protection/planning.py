@@ -6,8 +6,6 @@ repository, not in linked worktrees alone. A worktree's `.git` is a file that le
 no program: it says no more than a `.gitattributes`, which a command may write.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

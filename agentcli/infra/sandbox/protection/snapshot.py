@@ -7,8 +7,6 @@ on the disk, so contents are kept in memory. Jobs may meanwhile move folders and
 are held open, and everything is reached from these. After a kill the keeper reverts, or else the next start.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

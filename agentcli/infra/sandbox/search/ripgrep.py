@@ -5,8 +5,6 @@ searched, because configuration and CI are hidden files; a repository's own fold
 a repository too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Reads what ripgrep prints, in pieces of any size, as files and the rows found in them."""
 
-from __future__ import annotations
-
 import base64
 import re
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ Loops, conditions, functions and the like are not: the reader notes that, skips 
 finds the simple commands in them too. It reads any text to its end.
 """
 
-from __future__ import annotations
-
 import re
 
 from agentcli.safety.commands.reader.syntax import (
