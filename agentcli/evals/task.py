@@ -137,7 +137,15 @@ _PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
 
-class _Instance(Struct, frozen=True, kw_only=True):
+class _DecidingTests(Struct, frozen=True, kw_only=True):
+    """The tests that decide about an instance: those that must begin to pass, and those that must not fail."""
+
+    fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
+    pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
+    test_cmd: str | None = None
+
+
+class _Instance(_DecidingTests, frozen=True, kw_only=True):
     """A line of SWE-bench's file. The agent does not see its patches and its tests."""
 
     instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
@@ -146,9 +154,6 @@ class _Instance(Struct, frozen=True, kw_only=True):
     problem_statement: str
     patch: str
     test_patch: str
-    fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
-    pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
-    test_cmd: str | None = None
 
 
 def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collection[str] = ()) -> Sequence[Task]:

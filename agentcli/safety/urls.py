@@ -8,7 +8,7 @@ import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urljoin
@@ -113,6 +113,21 @@ def urls_in(text: str) -> Iterable[str]:
         while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
             url = url[:-1].rstrip(".,;:!?*_")
         yield url
+
+
+@lru_cache(maxsize=1_000)
+def host_meant(pattern: str) -> str | None:
+    """Return the host of `domain:example.org` or `domain:*.example.org`, as addresses have it; None where none is."""
+    if not pattern.startswith("domain:"):
+        return None
+    domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
+    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain
+    if re.search(r"[/?#@]|:\d*$", domain.rpartition("]")[2]) or "*" in domain:
+        return None
+    try:
+        return parse_url(f"https://{domain}/").host
+    except BadUrl:
+        return None
 
 
 def _host_and_port(place: str, default_port: int) -> tuple[str, int]:

@@ -27,7 +27,7 @@ from agentcli.safety.commands.records import (
     touches,
 )
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
-from agentcli.safety.urls import BadUrl, parse_url
+from agentcli.safety.urls import host_meant
 from agentcli.tools.tool import Tool, kind_argument
 
 
@@ -87,21 +87,6 @@ def matches_host(pattern: str, host: str) -> bool:
     """Return True if `domain:example.org` covers a host: that one, and those below it."""
     domain = host_meant(pattern)
     return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
-
-
-@lru_cache(maxsize=1_000)
-def host_meant(pattern: str) -> str | None:
-    """Return the host of `domain:example.org` or `domain:*.example.org`, as addresses have it; None where none is."""
-    if not pattern.startswith("domain:"):
-        return None
-    domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
-    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain
-    if re.search(r"[/?#@]|:\d*$", domain.rpartition("]")[2]) or "*" in domain:
-        return None
-    try:
-        return parse_url(f"https://{domain}/").host
-    except BadUrl:
-        return None
 
 
 READERS = frozenset(("file_read", "file_list", "grep_search"))

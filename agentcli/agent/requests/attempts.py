@@ -34,11 +34,9 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo, estimate, request_size
 from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, lasts_an_hour, stream_with_retry
 
-# Tokens of a byte that no provider has counted yet, at most: base64 comes to 0.72 in cl100k_base,
-# characters beyond ASCII to 0.95. Prose has 0.22, but a reservation must be enough.
+# The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
 TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
-TOKENS_PER_MESSAGE = 8
-MEDIA_MARGIN = 1.5
+TOKENS_PER_MESSAGE, MEDIA_MARGIN = 8, 1.5
 
 
 def most_tokens(request: Request, info: ModelInfo) -> int:
@@ -50,14 +48,13 @@ def most_tokens(request: Request, info: ModelInfo) -> int:
 
 
 class RequestTarget(NamedTuple):
-    """The model that a request goes to."""
+    """The model that a request goes to; its name is `provider/model`."""
 
     provider: Provider
     info: ModelInfo
 
     @property
     def name(self) -> str:
-        """`provider/model`."""
         return f"{self.provider.name}/{self.provider.model}"
 
 
