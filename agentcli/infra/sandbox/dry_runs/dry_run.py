@@ -189,7 +189,7 @@ class DryRuns:
         try:
             with caches.used():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
-                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching)
+                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching=detaching)
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
@@ -214,6 +214,7 @@ class DryRuns:
         command: Command,
         on_output: Callable[[str], None],
         folder: Path,
+        *,
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; the reason why it took too much comes second."""
