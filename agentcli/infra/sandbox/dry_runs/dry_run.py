@@ -227,7 +227,7 @@ class DryRuns:
                 result = await detaching.end_of(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
-        too_much = watching.result() if watching.done() else ""
+        too_much = watching.result() if watching.done() and watching.exception() is None else ""
         if result.job is not None:
             await asyncio.shield(self._shell().end(result.job.id))
             result = replace(
