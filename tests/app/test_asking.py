@@ -136,6 +136,20 @@ def test_the_letters_are_the_same_with_vi_s_keys(open_terminal: Open, mode: str)
     terminal.see("no, because: none of it")
 
 
+def test_enter_that_was_meant_for_a_draft_answers_nothing(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([{"delay_ms": 2500, **edit()}, {"text": "edited"}], "go")
+    terminal.see("Working")
+    terminal.type("half a thought")
+    terminal.see("Make this edit")
+    terminal.settle(0.4)
+    terminal.type("\r")
+    assert "Make this edit" in terminal.settle(0.8)
+    assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
+    terminal.type("\r")
+    terminal.see("\nedited")
+    terminal.see("› half a thought")
+
+
 @pytest.mark.sampled(1)
 @WIDTHS
 def test_a_draft_is_out_of_sight_meanwhile_and_comes_back(open_terminal: Open, columns: int) -> None:

@@ -275,8 +275,8 @@ class Dialogs:
             return
         self._drop_held()
         match key:
-            case "enter" if time.monotonic() - self._shown_at >= REACTION_S:
-                self.decide(panel.selected)
+            case "enter" if time.monotonic() - self._shown_at >= (TYPING_PAUSE_S if self._draft else REACTION_S):
+                self.decide(panel.selected)  # where a draft was just set aside, Enter may have been meant for it
             case "escape":
                 self.decide(panel.no)
             case "tab":

@@ -195,7 +195,7 @@ class DryRuns:
         try:
             with caches.used():
                 overlays = Overlays(self._confinement(), bounds, private.path, caches.below)
-                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching)
+                result, too_much = await self._exec(overlays, command, on_output, private.path, detaching=detaching)
                 groups, cached = list[ChangeGroup](), list[str]()
                 if not too_much:
                     try:
@@ -220,6 +220,7 @@ class DryRuns:
         command: Command,
         on_output: Callable[[str], None],
         folder: Path,
+        *,
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it took too much of the machine."""
@@ -232,7 +233,7 @@ class DryRuns:
                 result = await detaching.end_of(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
-        too_much = watching.result() if watching.done() else ""
+        too_much = watching.result() if watching.done() and watching.exception() is None else ""
         if result.job is not None:
             await asyncio.shield(self._shell().end(result.job.id))
             result = replace(
