@@ -28,7 +28,6 @@ from agentcli.tools.text.encoding import (
     errors_of,
     without_surrogates,
 )
-from agentcli.tools.text.notebooks import cells_as_text
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
@@ -65,6 +64,8 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
         if media_type := media_type_of(head):
             return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
         if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
+            from agentcli.tools.text.notebooks import cells_as_text
+
             content = head + file.read()
             if (cells := cells_as_text(content, with_outputs=True)) is not None:
                 text = io.BytesIO(cells.encode(errors="replace"))

@@ -35,7 +35,6 @@ from agentcli.tools.text.encoding import (
     require_encodable,
     without_surrogates,
 )
-from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
@@ -328,9 +327,12 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
+    if path.suffix != ".ipynb" or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+        return _new_text(arguments, before, path, workspace)
+    from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
+
     notebook = before if before.strip() else EMPTY_NOTEBOOK
-    cells = cells_as_text(notebook) if path.suffix == ".ipynb" else None
-    if cells is None or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+    if (cells := cells_as_text(notebook)) is None:
         return _new_text(arguments, before, path, workspace)
     change = _new_text(arguments, cells.encode(), path, workspace)
     try:
