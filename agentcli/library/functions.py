@@ -55,9 +55,8 @@ def get_model_info(model: str) -> ModelFacts:
     """Return window, prices, capabilities and counting of a model; guesses if no table has it (`is_known` is false)."""
     models = _models()
     provider, slash, _ = model.partition("/")
-    rows = (row for row in models.table() if model in (row.id, *row.aliases))
-    info = models.info(model) if provider and slash else next(rows, ModelInfo(model, "", is_known=False))
-    return models.encoders.facts(info)
+    known = models.info(model) if provider and slash else models.table().find_short(model)
+    return models.encoders.facts(known or ModelInfo(model, "", is_known=False))
 
 
 def _models() -> Models:

@@ -125,6 +125,10 @@ class ModelTable:
         row = self._rows.get((provider, id)) or self._served(provider, model)
         return row or ModelInfo(model, provider, is_known=False)
 
+    def find_short(self, name: str) -> ModelInfo | None:
+        """Return the first model with an id or alias, whatever its provider: `opus` is `anthropic/claude-opus-5-5`."""
+        return next((row for row in self._rows.values() if name in (row.id, *row.aliases)), None)
+
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
         """Return the row of the model's maker with the prices of a cloud; None if there is no such row."""
         if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:

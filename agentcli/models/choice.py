@@ -81,7 +81,11 @@ def check_settings(config: Config) -> None:
     known, chosen = {"", *bundled, *PROVIDERS, *settings.providers}, settings.provider
     models = {"provider.model": chosen.model, "provider.fallback_model": chosen.fallback_model}
     for key, model in models.items():
-        if (name := model.partition("/")[0]) not in known:
+        try:
+            name = split_name(model)[0] if model else ""
+        except UsageError as error:
+            raise config.error(str(error), key) from error
+        if name not in known:
             raise config.error(no_provider(name, config), key)
 
 
@@ -127,7 +131,7 @@ class Models:
         """Return the configured model, else the first one found. Raises `NoModel` with the ways to get one."""
         settings = self._config.settings
         if settings.provider.model:
-            return settings.provider.model
+            return "/".join(split_name(settings.provider.model))
         helped = [name for name, server in settings.providers.items() if server.api_key_helper]
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
@@ -274,10 +278,16 @@ class Models:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the provider and the model of a `provider/model` name. Raises `UsageError`."""
+    """Return the provider and the id of a model: of `provider/model`, or of a bundled model's id or alias (`opus`).
+
+    Raises `UsageError`.
+    """
     provider, slash, model = name.partition("/")
-    if not slash or not provider or not model:
-        raise UsageError(f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5.")
+    if not slash and (info := bundled_models().find_short(name)):
+        return info.provider, info.id
+    if not provider or not model:
+        message = f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."
+        raise UsageError(message)
     return provider, model
 
 

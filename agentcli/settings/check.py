@@ -13,7 +13,7 @@ from agentcli.settings.structs import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN,
 from agentcli.settings.terminal import THEMES, ThemeName
 
 _PATTERNS = {
-    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
+    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or a short name such as sonnet",
     VARIABLE_PATTERN: "write the name of an environment variable",
     NAME_PATTERN: "write the name of an environment variable: letters, digits and _",
     PATH_PATTERN: "write the path of a file or a folder",

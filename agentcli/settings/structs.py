@@ -9,7 +9,7 @@ from agentcli.settings.terminal import TerminalSettings
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 Duration = Annotated[float, Meta(gt=0, le=86_400)]
-MODEL_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^https?://\S+$"
+MODEL_PATTERN, URL_PATTERN = r"^$|^[^/\s]\S*[^/\s]$", r"^$|^https?://\S+$"
 NAME_PATTERN, PATH_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$", r"^[^\0]*[^\0\s][^\0]*$"
 VARIABLE_PATTERN = f"^$|{NAME_PATTERN}"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]

@@ -178,6 +178,16 @@ def test_a_model_that_does_not_exist_says_where_to_find_others(place: Place) -> 
         refused(asked(place, server), 1, "model: claude-9", "agentcli models list")
 
 
+@pytest.mark.parametrize(
+    ("name", "id"), [("opus", "claude-opus-5-5"), ("claude-haiku-4-5-20251001", "claude-haiku-4-5")]
+)
+def test_a_model_can_be_named_without_its_provider(place: Place, name: str, id: str) -> None:
+    with anthropic_server([anthropic_reply("Hi.")]) as server:
+        env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "key"}
+        assert place.run("-p", "go", "-m", name, env=env).out == "Hi.\n"
+        assert server.requests[0].json["model"] == id
+
+
 def test_a_server_that_is_down_is_reported_with_its_address(place: Place) -> None:
     address = refused_address()
     env = {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "k", "AGENTCLI_RETRY_MAX": "1"}

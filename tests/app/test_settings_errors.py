@@ -119,7 +119,7 @@ def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
     ("flags", "says"),
     [
         (("--max-turns", "0"), "command line: --max-turns (limits.max_turns): Expected `int` >= 1"),
-        (("-m", "claude"), "command line: --model (provider.model): write PROVIDER/MODEL"),
+        (("-m", "claude"), "command line: --model (provider.model): 'claude' is not a model: write PROVIDER/MODEL"),
         (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): No provider"),
         (("--add-dir", "/no/such"), "command line: --add-dir (permissions.additional_directories): /no/such is not"),
         (("--tools", "bsh"), "command line: --tools (tools.only): No tool 'bsh' (did you mean bash?)"),

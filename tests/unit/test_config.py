@@ -115,7 +115,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tools.output_levels", "full", "Expected `object`"),
     ("permissions.allow", [True], "Expected `str`"),
     ("permissions.try", "never", "Expected `bool`"),
-    ("provider.fallback_model", "claude", "PROVIDER/MODEL"),
+    ("provider.fallback_model", "claude/", "PROVIDER/MODEL"),
     ("observability.endpoint", "collector:4318", "begins with http:// or https://"),
     ("observability.log_outputs", ["disk"], "(item 1 of the list); it is one of file, stderr"),
     ("terminal.theme", "pink", "there is no theme 'pink'"),
@@ -277,8 +277,8 @@ WRONG_VARIABLES = {
     "AGENTCLI_RETRY_MAX": ("many", "-1"),
     "AGENTCLI_LIMITS_MAX_BUDGET_USD": ("$5",),
     "AGENTCLI_PERMISSIONS_MODE": ("yolo",),
-    "AGENTCLI_MODEL": ("claude",),
-    "AGENTCLI_PROVIDER_MODEL": ("claude",),
+    "AGENTCLI_MODEL": ("claude/",),
+    "AGENTCLI_PROVIDER_MODEL": ("claude/",),
 }
 
 
