@@ -212,6 +212,7 @@ _NAMED_HOST = re.compile(
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
     r"|unable to access 'https?://([\w.-]+)"
 )
+_UNREACHED_HOST = re.compile(r"([\w.-]+) cannot be reached: (.+)")  # an answer of the sandbox's own proxy
 _NO_HOST = re.compile(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
@@ -261,7 +262,9 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
     missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
     if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
         yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
-    if _NO_HOST.search(output):
+    if unreached := _UNREACHED_HOST.search(output):
+        yield f"[{unreached[1]} is open to commands, but the connection failed: {unreached[2].strip()}]"
+    elif _NO_HOST.search(output):
         yield "[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]"
 
 
