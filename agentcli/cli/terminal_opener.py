@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -95,11 +96,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
         model = await self._model_of(choice)
-        while not model:
-            try:
-                model = await models.default()
-            except NoModel as missing:
-                model = await self._set_up_model(terminal, missing)
+        try:
+            model = model or await models.default()
+        except NoModel as missing:
+            model = await self._set_up_model(terminal, missing)
         try:
             models.require_key(model)
         except NoKey as missing:  # without a key the session can be read, and another model chosen
@@ -122,32 +122,34 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._builder.model_of(Conversation(entries))
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person connect a model at the first start, and return its name; empty to search for one again.
-
-        Raises `missing` if the person quits.
-        """
-        chosen = await terminal.choose(
-            "No model is set up. How do you want to connect a model?",
-            [
-                ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another"),
-                ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
-                ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
-                ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
-                ("Quit", ""),
-            ],
-        )
-        match chosen:
-            case 0:
-                return await self._set_up_key(terminal)
-            case 1:
-                await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
-            case 2:
-                pass  # the caller searches again
-            case 3:
-                await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
-            case _:
-                raise missing
-        return ""
+        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
+        options = [
+            ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another"),
+            ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
+            ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
+            ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
+            ("Quit", ""),
+        ]
+        chosen: int | None = None
+        while True:
+            question = "No model is set up. How do you want to connect a model?"
+            chosen = await terminal.choose(question, options, current=chosen)
+            match chosen:
+                case 0:
+                    if name := await self._set_up_key(terminal):
+                        return name
+                case 1:
+                    await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+                case 2:
+                    if not await self.models.running():
+                        detail = "none runs on this machine: start one, then choose this again"
+                        options[chosen] = (options[chosen][0], detail)
+                case 3:
+                    await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
+                case _:
+                    raise missing
+            with suppress(NoModel):
+                return await self.models.default()
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
         """Ask for a key, and return the provider's usual model, else one that the person chooses from its list."""
@@ -185,10 +187,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if not health.ok:
-                self.on_notice(f"The key was tried: {health.detail}")
-                reason = f"{provider} may be out of reach just now"
-                choices = [("Another key", "type it again"), ("Save it anyway", reason)]
-                if await terminal.choose("The key does not work", choices) != 1:
+                self.on_notice(health.detail)
+                title = "The key does not work"
+                if not health.is_reached:
+                    title = f"{provider} could not be reached, so the key was not tested"
+                if (
+                    await terminal.choose(title, [("Try again", "with this key or another"), ("Save it anyway", "")])
+                    != 1
+                ):
                     continue
             return await self._use_key(terminal, provider, key, health)
         return None

@@ -123,6 +123,7 @@ class Health(Struct, frozen=True):
     ok: bool
     detail: str
     models: tuple[str, ...] = ()
+    is_reached: bool = True  # False if no server answered, so that nothing is known about the key
 
 
 class Provider(Protocol):

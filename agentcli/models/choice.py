@@ -202,12 +202,12 @@ class Models:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
         except TimeoutError:
-            return Health(False, f"{provider} did not answer within {KEY_TEST_S:g} s")
+            return Health(False, f"{provider} did not answer within {KEY_TEST_S:g} s", is_reached=False)
         finally:
             await models.aclose()
         if health.models:  # only a key that is accepted gets the list, whether or not our model is in it
             return Health(True, f"{provider} takes the key and lists {len(health.models):,} models", health.models)
-        return Health(health.ok, health.detail)
+        return health
 
     def usual_model(self, provider: str) -> str:
         """Return the model that answers if only the provider is known; empty if there is none."""

@@ -12,7 +12,7 @@ import pytest
 from tests.app.running import wait_until
 from tests.app.terminal import Open, Terminal
 from tests.conformance.replies import chat_reply
-from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply
+from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply, refused_address
 
 ANSWER = {"text": "Hello."}
 pytestmark = pytest.mark.slow
@@ -159,6 +159,17 @@ def test_a_source_that_overrides_a_saved_setting_is_named(open_terminal: Open) -
 
 
 # Keys
+
+
+def test_a_key_that_no_server_could_test_is_not_said_to_be_wrong(open_terminal: Open, home: Path) -> None:
+    (home / "config.toml").write_text(
+        f'[providers.work]\nbase_url = "{refused_address()}"\napi_key_env = "WORK_KEY"\n', "utf-8"
+    )
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/model work/small\r")
+    terminal.see("Paste the key for work")
+    terminal.type("sk-any\r")
+    terminal.see("work could not be reached, so the key was not tested")
 
 
 @pytest.mark.sampled(1)

@@ -778,6 +778,8 @@ def test_a_window_resized_in_mid_stream_keeps_every_word(open_terminal: Open) ->
 def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Open) -> None:
     terminal = open_terminal(None)
     assert "The built-in model" in terminal.see("No model is set up. How do you want to connect a model")
+    terminal.type("\x1b[B\x1b[B\r")  # a server on this machine
+    terminal.see("❯ ● Ollama or LM Studio +none runs on this machine")
     terminal.type("\x1b")
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from agentcli.llm.errors import ProviderError
+from agentcli.llm.errors import ConnectionFailed, ProviderError
 from agentcli.llm.models import ModelInfo, estimate
 from agentcli.llm.provider import Health, Request, TokenCount, with_wait
 
@@ -31,7 +31,7 @@ class BaseProvider(ABC):
         try:
             health = await self._check()
         except ProviderError as error:
-            return Health(False, with_wait(str(error), error))
+            return Health(False, with_wait(str(error), error), is_reached=not isinstance(error, ConnectionFailed))
         return health or Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
 
     @abstractmethod
