@@ -362,8 +362,12 @@ class Builder:
             await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
-        resolve = self._options.parts.resolve
-        return await resolve(state) if resolve else self._provider_of(state.model.name)
+        if resolve := self._options.parts.resolve:
+            return await resolve(state)
+        settings, name = self.config.settings.provider, state.model.name
+        if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # that one stands in
+            name = settings.plan_model
+        return self._provider_of(name)
 
     def _provider_of(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)

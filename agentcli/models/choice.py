@@ -79,14 +79,14 @@ def check_settings(config: Config) -> None:
             if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
                 raise config.error(found[1], found[0])
     known, chosen = {"", *bundled, *PROVIDERS, *settings.providers}, settings.provider
-    models = {"provider.model": chosen.model, "provider.fallback_model": chosen.fallback_model}
-    for key, model in models.items():
+    named = {"model": chosen.model, "plan_model": chosen.plan_model, "fallback_model": chosen.fallback_model}
+    for key, model in named.items():
         try:
             name = split_name(model)[0] if model else ""
         except UsageError as error:
-            raise config.error(str(error), key) from error
+            raise config.error(str(error), f"provider.{key}") from error
         if name not in known:
-            raise config.error(no_provider(name, config), key)
+            raise config.error(no_provider(name, config), f"provider.{key}")
 
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:

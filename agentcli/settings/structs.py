@@ -29,13 +29,15 @@ Charset = Literal[
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`model` is `provider/model`; if it is empty, the first model that is found is used.
+    """`model` is `provider/model`; if it is empty, the first model that is found is used. `plan_model` answers instead
+    while plan mode is on.
 
     A request fails after `read_timeout` seconds of silence. `transport` is how requests reach Anthropic: over our own
     HTTP client, or over Anthropic's SDK.
     """
 
     model: ModelName = ""
+    plan_model: ModelName = ""
     fallback_model: ModelName = ""
     read_timeout: Duration = 600.0
     anthropic_version: str = ""

@@ -520,6 +520,13 @@ def test_an_overflow_does_not_advise_a_command_that_one_run_has_not(place: Place
     assert "/clear" not in place.run("-m", model, "-p", "go").err
 
 
+def test_another_model_may_make_the_plan(place: Place) -> None:
+    model, planner = place.script({"text": "done"}), place.script({"text": "# Plan\nfirst this"})
+    env = {"AGENTCLI_PROVIDER_PLAN_MODEL": planner}
+    planned = place.run("-m", model, "-p", "go", "--permission-mode", "plan", env=env)
+    assert (planned.out, place.run("-m", model, "-p", "go", "-c", env=env).out) == ("# Plan\nfirst this\n", "done\n")
+
+
 def test_a_session_that_continues_without_plan_mode_says_so_once(place: Place) -> None:
     model = place.script({"text": "looked"})
     ran = place.run("-m", model, "--permission-mode", "plan", "-p", "look", "--output-format", "json")
