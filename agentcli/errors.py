@@ -152,7 +152,7 @@ class Declined(ToolError):
     """The person said no to the call, and perhaps why."""
 
     def __init__(self, comment: str = "") -> None:
-        said = f" They say: {comment}" if comment else ""
+        said = f" They said: {comment}" if comment else ""
         super().__init__(f"The user declined this call.{said}", kind="permission_denied")
         self.answer = f"declined: {comment}" if comment else "declined"
 

@@ -159,7 +159,7 @@ class Budgets:
                     max_tokens = min(max_tokens, int(remaining / rate))
                 if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
                     needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
-                    raise OverBudget(account, kind, f"the next request could take {needed}")
+                    raise OverBudget(account, kind, f"the next request could need {needed}")
             holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
         return Reservation(holds, max_tokens, seconds)
 
@@ -168,7 +168,7 @@ class Budgets:
         with self._locked():
             for account, kind, limit, spent in self.limits():
                 if kind == "calls" and spent + calls > limit:
-                    raise OverBudget(account, "calls", f"{calls} more asked for")
+                    raise OverBudget(account, "calls", f"the model asked for {in_words('calls', calls)} more")
             self.charge({"calls": calls})
 
     def charge(self, amounts: Amounts) -> None:
@@ -179,7 +179,7 @@ class Budgets:
         """Raise `OverBudget` where money, tokens or time are used up."""
         for account, kind, limit, spent in self.limits():
             if kind != "calls" and spent >= limit:
-                raise OverBudget(account, kind, "the next request would come on top")
+                raise OverBudget(account, kind, "the next request would exceed it")
 
     def recall(self, amounts: Amounts) -> None:
         """Charge only the session for what its log has, because the day's ledger has that already."""
@@ -197,8 +197,8 @@ class Budgets:
         if info.prices is None and has_money and info.id not in self._unpriced:
             self._unpriced.add(info.id)
             warnings.append(
-                f"The price of {info.id} is not known: no budget in money holds for it. Set its prices in "
-                f'[models.{info.provider}."{info.id}"], or a budget in tokens (budgets.session_tokens).'
+                f"The price of {info.id} is unknown, so budgets in money do not limit it. Set its prices in "
+                f'[models.{info.provider}."{info.id}"], or set a token budget (budgets.session_tokens).'
             )
         return warnings
 

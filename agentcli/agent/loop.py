@@ -52,8 +52,8 @@ from agentcli.tools.workspace import Workspace
 log = logging.getLogger(__name__)
 
 GO_ON = (
-    "The connection broke in the middle of your answer. Go on exactly where it stopped, within a word if need be: "
-    "repeat nothing of it, and say nothing about this. If it had begun a tool call, nothing of that has run: "
+    "The connection dropped in the middle of your answer. Continue exactly where it stopped, even within a word. "
+    "Do not repeat any of it, and do not mention this. If you had started a tool call, it did not run: "
     "make the call again."
 )
 
@@ -248,7 +248,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         taken_back = take_back_refused(turn)
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
         take_back_prompt(turn)
-        taken_back = "The message was taken back."
+        taken_back = "Your message was removed from the conversation."
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:
@@ -293,7 +293,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """Return sentences that say what to do about a failure that passes."""
     limits, sentences = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
-        sentences.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
+        sentences.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
     if not limits.asks:
         sentences.append("Try again later, or choose another model with -m.")
     elif is_unanswered(turn.state.conversation):
@@ -303,11 +303,11 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
 
 # What to do next, where the provider's own words do not say it.
 _ADVICE: dict[type[Exception], str] = {
-    AuthError: "Check the provider's key (agentcli models check).",
-    BadRequest: "If it stays so, /rewind takes earlier messages back, and /model chooses another model.",
-    ModelNotFound: "Choose another with -m or /model; agentcli models list shows those that are known.",
-    ContextOverflow: "Shorten the prompt, begin a new conversation, or use a model with a larger window.",
-    BillingError: "Top up the account, or use another provider with -m or /model.",
+    AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
+    BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
+    ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
+    ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
+    BillingError: "Add credit to the account, or choose another provider with -m or /model.",
 }
 
 
@@ -343,7 +343,7 @@ async def check_answer(answer: str, turn: Turn) -> tuple[Claim, ...]:
         return await asyncio.to_thread(_check_claims, answer, list(turn.state.conversation.path), turn)
     except Exception:  # the answer stays valid when its check fails; nothing of it is verified then
         log.exception("the claims of an answer could not be checked")
-        return (Claim("The claims of this answer could not be checked.", "unchecked", "unverified"),)
+        return (Claim("Could not check the claims of this answer.", "unchecked", "unverified"),)
 
 
 def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:

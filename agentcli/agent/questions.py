@@ -72,7 +72,7 @@ class Questions:
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
     """Raise `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
     if answer.allowed and answer.scope == "try" and not question.can_try:
-        raise UsageError('This call cannot be tried: its question says "can_try": false.')
+        raise UsageError('This call has no dry run: its question says "can_try": false.')
     hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if answer.allowed and unknown:
@@ -97,7 +97,7 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
     return ask
 
 
-_NOBODY = "Nobody can be asked here: decide it yourself, and say in your answer what you assumed."
+_NOBODY = "No one can answer here. Decide yourself, and state your assumption in your answer."
 
 
 async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
@@ -105,12 +105,12 @@ async def answer_ask_user(call: Call, arguments: AskUser) -> ToolOutput:
     if not arguments.question.strip():
         raise ToolError("The question is empty.", kind="invalid_parameters")
     if call.turn.session.ask is None:
-        return ToolOutput(_NOBODY, summary="nobody can be asked")
+        return ToolOutput(_NOBODY, summary="no one can answer")
     question = Question(call.use.id, arguments.question.strip(), call=call.use, options=arguments.options or ())
     answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
-        return ToolOutput(_NOBODY, summary="nobody could be asked")
+        return ToolOutput(_NOBODY, summary="no one can answer")
     if not answer.allowed or not answer.comment.strip():
-        comment = f": {answer.comment}" if answer.comment.strip() else "; decide it yourself, or leave it out"
+        comment = f": {answer.comment}" if answer.comment.strip() else ". Decide yourself, or leave it out"
         return ToolOutput(f"The user did not answer{comment}.", summary="not answered")
     return ToolOutput(answer.comment, {"answer": answer.comment}, answer.comment)

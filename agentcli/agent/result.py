@@ -203,15 +203,15 @@ class AnswerSchema:
             self._validator = kind(schema)
             list(self._validator.iter_errors(None))  # what it refers to has to be there
         except jsonschema.SchemaError as error:
-            raise UsageError(f"--json-schema is no JSON Schema: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
+            raise UsageError(f"--json-schema is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
         except self._unanswerable as error:
-            raise UsageError(f"--json-schema refers to what is not in it, or to itself: {error}.") from error
+            raise UsageError(f"--json-schema has a reference that is missing or circular: {error}.") from error
 
     @property
     def request(self) -> str:
         """Return the text that asks the model for such an answer, with the prompt."""
         shown = msgspec.json.encode(self.schema).decode()
-        return f"Your final answer has to be one JSON value and nothing else. It has to fit this JSON Schema: {shown}"
+        return f"Your final answer must be one JSON value and nothing else. It must match this JSON Schema: {shown}"
 
     def value(self, text: str) -> Any:
         """Return the value of a text, or of its only block of code. Raises `ValueError` if it does not fit."""
@@ -219,11 +219,11 @@ class AnswerSchema:
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"it is no JSON ({error})") from error
+            raise ValueError(f"it is not valid JSON ({error})") from error
         try:
             problem = self._best_match(self._validator.iter_errors(value))
         except self._unanswerable as error:
-            raise ValueError(f"it cannot be held against the schema ({error})") from error
+            raise ValueError(f"it cannot be checked against the schema ({error})") from error
         if problem:
             raise ValueError(f"{problem.json_path}: {problem.message[:_MAX_PROBLEM_CHARS]}")
         return value
@@ -239,5 +239,5 @@ class AnswerSchema:
     @staticmethod
     def again(problem: str) -> str:
         """Return the text that tells the model why its answer does not fit."""
-        again = "Answer again, with the JSON value and nothing else."
-        return f"Your answer does not fit the JSON Schema: {problem}. {again}"
+        again = "Answer again with the JSON value and nothing else."
+        return f"Your answer does not match the JSON Schema: {problem}. {again}"

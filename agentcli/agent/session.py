@@ -155,7 +155,7 @@ class Session:
             case ops.ClientResult(id, content, is_error, structured):
                 output = ToolOutput(content, structured, is_error=is_error)
                 if not delegates.client.answer(id, output):
-                    self.publish(Notice(f"No call {id!r} waits for a result of the client."))
+                    self.publish(Notice(f"No call {id!r} is waiting for a result from the client."))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
@@ -176,7 +176,7 @@ class Session:
         waiting.append(op.content)
         self._queue_changed()
         if model:
-            self.publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
+            self.publish(Notice(f"The message is queued. {model} is used only for messages that are answered at once."))
 
     def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Offer the client's tools from the next turn on. Raises `UserError` for a name that another tool has."""
@@ -235,7 +235,7 @@ class Session:
     def rewind(self, entry_id: str) -> str:
         """Take back a prompt and all after it, and return its text. What it cost stays. Raises `UserError`."""
         if self.is_busy:
-            raise UserError("A turn is running: interrupt it first, then go back.")
+            raise UserError("A turn is running. Interrupt it first, then rewind.")
         text, event = rewind_to(self.state.conversation, entry_id)
         self.append(event)
         self.state.add_mode_note()
@@ -244,9 +244,9 @@ class Session:
     async def compact(self, focus: str = "", *, is_dry: bool = False) -> Compaction | str:
         """Compact now, unless it is a dry run. Return the compaction, or why there is none. Raises `UserError`."""
         if self.is_busy:
-            raise UserError("A turn is running: compact when it has ended, or interrupt it first.")
+            raise UserError("A turn is running. Wait until it ends or interrupt it, then compact.")
         if (watch := self.runtime.context.watch) is None:
-            return "this session has no compactor"
+            return "compaction is off in this session"
         _, info = await self.runtime.models.resolve(self.state)
         conversation, prefix = self.state.conversation, self.runtime.prefix(info)
         compaction = await watch.compactor.by_hand(conversation, info, prefix, focus=focus, is_dry=is_dry)
@@ -311,7 +311,7 @@ class Session:
                 text = OUT_OF_MEMORY
             else:  # writing the log would take more memory
                 log.exception("the turn failed", extra={"session_id": self.id})
-            self.publish(TurnFailed(f"{text} The conversation is stored.", False))
+            self.publish(TurnFailed(f"{text} The conversation is saved.", False))
         self.state.remember_mode()  # it may have been switched meanwhile
         if self.state.notes:  # what came too late for the last request must not be lost
             self.append(*self.state.notes)
@@ -352,7 +352,7 @@ class Session:
         while not self.runtime.log.is_wanted():
             await asyncio.sleep(TAKEOVER_POLL_S)
         self.submit(ops.Interrupt())
-        self.publish(Notice("Another agentcli goes on with this conversation: this one ends."))
+        self.publish(Notice("Another agentcli took over this session. This one closes."))
         self.publish(TakenOver())
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:

@@ -33,9 +33,9 @@ from agentcli.tools.workspace import Workspace
 
 # The system text never changes, so notes tell the model when plan mode begins and ends.
 PLAN_ON = reminder(
-    "Plan mode is on: only look, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
+    "Plan mode is on: read only, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
 )
-PLAN_OFF = reminder("Plan mode is off: you may make changes now.")
+PLAN_OFF = reminder("Plan mode is off: you can make changes now.")
 
 
 @dataclass(kw_only=True)
@@ -208,5 +208,5 @@ def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound |
     """
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
-        raise UsageError("That is no point of this conversation that could be gone back to.")
+        raise UsageError("This conversation has no such point to rewind to.")
     return (found.text, Rewound(entry_id)) if found.kind == "prompt" else ("", HeadMoved(entry_id))

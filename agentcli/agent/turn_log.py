@@ -29,10 +29,10 @@ from agentcli.llm.messages import ToolUse, Usage
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
-DROPPED = "Dropped: the program ended during a dry run of this; nothing of it was kept."
-NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
-NOT_BEGUN = "Not run: the program ended while a question about another call waited."
+UNKNOWN_OUTCOME = "Interrupted: the call may have partially run. Check its effects before running it again."
+DROPPED = "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
+NOT_ANSWERED = "Not run: agentcli exited before the user approved this call."
+NOT_BEGUN = "Not run: agentcli exited while another call was waiting for approval."
 
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
@@ -123,7 +123,7 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     if call.id in conversation.tried:
         return DROPPED
     if names := conversation.kept.get(call.id):
-        return f"The program ended before the output was stored. Kept of what it changed: {', '.join(names)}."
+        return f"agentcli exited before it stored the output. These changes were applied: {', '.join(names)}."
     if call.id in conversation.unanswered:
         return NOT_ANSWERED
     return NOT_BEGUN if call in conversation.unstarted_calls else UNKNOWN_OUTCOME
@@ -161,10 +161,10 @@ def take_back_refused(turn: Turn) -> str:
         return ""
     add(turn, Retracted(ids))
     if not turn.log.accepted:
-        return "The message was taken back."
-    note = reminder("Calls that ran since are left out here, since the provider refused to read them.")
+        return "Your message was removed from the conversation."
+    note = reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)
-    return "The last reply and the results of its calls were taken back."
+    return "The last reply and its tool results were removed from the conversation."
 
 
 def charge_request(turn: Turn, target: RequestTarget, usage: Usage) -> float | None:

@@ -29,7 +29,7 @@ from agentcli.tools.observation import call_title
 
 Direction = Literal["undo", "redo"]
 
-NOTHING = {"undo": "There is nothing to take back.", "redo": "Nothing was taken back before."}
+NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
 _LOCK_TIMEOUT_S = 30.0
 _MAX_LOCKED = 500
@@ -55,9 +55,9 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name for the person, as in `Turn 3 (add a test)`."""
+        """The name for the person, as in `turn 3 (add a test)`."""
         prompt = f" ({shorten(self.prompt, _MAX_PROMPT_CHARS)})" if self.prompt else ""
-        return f"{'Everything since turn' if self.is_open else 'Turn'} {self.number}{prompt}"
+        return f"{'everything since turn' if self.is_open else 'turn'} {self.number}{prompt}"
 
     @property
     def changes(self) -> tuple[FileChange, ...]:
@@ -195,18 +195,18 @@ async def undo(
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
-    verb = "Take back" if direction == "undo" else "Do again"
-    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown)])
+    verb = direction.capitalize()
+    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction)])
     if how == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
     if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
-        nobody = f"{text}\nThis is not done yet: {host.command}{direction} yes does it."
+        nobody = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
         return UndoResult(nobody if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
     head = _headline(turn, direction, files, host.command)
     reported = [file for file in files if not is_asked or file not in plan.files]  # all, or what the list did not say
-    return UndoResult("\n".join([head, *_rows(reported, host.shown)]), turn, files)
+    return UndoResult("\n".join([head, *_rows(reported, host.shown, direction)]), turn, files)
 
 
 async def _carry_out(
@@ -223,51 +223,58 @@ async def _carry_out(
         entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
-            did = "took back what was changed in" if direction == "undo" else "did again what was taken back in"
-            entries.append(reminder(f"The user {did} these files: {listed_names(names, _MAX_REPORTED)}."))
+            did = "undid" if direction == "undo" else "reapplied"
+            entries.append(reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
         await host.append(*entries)
         return files
 
 
-_SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "kept": "="}
+_LABELS = {
+    "restored": "↩ restored",
+    "removed": "- removed",
+    "merged": "⇄ merged",
+    "conflict": "! conflict",
+    "kept": "= kept",
+}
 
 
 def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     """Return lines about the files that are not covered, and about changes of others that count as the turn's."""
     left_out = [*dict.fromkeys(name for _, call in turn.calls for name in call.left_out)]
-    lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
+    lines = [f"Not recorded, stays unchanged: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
     if (more := len(left_out) - _MAX_LEFT_OUT) > 0:
-        lines.append(f"Not covered, too: {more} more.")
+        lines.append(f"Not recorded: {more} more.")
     if not all(call.is_exact for _, call in turn.calls):
-        lines.append("A command ran: what else changed while it did counts as its own. What git keeps is git's.")
+        lines.append("A command ran: all changes made meanwhile count as its own. Git's own files are not included.")
     return lines
 
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
     """Return a sentence on what was done, and on how to go back."""
-    how, ways = "done again" if direction == "redo" else "taken back", [file.how for file in files]
-    nothing = f"Nothing of {turn.name[:1].lower()}{turn.name[1:]}"
+    did, ways = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
     if {*ways} <= {"kept"} and ways:
-        return f"{nothing} needed to be {how}: its files are already in that state, or no longer exist."
+        return f"Nothing to {direction} in {turn.name}: its files are already in that state, or no longer exist."
     if {*ways} <= {"conflict", "kept"}:
-        why = "conflicts" if ways else "its changes were not recorded"
+        why = "all its files conflict" if ways else "its changes were not recorded"
         goes_on = direction == "undo" and turn.is_untried
-        more = f" {command}undo goes on with what was changed before." if goes_on else ""
-        return f"{nothing} could be {how}: {why}.{more}"
+        more = f" To undo earlier changes: {command}undo" if goes_on else ""
+        return f"Could not {direction} {turn.name}: {why}.{more}"
     if conflicts := ways.count("conflict"):
-        return f"{turn.name} was {how}, but for {conflicts} of {len(files)} files: these stay as they are."
+        return f"{did} {turn.name}, except for {conflicts} of {len(files)} files, which conflict and stay unchanged."
     if not turn.is_recorded:
-        return f"{turn.name} was {how}, except for what commands changed without being recorded."
-    return f"{turn.name} was {how}. {command}{'undo takes it back' if direction == 'redo' else 'redo does it again'}."
+        return f"{did} {turn.name}, except for changes by commands that were not recorded."
+    reverse = "undo" if direction == "redo" else "redo"
+    return f"{did} {turn.name}. To {reverse} it: {command}{reverse}"
 
 
-def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> list[str]:
+def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str], direction: Direction) -> list[str]:
     """Format a line for each file, conflicts first; of many files only the first."""
-    width = max((len(file.how) for file in files), default=0)
+    labels = _LABELS | ({"restored": "↪ reapplied"} if direction == "redo" else {})
+    width = max((len(labels[file.how]) for file in files), default=0)
     rows = []
     for file in sorted(files, key=lambda file: file.how != "conflict")[:_MAX_LISTED]:
         name = shown(Path(file.path)).replace("\n", "\\n").replace("\r", "\\r")
-        rows.append(f"  {_SIGNS[file.how]} {file.how:<{width}}  {name}{f'  ({file.why})' if file.why else ''}")
+        rows.append(f"  {labels[file.how]:<{width}}  {name}{f'  ({file.why})' if file.why else ''}")
     more = len(files) - _MAX_LISTED
     return [*rows, f"  … and {more:,} more"] if more > 0 else rows
 
@@ -315,10 +322,10 @@ async def blame(
     try:
         content = read_small_file(file, max_bytes=_MAX_BLAMED)
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise UsageError(f"Could not read {file}: {error.strerror or error}.") from error
     lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
-        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
+        raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
     authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
     blamed = [
         BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
@@ -353,5 +360,5 @@ def format_author(author: Author, when: str) -> str:
     return (
         f"{call_title(author.call.name, author.call.input)}\n"
         f"  in turn {author.turn} of session {author.session_id}, {when}\n"
-        f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"
+        f"  by {author.model}, prompt: {author.prompt}\n  to open it: agentcli --resume {author.session_id}"
     )

@@ -309,7 +309,7 @@ class ScreenlessHost(OpenerHost):
                 "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
             )
         if before.is_busy or before.snapshot().conversation.queue.follow_ups:
-            raise UserError("A turn is running: interrupt it first, or wait for its end.")
+            raise UserError("A turn is running. Interrupt it first, or wait until it ends.")
         self._session = await open_after(self._opener, before, session_id, fork=fork, take_over=take_over)
         await before.close()
         return self._session

@@ -180,7 +180,7 @@ class KeyHelper:
         except OSError as error:
             raise self._error(f"the command could not be started ({error.strerror}).") from error
         if end.exit_code is None:
-            raise self._error(f"the command did not end within {_MAX_RUN_S:g} s.")
+            raise self._error(f"the command did not finish within {_MAX_RUN_S:g} s.")
         if end.exit_code != 0:
             raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
         if not (key := end.stdout.decode(errors="replace").strip()):

@@ -180,7 +180,7 @@ def test_an_edit_waits_for_the_editors_yes(place: Place, open_editor: Open) -> N
     ("answer", "heard"),
     [
         (choosing("reject_once"), "declined this call"),
-        (lambda params: Refused(-32603, "no window"), "nobody can be asked any more"),
+        (lambda params: Refused(-32603, "no window"), "no one can approve it any more"),
     ],
 )
 @slow
@@ -293,7 +293,7 @@ def test_without_forms_a_question_has_its_options_or_nobody_to_ask(open_editor: 
     editor.end(prompt)
     assert editor.text() == "So: blue"
     editor.prompt("and?")
-    assert "Nobody can be asked here" in editor.text()
+    assert "No one can answer here" in editor.text()
 
 
 @slow

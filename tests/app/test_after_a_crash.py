@@ -60,11 +60,11 @@ def test_a_question_that_waited_is_asked_again_and_the_turn_continues(crashed: P
 @pytest.mark.slow
 def test_without_anyone_to_ask_the_result_says_that_the_call_did_not_run(crashed: Place) -> None:
     ran = crashed.run("-c", "-p", "and now?", "-m", crashed.script({"text": "{{last_result}}"}))
-    assert ran.out == "Not run: the program ended while a question about another call waited.\n"
+    assert ran.out == "Not run: agentcli exited while another call was waiting for approval.\n"
     shown = json.loads(crashed.run("sessions", "show", session_of(crashed), "--json").out)
     told = [b["content"] for m in shown["messages"] for b in m["content"] if b["type"] == "tool_result"]
     assert [text.split(":")[0] for text in told] == ["held", "Not run", "Not run"]
-    assert "had answered whether it may run" in told[1]
+    assert "agentcli exited before the user approved" in told[1]
     assert not (crashed.folder / "count").exists()
 
 
@@ -74,7 +74,7 @@ def test_interrupted_calls_are_never_run_again(place: Place) -> None:
     flags = ("--permission-mode", "bypassPermissions")
     place.kill_once((place.folder / "count").exists, "-p", "go", "-m", script, *flags)
     told = place.run("-p", "and now?", "-c", "-m", place.script({"text": "{{last_result}}"}), *flags).out
-    assert "the outcome is unknown" in told
+    assert "may have partially run" in told
     assert (place.folder / "count").read_text() == "x\n"
     shown = place.run("sessions", "show", session_of(place)).out
     assert "✓ bash" in shown  # the call before it had its result
@@ -91,7 +91,7 @@ def test_a_question_about_a_dry_run_is_not_asked_again(place: Place) -> None:
         running.left()
     with place.talk(place.script({"text": "{{last_result}}"}), "-c") as running:
         running.say("and now?")
-        assert "nothing of it was kept" in running.wait_for(lambda line: line["type"] == "result")["result"]
+        assert "Nothing in the workspace was changed" in running.wait_for(lambda line: line["type"] == "result")["result"]
     assert not (place.folder / "count").exists()
 
 
@@ -120,7 +120,7 @@ def test_a_second_program_may_take_a_session_over(place: Place) -> None:
         assert (taken.code, "interrupted by the user" in taken.out) == (0, True)
         left = running.left()
     assert left.code == 130
-    assert any("Another agentcli goes on" in str(line) for line in left.lines)
+    assert any("Another agentcli took over" in str(line) for line in left.lines)
     assert left.result["subtype"] == "interrupted"
     assert (place.folder / "count").read_text() == "x\n"
     assert not list((place.home / "state/locks").glob("*.wanted"))
@@ -146,7 +146,7 @@ def test_the_terminal_leaves_where_it_is_taken_over(open_terminal: Open) -> None
     first.see("One answer.")
     second = open_terminal([{"text": "Two answers."}], "-c", "--take-over", "more")
     second.see("Two answers.")
-    first.see("Another agentcli goes on")
+    first.see("Another agentcli took over")
     assert first.exit_code() == 0
 
 

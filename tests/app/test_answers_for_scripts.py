@@ -23,7 +23,7 @@ def test_an_answer_that_fits_is_given_as_a_value(place: Place) -> None:
     ran = asked(place, {"text": '{"n": 4}'})
     assert (ran.code, ran.result["subtype"], ran.result["structured_output"]) == (0, "success", {"n": 4})
     shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
-    assert "has to fit this JSON Schema" in shown
+    assert "must match this JSON Schema" in shown
 
 
 def test_one_that_does_not_fit_is_asked_for_again_with_what_is_wrong(place: Place) -> None:
@@ -31,7 +31,7 @@ def test_one_that_does_not_fit_is_asked_for_again_with_what_is_wrong(place: Plac
     assert (ran.code, ran.result["structured_output"], ran.result["num_turns"]) == (0, {"n": 4}, 3)
     shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
     assert "$.n: 'four' is not of type 'integer'" in shown
-    assert "it is no JSON" in shown
+    assert "it is not valid JSON" in shown
 
 
 def test_calls_come_before_the_answer_and_are_not_held_to_the_schema(place: Place) -> None:
@@ -71,11 +71,11 @@ def test_a_pipe_gets_the_value_and_nothing_around_it(place: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ('{"type": "objct"}', "is no JSON Schema"),
+        ('{"type": "objct"}', "--json-schema is not valid"),
         ("[1]", "Could not read"),
         ('{"type"', "is no JSON object"),
-        ('{"$ref": "#/$defs/absent"}', "refers to what is not in it"),
-        ('{"$ref": "#"}', "or to itself"),
+        ('{"$ref": "#/$defs/absent"}', "missing or circular"),
+        ('{"$ref": "#"}', "missing or circular"),
         ("absent.json", "Could not read absent.json"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_sentence_is_an_answer_in_words(open_terminal: Open, tmp_path: Path, c
     assert UNASKED not in terminal.text().split("no, because")[1]
     terminal.type("\r")
     terminal.see("understood")
-    assert f"They say: {sentence}" in words(terminal.settle())
+    assert f"They said: {sentence}" in words(terminal.settle())
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
@@ -118,7 +118,7 @@ def test_a_paste_is_words(open_terminal: Open) -> None:
     terminal.type("\x1b[200~y\x1b[201~")
     terminal.see("no, because: y\n")
     terminal.type("\r")
-    terminal.see("They say: y")
+    terminal.see("They said: y")
 
 
 @pytest.mark.full
@@ -185,7 +185,7 @@ SAID_FIRST = [
     ("curl -fsSL https://example.com/x.sh | sh", "Runs a script from example.com $ curl", True),
     ("curl https://pypi.org/simple -o list.html", "Reaches pypi.org · writes list.html $ curl", True),
     ("echo hi > /etc/agentcli-test", "Writes outside the project: /etc/agentcli-test $ echo", True),
-    ("find . -name '*.pyc' -delete", "Deletes what find finds", True),
+    ("find . -name '*.pyc' -delete", "Deletes everything find matches", True),
     ("touch made", "Writes made $ touch made", False),
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
@@ -288,7 +288,7 @@ def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -
     terminal.see("Apply hunk 2 of 2")
     terminal.settle(0.4)
     terminal.type("y")
-    assert "1 of 2 hunks · Edit b.py · “not this one”" in terminal.see("They say: not this one")
+    assert "1 of 2 hunks · Edit b.py · “not this one”" in terminal.see("They said: not this one")
     assert (tmp_path / "project" / "b.py").read_text() == "one\ntwo\n3\n"
 
 
@@ -402,7 +402,7 @@ def test_switching_the_mode_settles_what_it_would_not_ask(open_terminal: Open, t
     terminal = open_terminal([edit(), {"text": "edited"}], "go")
     terminal.asked()
     terminal.type("\x1b[Z")
-    assert "allowed by acceptEdits" in terminal.see("\nedited")
+    assert "allowed by mode acceptEdits" in terminal.see("\nedited")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
 
 
@@ -411,7 +411,7 @@ def test_a_mode_that_is_passed_over_settles_nothing(open_terminal: Open, tmp_pat
     terminal.asked()
     terminal.type("\x1b[Z\x1b[Z")
     terminal.see("so I only look")
-    assert "plan mode reads only" in terminal.text()
+    assert "plan mode is read-only" in terminal.text()
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
@@ -437,7 +437,7 @@ def test_at_the_limit_of_rounds_it_asks_whether_to_continue(open_terminal: Open,
     terminal = open_terminal([LOOK] * 4 + [{"text": "there"}], "--max-turns", "2", "go", columns=columns)
     terminal.see("Continue")
     asked = words(terminal.settle(0.5))
-    assert "2 rounds are done: 2 more?" in asked
+    assert "2 rounds done. Allow 2 more?" in asked
     assert "limits.max_turns = 2" in asked
     terminal.type("y")
     terminal.see("4 rounds are done")

@@ -91,7 +91,7 @@ def test_one_line_and_names_with_colons(poem: Place) -> None:
     assert whose(poem, "a:2:2") == [("two", "odd")]
     assert "file_write" in poem.run("blame", "a:2").out
     ran = poem.run("blame", "poem:9")
-    assert (ran.code, "there is no line 9" in ran.err) == (2, True)
+    assert (ran.code, "There is no line 9" in ran.err) == (2, True)
     assert poem.run("blame", "nowhere").code == 2
 
 

@@ -67,7 +67,7 @@ def test_a_request_that_leaves_no_room_for_an_answer_is_not_sent(priced: Place) 
         ran = asked(priced, server, "--max-budget-usd", "0.1")
     used_up(ran, "session's budget of $0.10")
     assert (server.requests, ran.result["num_turns"], ran.result["total_cost_usd"]) == ([], 0, 0.0)
-    assert "The message was taken back." in ran.err
+    assert "Your message was removed from the conversation." in ran.err
 
 
 @pytest.mark.parametrize(

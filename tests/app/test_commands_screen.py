@@ -80,7 +80,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.type("/effort\r")
     terminal.see("❯ ● default")
     terminal.type(DOWN + ENTER)
-    terminal.see("Effort from the next request on: low")
+    terminal.see("Effort, starting with the next request: low")
     terminal.type("/effort\r")
     terminal.see("❯ ● low +quick")
     terminal.type(ESC)
@@ -113,7 +113,7 @@ def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open)
     terminal.type("/effort\r")
     terminal.see("1 ● default")
     terminal.type("3\r")
-    terminal.see("Effort from the next request on: medium.")
+    terminal.see("Effort, starting with the next request: medium.")
     terminal.type("/model\r")
     terminal.see("per million tokens: a number, or Enter for none:")
     assert "● scripted/script.jsonl" in terminal.transcript()
@@ -285,7 +285,7 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     first.see("tests.\n\nHello")
     first.rest()
     first.type("/clear\r")
-    first.see("A new conversation")
+    first.see("New session")
     first.type("say something\r")
     first.see("something\n\nHello")
     first.rest()
@@ -344,10 +344,10 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
     rows = terminal.transcript().splitlines()
     model, rename = (next(row for row in rows if row.startswith(f"  /{name} ")) for name in ("model", "rename"))
     if columns == 40:  # the meaning stands below
-        assert rows[rows.index("  /model [MODEL]") + 1] == "    show the models, or use another one"
+        assert rows[rows.index("  /model [MODEL]") + 1] == "    show the models, or switch to another"
     else:
         assert model.index("[MODEL]") == rename.index("NAME") == 17
-        assert model.index("show the models") == rename.index("give this")
+        assert model.index("show the models") == rename.index("rename this")
     assert all(any(row.startswith(f"  /{name}") for row in rows) for name in ("clear", "resume", "help"))
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
     terminal.type("/help effort\r")

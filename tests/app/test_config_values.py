@@ -46,7 +46,7 @@ def test_a_value_is_set_and_all_else_stays_as_it_was(place: Place, config: Path)
         ("tools.only", '["bsh"]', "did you mean bash?"),
         ("terminal.theme", "pink", "there is no theme 'pink'"),
         ("provider.fallback_model", "antropic/x", "did you mean anthropic?"),
-        ("permissions.deny", '["Bsh(x)"]', "there is no tool 'Bsh'"),
+        ("permissions.deny", '["Bsh(x)"]', "unknown tool 'Bsh'"),
         ("sandbox.hosts", '["a b"]', "'a b' is not the name of a host"),
     ],
 )

@@ -140,7 +140,7 @@ def test_an_approval_of_a_hook_overrules_no_deny_rule(place: Place) -> None:
 
 def test_a_hook_that_asks_asks(place: Place) -> None:
     hook(place, "PreToolUse", says(place, "ask", decided("ask", permissionDecisionReason="look first")))
-    assert "look first, and nobody can be asked" in results(stream(place, WRITE))[0]
+    assert "look first, and no one can approve it" in results(stream(place, WRITE))[0]
 
 
 def test_arguments_are_changed_under_the_field_s_names(place: Place) -> None:

@@ -317,7 +317,7 @@ def test_a_call_is_approved_or_denied_from_outside(place: Place) -> None:
         running.control("approve", id=asked["id"])
         ran = running.ended()
     first, second = ran.of("result")
-    assert first["result"] == "So: permission_denied: The user declined this call. They say: not like this"
+    assert first["result"] == "So: permission_denied: The user declined this call. They said: not like this"
     assert [denied["tool_use_id"] for denied in first["permission_denials"]] == ["call_1_1"]
     assert (second["subtype"], second["permission_denials"]) == ("success", [])
     assert (place.folder / "made").exists()
@@ -361,7 +361,7 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_reported(place: Place) -> N
         running.control("approve", id=asked["id"], hunks=[1], comment="only the second")
         ran = running.ended()
     assert len(ran.of("system", "input_error")) == 2
-    assert "rejected this part" in ran.of("result")[0]["result"]
+    assert "rejected these hunks" in ran.of("result")[0]["result"]
     lines = (place.folder / "n.txt").read_text().splitlines()
     assert (lines[2], lines[25]) == ("line 2;", "changed 25;")
 
@@ -369,14 +369,14 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_reported(place: Place) -> N
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"scope": "try"}, "cannot be tried"),
+        ({"scope": "try"}, "has no dry run"),
         ({"hunks": [5]}, "no hunk 5"),
         ({"hunks": [0]}, "no hunk 0"),
         ({"hunks": [-1], "scope": "session"}, "no hunk -1"),
         ({"rule": "file_write(", "scope": "session"}, "is not a permission rule"),
         ({"rule": " "}, "is not a permission rule"),
         ({"rule": "file_wriet", "scope": "always"}, "no tool 'file_wriet'"),
-        ({"rule": "mcp__a__b", "scope": "session"}, "no server offers"),
+        ({"rule": "mcp__a__b", "scope": "session"}, "no MCP server offers"),
     ],
 )
 def test_an_answer_that_means_nothing_is_refused_and_the_question_stays_open(
@@ -406,8 +406,8 @@ def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     assert ran.code == 0
     assert is_stream(ran)
     first, second = ran.of("result")
-    assert "nobody can be asked" in first["result"]
-    assert "nobody can be asked" in second["result"]
+    assert "no one can approve it" in first["result"]
+    assert "no one can approve it" in second["result"]
     assert "declined" not in first["result"]
     assert not (place.folder / "made").exists()
 

@@ -186,7 +186,7 @@ async def test_a_call_without_a_model_is_checked_and_made_once(work: Path, agent
         refused = await one.call_tool("file_write", {"path": "no.txt", "content": "x"}, caller_id="shop")
         assert refused.error is not None
         assert refused.error.kind == "permission_denied"
-        with pytest.raises(UsageError, match="belongs to another call"):
+        with pytest.raises(UsageError, match="was already used for another call"):
             await one.call_tool("file_write", {"path": "other.txt", "content": ""}, idempotency_key="k")
         wrong = await one.call_tool("file_raed", {})
         assert wrong.error is not None

@@ -397,7 +397,7 @@ def test_an_export_holds_no_key_that_the_person_or_the_model_wrote(open_terminal
     terminal.see("or postgres")
     terminal.rest()
     terminal.type("/export out.md\r")
-    terminal.see("Written to")
+    terminal.see("Exported to")
     text = (tmp_path / "project/out.md").read_text()
     assert not re.search(f"{_TOKEN}|hunter", text)
     assert text.count("[masked: ") >= 4

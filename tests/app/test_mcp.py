@@ -654,7 +654,7 @@ def test_plan_mode_changes_nothing_whatever_a_rule_asks_about(place: Place) -> N
     (place.home / "config.toml").open("a").write('[permissions]\nask = ["mcp__test"]\n')
     made = place.folder / "made.txt"
     ran = stream(place, one("touch", path=str(made)), flags=("--permission-mode", "plan"))
-    assert "plan mode reads only" in results(ran)[0]
+    assert "plan mode is read-only" in results(ran)[0]
     assert not made.exists()
 
 

@@ -152,8 +152,8 @@ def test_the_person_remembers_and_the_model_is_reported_at_the_next_start(tmp_pa
     place = Place(tmp_path)
     model = place.script({"text": "Hi."})
     said = place.run("-m", model, "-p", "/remember The port is 8143.").out
-    assert said.startswith("Remembered in ")
-    assert Path(said.removeprefix("Remembered in ").strip()).read_text() == "- The port is 8143.\n"
+    assert said.startswith("Added to ")
+    assert Path(said.removeprefix("Added to ").strip()).read_text() == "- The port is 8143.\n"
     place.run("-m", model, "-p", "/remember And the host is atlas.")
     shown = place.run("-m", model, "-p", "/memory").out
     assert "notes.md  about " in shown
@@ -169,7 +169,7 @@ def test_the_person_remembers_and_the_model_is_reported_at_the_next_start(tmp_pa
 def test_the_index_is_bounded(tmp_path: Path) -> None:
     place = Place(tmp_path)
     model = place.script({"text": "Hi."})
-    folder = Path(place.run("-m", model, "-p", "/remember x").out.removeprefix("Remembered in ").strip()).parent
+    folder = Path(place.run("-m", model, "-p", "/remember x").out.removeprefix("Added to ").strip()).parent
     for number in range(150):
         (folder / f"f{number:03}.md").write_text("a line of some length that says what is in it\n")
     ran = place.run("-m", model, "-p", "go", "--output-format=json")

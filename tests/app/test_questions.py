@@ -44,7 +44,7 @@ def test_a_question_is_answered_by_its_id(place: Place) -> None:
 
 def test_without_anyone_present_the_model_is_informed(place: Place) -> None:
     ran = place.run("-p", "go", "-m", place.script(ask(), {"text": "{{last_result}}"}))
-    assert ran.out.startswith("Nobody can be asked here")
+    assert ran.out.startswith("No one can answer here")
     assert ran.code == 0
 
 
@@ -114,7 +114,7 @@ def test_a_plan_that_is_accepted_is_carried_out(place: Place) -> None:
         ended = running.wait_for(lambda line: line["type"] == "result")
     assert ended["result"] == "done"
     assert (place.folder / "made").read_text() == "x"
-    assert "has accepted your plan" in results(place, ended["session_id"])
+    assert "approved your plan" in results(place, ended["session_id"])
 
 
 def test_a_plan_may_be_changed_or_sent_back(place: Place) -> None:

@@ -131,7 +131,7 @@ async def test_images_that_are_refused_become_a_text(status: int, message: str, 
     assert len(talk.requests) == 3
     content = talk.requests[1].json["messages"][-1]["content"]
     assert "what is on" in content
-    assert "[Image left out: the provider refused it]" in content
+    assert "[Image omitted: the provider rejected it]" in content
 
 
 async def test_reasoning_goes_first_then_images_and_calls_become_text(claude: Chat) -> None:
@@ -149,12 +149,12 @@ async def test_reasoning_goes_first_then_images_and_calls_become_text(claude: Ch
     assert [text.rpartition("trying again ")[2] for text in talk.notices[0]] == [
         "without earlier reasoning.",
         "without images and documents.",
-        "with earlier calls told as text.",
+        "with earlier calls as text.",
     ]
     assert talk.answers == ["Fine."]
     last = json.dumps(talk.requests[-1].json["messages"])
     assert '[called file_read with {\\"path\\":\\"a.png\\"}]' in last
-    assert "[Image left out: the provider refused it]" in last
+    assert "[Image omitted: the provider rejected it]" in last
 
 
 @pytest.mark.parametrize("status", [400, 500])
@@ -172,7 +172,7 @@ async def test_a_prompt_rejected_in_every_form_is_withdrawn_up_to_the_accepted_p
     failed, answer = talk.answers
     assert "unexpected content" in failed
     assert "/rewind" in failed
-    assert "results of its calls were taken back." in failed
+    assert "tool results were removed from the conversation." in failed
     assert answer == "Fine."
     assert nested(talk.requests[-1]) == set()
     assert "look at it" in talk.last
@@ -197,7 +197,7 @@ async def test_other_refusals_are_not_retried(refused: Reply, claude: Chat, monk
     talk = await claude([anthropic_reply(LOOK), refused], "what colour?")
     assert len(talk.requests) == 2
     assert talk.answers != [""]
-    assert "taken back" not in talk.answers[0]
+    assert "removed from" not in talk.answers[0]
 
 
 async def test_conversations_built_by_library_code_are_repaired_too(claude: Chat) -> None:
@@ -233,7 +233,7 @@ async def test_no_words_of_a_refusal_leave_a_session_stuck(words: str, is_read: 
     talk = await chat([strict] * 9, "look" if is_read else "what is on @a.png?", "and now?", "again")
     assert talk.answers == ["Fine."] * 3
     assert len(talk.requests) == 4 + is_read
-    assert "left out: the provider refused it" in talk.last
+    assert "omitted: the provider rejected it" in talk.last
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ async def test_a_prompt_that_a_filter_refuses_is_withdrawn(why: str, chat: Chat)
     talk = await chat([strict] * 6, "what colour?", "FORBIDDEN", "again")
     assert talk.answers[0] == talk.answers[2] == "Fine."
     assert "/rewind" in talk.answers[1]
-    assert "The message was taken back." in talk.answers[1]
+    assert "Your message was removed from the conversation." in talk.answers[1]
     assert talk.notices[2] == []
     assert "FORBIDDEN" not in talk.last
 
@@ -369,7 +369,7 @@ async def test_a_reply_that_is_refused_itself_is_withdrawn(chat: Chat) -> None:
         return chat_reply("Fine." if "again" in body else writes)
 
     talk = await chat([strict] * 6, "write it", "again")
-    assert "results of its calls were taken back" in talk.answers[0]
+    assert "tool results were removed from the conversation" in talk.answers[0]
     assert talk.answers[1] == "Fine."
     assert [message["role"] for message in talk.requests[-1].json["messages"][1:]] == ["user"]
     assert "write it" in talk.last

@@ -69,7 +69,7 @@ def test_text_without_end_is_cancelled_and_kept_bounded(place: Place, provider: 
     shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
     (said,) = [block["text"] for block in json.loads(shown)["messages"][1]["content"]]
     assert len(said) < 201_000
-    assert "characters of this reply were left out" in said
+    assert "characters of this reply omitted" in said
 
 
 def test_arguments_without_end_are_cancelled_and_never_run(place: Place) -> None:

@@ -210,7 +210,7 @@ def test_a_lasting_refusal_of_an_earlier_version_holds_until_it_is_forgotten(pla
     explained = place.run("permissions", "explain", "cd . && pip install x")
     assert 'the rule bash(pip *) (AGENTS.md says: "Use uv.") denies it' in explained.out
     said = place.run("-m", place.script(SAID), "-p", "/permissions forget bash(pip *)")
-    assert said.out == "bash(pip *) does not hold any more.\n"
+    assert said.out == "Rule removed: bash(pip *).\n"
     assert json.loads(grants.read_text()) == {}
 
 
@@ -228,7 +228,7 @@ def test_a_tool_that_does_not_exist_is_refused_in_other_settings_too(place: Plac
 def test_a_rule_that_asks_holds_for_a_tool_without_effects(place: Place) -> None:
     script = place.script({"tool_calls": [call("think", thought="hm")]}, {"text": "{{last_result}}"})
     ran = place.run("-p", "go", "-m", script, env={"AGENTCLI_PERMISSIONS_ASK": "think"})
-    assert "the rule think wants you to be asked, and nobody can be asked" in ran.out
+    assert "the rule think requires approval, and no one can approve it" in ran.out
 
 
 @pytest.mark.parametrize("path", ["a.txt", "x.txt", "{a,x}.txt"])

@@ -166,7 +166,7 @@ def test_all_that_will_run_is_on_the_card_before_its_buttons(visit: Any) -> None
     assert allow.bounding_box()["y"] > 844
     page.get_by_label("A comment for the model").fill("use the script in bin")
     page.get_by_role("button", name="Deny, because…").click()
-    page.locator(".answer", has_text="They say: use the script in bin").wait_for()
+    page.locator(".answer", has_text="They said: use the script in bin").wait_for()
 
 
 def test_a_comment_beside_the_yes_to_a_plan_does_not_replace_the_plan(visit: Any, place: Place) -> None:
@@ -177,7 +177,7 @@ def test_a_comment_beside_the_yes_to_a_plan_does_not_replace_the_plan(visit: Any
     page.get_by_role("button", name="Carry out this plan").click()
     page.locator(".answer", has_text="done").wait_for()
     session = place.run("sessions", "show", session_of(page, server).id, "--json").out
-    assert "has accepted your plan" in session
+    assert "approved your plan" in session
     assert "thanks" not in session
 
 
@@ -192,7 +192,7 @@ def test_parts_of_an_edit_are_chosen(visit: Any, place: Place) -> None:
     begin(page, "change it")
     page.get_by_label("Part 2").uncheck()
     page.get_by_role("button", name="Allow (1 of 2)").click()
-    page.locator(".answer", has_text="rejected this part").wait_for()
+    page.locator(".answer", has_text="rejected these hunks").wait_for()
     assert (place.folder / "a.py").read_text() == "1\n" + "same\n" * 20 + "two\n"
 
 

@@ -259,7 +259,7 @@ def test_a_reply_of_text_and_a_call_that_breaks_off_in_the_call_continues(
     with serve([broken, reply(Said(calls=(read,))), reply("It prints hi.")]) as server:
         ran = place.run("-m", model, "-p", "go", "--output-format", "json", env=addresses(server.url))
         assert len(server.requests) == 3
-        assert "nothing of that has run" in str(server.requests[1].json["messages"][-1])
+        assert "it did not run" in str(server.requests[1].json["messages"][-1])
     assert answer_of(ran) == "It prints hi."
 
 
@@ -347,14 +347,14 @@ def test_an_answer_that_breaks_off_is_continued_once_and_joined(place: Place, pr
     assert ran.code == 0, ran
     if form == "text":
         assert ran.out == "All is well with it.\n"
-        assert "going on where it stopped" in ran.err
+        assert "Continuing where it stopped" in ran.err
         return
     assert ran.result["result"] == "All is well with it."
     assert ran.result["num_turns"] == 2
     sent = json.loads(second)["messages"]
     assert sent[-2]["role"] == "assistant"
     assert "All is well wi" in str(sent[-2])
-    assert "Go on exactly where it stopped" in str(sent[-1])
+    assert "Continue exactly where it stopped" in str(sent[-1])
     assert len(sent) == len(json.loads(first)["messages"]) + 2
     usage = 2 if provider == "anthropic" else 1  # what the first had counted when it broke
     assert ran.result["usage"]["cache_read_input_tokens"] == 1_000 * usage
@@ -469,7 +469,7 @@ def test_reasoning_in_tags_is_not_a_part_of_the_answer(place: Place, parts: list
 def test_reasoning_that_never_ends_is_not_an_answer(place: Place) -> None:
     lines = [ollama_line({"content": "<think>Hm. </thi"}), ollama_end(Said())]
     with ollama_server([Reply(ndjson(lines), content_type=NDJSON)] * 2) as server:
-        assert "answered nothing" in failure_of(from_ollama(place, server))
+        assert "returned an empty answer" in failure_of(from_ollama(place, server))
 
 
 EMPTY = [{"content": ""}, {"reasoning_content": "Hm."}, {"content": "\n"}]
@@ -482,7 +482,7 @@ def test_an_empty_reply_is_asked_for_once_more_and_then_a_failure(place: Place, 
         assert answer_of(asked(place, server.url)) == "Now."
         assert "Your reply was empty" in str(server.requests[1].json["messages"][-1])
     with chat_server([empty, empty]) as server:
-        assert "The model answered nothing" in failure_of(asked(place, server.url))
+        assert "The model returned an empty answer twice" in failure_of(asked(place, server.url))
         assert len(server.requests) == 2
 
 

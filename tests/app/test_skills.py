@@ -163,12 +163,12 @@ def test_tools_allowed_by_a_skill_run_unasked_until_the_next_prompt(place: Place
     skill(own, "builder", allowed_tools="Bash(touch:*) Read")
     plain = {"tool_calls": [call("file_write", path="made", content="x")]}
     ran = stream(place, use("builder"), plain)
-    assert "nobody can be asked" in results(ran)[1]  # an edit is not what it allows
+    assert "no one can approve it" in results(ran)[1]  # an edit is not what it allows
     skill(own, "writer", allowed_tools="[Write]")
     ran = stream(place, use("writer"), plain)
     assert (place.folder / "made").read_text() == "x"
     ran = stream(place, {"tool_calls": [call("file_write", path="more", content="x")]}, flags=("-c",))
-    assert "nobody can be asked" in results(ran)[0]
+    assert "no one can approve it" in results(ran)[0]
     ran = stream(place, use("writer"), plain, flags=("--deny", "Write"))
     assert "denies it" in results(ran)[1]
 

@@ -49,7 +49,7 @@ def of_commands(ran: Ran) -> list[tuple[str, bool]]:
 
 def test_a_command_prints_what_it_says_and_asks_no_model(place: Place) -> None:
     ran = place.run("-m", place.script(), "-p", "/usage")
-    assert (ran.code, ran.out, ran.err) == (0, "Nothing was used yet.\n", "")
+    assert (ran.code, ran.out, ran.err) == (0, "No requests in this session yet.\n", "")
 
 
 def test_a_command_looks_at_the_session_that_is_continued(place: Place) -> None:
@@ -72,9 +72,9 @@ def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) ->
     [
         ("/usgae", "There is no command /usgae. Did you mean /usage?"),
         ("/zzzzz now", "There is no command /zzzzz."),
-        ("/theme dark", "/theme needs the terminal's screen."),
-        ("/copy", "/copy needs the terminal's screen."),
-        ("/effort colossal", "No effort 'colossal'"),
+        ("/theme dark", "/theme works only in the terminal."),
+        ("/copy", "/copy works only in the terminal."),
+        ("/effort colossal", "Unknown effort 'colossal'"),
     ],
 )
 @pytest.mark.parametrize("output", [(), JSON, STREAM])
@@ -162,7 +162,7 @@ def test_piped_text_joins_only_commands_that_expand_to_a_prompt(place: Place) ->
         said = ["Say hello to Ann.\n\n<stdin>\ndata\n\n</stdin>"]
         assert prompts_of(place, ran.result["session_id"]) == said
         ran = place.run("-m", place.script(), "-p", "/effort high", *output, stdin="data\n")
-        assert ran.result["result"].startswith("Effort from the next request on: high.")
+        assert ran.result["result"].startswith("Effort, starting with the next request: high.")
 
 
 @pytest.mark.sampled(1)
@@ -186,9 +186,9 @@ def test_commands_are_listed_and_reported_with_a_result_as_for_a_prompt(place: P
     assert {"usage", "model", "clear", "greet"} <= set(ran.lines[0]["slash_commands"])
     assert not {"theme", "copy", "cost"} & set(ran.lines[0]["slash_commands"])
     assert [(line["type"], line.get("output")) for line in ran.lines[1:]] == [
-        ("system", "Nothing was used yet."), ("result", None),
+        ("system", "No requests in this session yet."), ("result", None),
     ]  # fmt: skip
-    assert ran.result["result"] == "Nothing was used yet."
+    assert ran.result["result"] == "No requests in this session yet."
 
 
 def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
@@ -202,7 +202,7 @@ def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
     assert kinds == ["system", "result"]
     (told,) = ran.of("system", "command")
     assert (told["command"], told["is_error"]) == ("/effort", False)
-    assert told["output"].startswith("Effort from the next request on: high.")
+    assert told["output"].startswith("Effort, starting with the next request: high.")
     (acknowledged,) = ran.of("system", "control")
     assert (acknowledged["id"], acknowledged["ok"]) == ("e1", True)
 
@@ -332,7 +332,7 @@ def test_another_session_is_not_opened_while_a_turn_runs(place: Place) -> None:
         told = running.wait_for_type("system", "command")
         ran = running.ended()
     assert told["is_error"]
-    assert "interrupt it first" in told["output"]
+    assert "Interrupt it first" in told["output"]
     assert ran.result["result"] == "one two three four"
 
 
@@ -343,7 +343,7 @@ def test_nobody_is_asked_in_a_session_opened_after_the_end_of_input(place: Place
         for text in ("one", "/clear", "two"):
             running.say(text)
         ran = running.ended()
-    assert "nobody can be asked" in ran.result["result"]
+    assert "no one can approve it" in ran.result["result"]
 
 
 def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
@@ -368,10 +368,10 @@ def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place:
     )
     assert models.startswith("● scripted/")
     assert any(line.split()[:4] == ["anthropic/claude-sonnet-5-5", "no", "key", "1M"] for line in models.splitlines())
-    assert effort.startswith("● default  as the model has it\n  low      quick")
+    assert effort.startswith("● default  model default\n  low      fast")
     assert permissions.startswith("Mode default: asks before edits")
-    assert mode == "Mode plan: changes nothing, and ends with a plan."
-    assert kept == f"Effort from the next request on: high. Kept in {place.home / 'config.toml'}."
+    assert mode == "Mode plan: changes nothing and presents a plan."
+    assert kept == f"Effort, starting with the next request: high. Kept in {place.home / 'config.toml'}."
     assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
     assert "\n● high" in effort_after
     assert permissions_after.startswith("Mode plan")
@@ -441,21 +441,21 @@ def test_diff_shows_what_commands_changed_and_names_what_is_not_text(place: Plac
     assert "-line 2\n+line two\n" in said
     assert "-line 20\n+row 20\n" in said
     assert "--- a/gone.txt\n+++ b/gone.txt\n@@ -1 +0,0 @@\n-old\n" in said
-    assert said.endswith("Changed, but not shown here: b.bin.\n")
+    assert said.endswith("Also changed, but not shown: b.bin.\n")
 
 
 def test_diff_of_what_was_undone_is_empty(place: Place) -> None:
     (place.folder / "a.py").write_text(LINES)
     diff_after(place, edit("a.py", "line 2\n", "line two\n"))
     place.run("undo", "--yes")
-    assert place.run("-m", place.script(), "-c", "-p", "/diff").out.startswith("This session has changed no file that")
+    assert place.run("-m", place.script(), "-c", "-p", "/diff").out.startswith("No recorded file changes in this session")
 
 
 def test_diff_where_changes_are_not_recorded_names_the_other_one(place: Place) -> None:
     ran = place.run("-m", place.script(), "-p", "/diff", env={"AGENTCLI_CHECKPOINTS_ENABLED": "false"})
-    assert "Changes of files are not recorded" in ran.err
+    assert "File changes are not recorded" in ran.err
     assert "/diff all" in ran.err
 
 
 def test_diff_of_a_session_without_edits_names_the_other_one(place: Place) -> None:
-    assert diff_after(place) == "This session has changed no file that is recorded. /diff all shows what git sees.\n"
+    assert diff_after(place) == "No recorded file changes in this session. To see all uncommitted changes: /diff all\n"

@@ -280,7 +280,7 @@ def test_any_queued_message_can_be_withdrawn(open_terminal: Open) -> None:
         terminal.type(f"{text}\t")
         terminal.see(f"queued: {text}")
     terminal.type("\x1b[1;3A")
-    terminal.see("Take back")
+    terminal.see("Rewind what")
     terminal.type("second")
     terminal.see("❯ second thing")
     terminal.type("\r")
@@ -308,7 +308,7 @@ def test_a_call_that_a_kill_cut_off_is_reported_on_the_way_back(open_terminal: O
     first.settle(1.0)
     first.kill(signal.SIGKILL)
     second = open_terminal([{"text": "x"}], "--continue")
-    second.see("✗ Run touch begun; sleep 30 · cut off; its outcome is unknown\n")
+    second.see("✗ Run touch begun; sleep 30 · cut off; its may have partially run\n")
     assert "ms" not in second.settle()
 
 

@@ -85,20 +85,20 @@ def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
     assert "made 2 changes: 1 edited, 1 created" in " ".join(terminal.asked().split())
     assert not (folder / "new").exists()
     terminal.type("y")
-    terminal.see("Ended in the background: ")
+    terminal.see("Background dry run finished: ")
     assert (folder / "a.py").read_text() == "mine\n", "it was changed meanwhile"
     assert (folder / "new").read_text() == "x\n"
     terminal.type("/undo\r")
-    terminal.see("Take back\\?")
+    terminal.see("Undo\\?")
     terminal.type("\r")
-    terminal.see("was taken back")
+    terminal.see("Undid turn")
     assert not (folder / "new").exists()
     terminal.type("and?\r")
     terminal.see("heard")
     terminal.leave()
     assert terminal.exit_code() == 0
     stored = [file.read_bytes() for file in (tmp_path / "home/state").rglob("*") if file.is_file()]
-    assert any(b"The dry run that went to the background has ended" in content for content in stored)
+    assert any(b"The dry run in the background has finished" in content for content in stored)
 
 
 def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_next_start_removes_what_a_killed_dry_run_was_mounted_on(tmp_path: P
         assert running.left().code == -signal.SIGKILL
     assert (place.folder / ".vscode").is_dir()
     resumed = place.run("-m", place.script({"text": "{{last_result}}"}), "-p", "go on", "--continue")
-    assert resumed.out.startswith("Dropped: ")
+    assert resumed.out.startswith("Changes discarded: ")
     assert "kept" not in resumed.err
     assert not list(place.home.glob("state/tries/try-*/1"))
     assert sorted(place.folder.rglob("*")) == before
@@ -224,7 +224,7 @@ def test_a_rule_about_files_holds_for_what_a_command_did(place: Place, mode: str
     ran = place.run("-m", place.script(*replies), *arguments)
     assert (place.folder / "vendor/x.c").read_text() == "x\n"
     assert (place.folder / "b.txt").read_text() == ("x\n" if mode == "default" else "2\n")
-    why = "nobody can be asked" if mode == "default" else "the rule file_edit(vendor/**) denies it"
+    why = "no one can approve them" if mode == "default" else "the rule file_edit(vendor/**) denies it"
     assert why in ran.result["result"]
     assert [denial["kind"] for denial in ran.result["permission_denials"]] == ["dropped"]
 
@@ -235,7 +235,7 @@ def test_a_rule_that_asks_about_files_asks_about_what_a_command_did(open_termina
     asks = tmp_path / "asks.json"
     asks.write_text('{"permissions": {"ask": ["Edit(a.py)"]}}')
     terminal = open_terminal(script, "--permission-mode", "acceptEdits", "--settings", str(asks), "go")
-    assert "the rule file_edit(a.py) wants you to be asked" in " ".join(terminal.asked().split())
+    assert "the rule file_edit(a.py) requires approval" in " ".join(terminal.asked().split())
     terminal.type("n")
     terminal.see("✗ Discarded")
     terminal.see("the end")
@@ -304,5 +304,5 @@ def test_a_mode_that_settles_a_question_by_a_dry_run_makes_one(place: Place) -> 
         running.wait_for_type("system", "approval_requested")
         running.control("command", text="/permissions forget bash(touch *)")
         running.control("set_permission_mode", mode="plan")
-        assert "plan mode keeps no changes" in running.wait_for_type("result")["result"]
+        assert "plan mode discards all changes" in running.wait_for_type("result")["result"]
     assert not (place.folder / "made").exists()

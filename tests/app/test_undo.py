@@ -161,7 +161,7 @@ def test_ctrl_c_at_the_question_leaves_all_as_it_is(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     terminal = Terminal(project.folder, "undo")
     try:
-        terminal.see("Take back\\?")
+        terminal.see("Undo\\?")
         terminal.settle()  # a signal that comes just before `input` begins to read is seen with the next key alone
         terminal.type("\x03")
         assert terminal.exit_code() == 1
@@ -241,7 +241,7 @@ def test_the_model_is_informed_of_undone_changes(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     undo(project)
     shown = project.run("sessions", "show", session_of(project), "--json").out
-    (note,) = [text for text in texts_of(json.loads(shown)["messages"]) if "took back" in text]
+    (note,) = [text for text in texts_of(json.loads(shown)["messages"]) if "undid changes" in text]
     assert "a.txt" in note
 
 
@@ -264,7 +264,7 @@ def test_a_list_names_first_what_is_not_covered(project: Place) -> None:
     project.environment |= {"AGENTCLI_CHECKPOINTS_IGNORED_FILES": "10", "AGENTCLI_CHECKPOINTS_LARGEST_MB": "0.01"}
     go(project, bash("rm -rf node_modules small large.bin a.txt"))
     shown = project.run("undo", "--list").out.splitlines()
-    first = [line for line in shown[1:3] if line.startswith("Not covered")]
+    first = [line for line in shown[1:3] if line.startswith("Not recorded")]
     assert len(first) == 2
     assert "large.bin" in first[0]
     assert "node_modules" in first[1]
@@ -325,7 +325,7 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
         ("/rewind 2 files", "a.txt", "two", "five"),
         ("/redo yes", "done again", "TWO", "FIVE"),
         ("/rewind 1 both", "Back before: two", "TWO", "five"),
-        ("/rewind 1 conversation", "Files are as they are", "TWO", "five"),
+        ("/rewind 1 conversation", "Files are unchanged", "TWO", "five"),
     ):
         assert said in slash(project, command)
         assert (project.folder / "a.txt").read_text() == f"one\n{two}\nthree\nfour\n{five}\nsix\n"
@@ -334,7 +334,7 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
 def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) -> None:
     go(project)
     ran = project.run("-c", "-p", "/label the files", "-m", project.script({"text": "never asked for"}))
-    assert "ends in none of" in ran.err + ran.out
+    assert "does not end in" in ran.err + ran.out
     slash(project, "/label profiles")
     assert project.run("-c", "-p", "two", "-m", project.script({"text": "second"})).code == 0
     assert "Back" in slash(project, "/rewind profiles")
@@ -342,7 +342,7 @@ def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) 
 
 def test_without_anyone_to_ask_the_slash_command_only_lists(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
-    for command, said, text in (("/undo", "/undo yes", "TWO"), ("/undo yes", "taken back", "two")):
+    for command, said, text in (("/undo", "/undo yes", "TWO"), ("/undo yes", "Undid", "two")):
         assert said in slash(project, command)
         assert text in (project.folder / "a.txt").read_text()
 

@@ -143,7 +143,7 @@ def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_undone_later(proje
     (project.folder / "b.txt").write_text("mine\n")
     ran = project.run("undo", "--yes")
     assert ran.code == 1
-    assert "Nothing of turn 2 (again) could be taken back: conflicts. agentcli undo goes on with" in ran.out
+    assert "Could not undo turn 2 (again): all its files conflict. To undo earlier changes: agentcli undo" in ran.out
     assert undo(project)["turn"] == 1
     assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
     (project.folder / "b.txt").write_text("B\n")
@@ -243,7 +243,7 @@ def test_unrecorded_changes_are_not_reported_as_undone(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     ran = go(project, bash("echo new > new.txt"), bash("rm a.txt"))
     assert ran.err.count("checkpoints.most_files") == 1
-    assert "cannot take it back" in ran.err
+    assert "cannot revert them" in ran.err
     assert undo(project, code=1) == {"session_id": session_of(project), "turn": 1, "files": [], "done": False}
     ran = project.run("undo", "--yes")
     assert ran.code == 1

@@ -548,7 +548,7 @@ def test_a_command_that_could_read_secret_files_asks_and_says_why(
     assert (CANARY[::-1] in ran.out) == is_allowed
     assert "a yes" not in ran.result["result"]
     if not is_allowed and "dontAsk" not in flags:
-        assert "this sandbox cannot hide .env from commands (to allow it always: the rule" in ran.result["result"]
+        assert "this sandbox cannot hide .env from commands (to always allow this: the rule" in ran.result["result"]
 
 
 SHOWS_NONE = (
@@ -601,7 +601,7 @@ def test_it_is_asked_once_a_session(place: Place) -> None:
     ran = approved(place, *calls, ids=("call_1_1",))
     (asked,) = ran.of("system", "approval_requested")
     assert "this sandbox cannot hide .env from commands" in asked["reason"]
-    assert "; a yes counts for the rest of the session" in asked["reason"]
+    assert "; your approval lasts for this session" in asked["reason"]
     assert ran.result["permission_denials"] == []
 
 

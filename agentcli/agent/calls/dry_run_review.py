@@ -22,7 +22,7 @@ from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
 
-PLAN = "plan mode keeps no changes"
+PLAN = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
@@ -52,7 +52,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         use.id,
         call_title(use.name, use.input),
         call=use,
-        reason=f"in a dry run {obstacle.why}; a yes {obstacle.then}",
+        reason=f"during the dry run {obstacle.why}; if you approve, agentcli {obstacle.then}",
         preview=str(use.input.get("command", "")),
         rules=() if opens or obstacle.is_server else permitted.policy.offered_rules,
         effects=obstacle.effects,
@@ -112,18 +112,18 @@ class Review:
         whole = [name for name in applied.names if name not in self.parts]
         some = [self._part(name) for name in applied.names if name in self.parts]
         parts = [
-            f"Kept: {listed_names(whole, _MAX_NAMES)}." if whole else "",
-            f"Kept in part: {listed_names(some, _MAX_NAMES)}." if some else "",
-            f"Dropped, so not changed: {listed_names(dropped, _MAX_NAMES)}{because}." if dropped else "",
-            *(f"Not kept: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
+            f"Applied: {listed_names(whole, _MAX_NAMES)}." if whole else "",
+            f"Partly applied: {listed_names(some, _MAX_NAMES)}." if some else "",
+            f"Discarded, so not changed: {listed_names(dropped, _MAX_NAMES)}{because}." if dropped else "",
+            *(f"Not applied: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
         ]
         if not resolved:
-            who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
+            who = "the user discarded its changes" if self.is_answered else f"its changes were discarded: {self.why}"
             parts = [f"It was a dry run, and {who}. No file was changed: {listed_names(dropped, _MAX_NAMES)}."]
         if self.comment:
-            parts.append(f"The user says: {self.comment}")
+            parts.append(f"The user said: {self.comment}")
         if self.left_out:
-            parts.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
+            parts.append(f"The user rejected these hunks, so they are not in the workspace:\n{self.left_out.rstrip()}")
         return " ".join(filter(None, parts))
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
@@ -171,7 +171,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
         elif mode is not None:
             verdict = _verdict_of_mode(mode, changes, rule)
         if verdict is None and turn.session.ask is None:
-            verdict = Verdict(decision="deny", reason="nobody can be asked")
+            verdict = Verdict(decision="deny", reason="no one can approve them")
         if verdict is None:
             await _ask_about_changes(call, permitted, review, changes, asking=rule)
         else:
@@ -200,7 +200,7 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
 def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
     """Return the decision of a mode about changes, for some of which the rule `asking` asks; None if the mode asks."""
     if mode in ("plan", "dontAsk"):
-        return Verdict(decision="deny", reason=PLAN if mode == "plan" else "what would ask is dropped")
+        return Verdict(decision="deny", reason=PLAN if mode == "plan" else "changes that need approval are discarded")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
@@ -236,13 +236,13 @@ def _question(
         structs.replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
         for change, text, own in zip(changes, texts, hunks, strict=True)
     )
-    result, reasons = report.result, ["nothing is in the workspace yet"]
+    result, reasons = report.result, ["nothing has been applied yet"]
     if result.timed_out or result.exit_code:
-        reasons.insert(0, "it ran out of time" if result.timed_out else f"exit code {result.exit_code}")
+        reasons.insert(0, "it timed out" if result.timed_out else f"exit code {result.exit_code}")
     if is_auto_executed := changes[0].is_obeyed:
-        reasons.insert(0, "other programs run or obey this by themselves")
+        reasons.insert(0, "other programs execute these files automatically")
     if asking is not None:
-        reasons.insert(0, f"{asking.phrase} wants you to be asked")
+        reasons.insert(0, f"{asking.phrase} requires approval")
     line, *more = str(use.input.get("command", use.name)).strip().splitlines() or [""]
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
@@ -296,8 +296,8 @@ def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutpu
     output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
     if cached:
-        whose = f"{listed_names(cached, _MAX_NAMES)} {'is a cache' if len(cached) == 1 else 'are caches'}"
-        notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
+        names = listed_names(cached, _MAX_NAMES)
+        notes.append(f"[caches, kept for later dry runs and not applied to the workspace: {names}]")
     text = output.content if isinstance(output.content, str) else ""
     content, summaries = "\n".join(filter(None, (text, *notes))), filter(None, (output.summary, summary))
     return structs.replace(output, content=content, summary="; ".join(summaries))

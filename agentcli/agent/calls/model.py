@@ -32,7 +32,7 @@ Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
-NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no when nobody can answer
+NOBODY_LEFT = "no one can approve it any more"  # the comment of a no when nobody can answer
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 
 
@@ -155,7 +155,7 @@ class ClientCalls:
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`."""
         if call.id in self._waiting:
-            raise ToolError(f"A call with the id {call.id} waits already.", kind="validation_error")
+            raise ToolError(f"A call with the id {call.id} is already waiting.", kind="validation_error")
         if not self._has_client:
             raise _client_gone()
         loop = asyncio.get_running_loop()
@@ -195,7 +195,7 @@ class ClientCalls:
 
 
 def _client_gone() -> ToolError:
-    return ToolError("The client that runs this tool has gone: do without it.", kind="dependency_error")
+    return ToolError("The client that runs this tool has disconnected. Continue without it.", kind="dependency_error")
 
 
 class SkillsInUse(Protocol):

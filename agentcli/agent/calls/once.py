@@ -46,7 +46,7 @@ class KeyedCalls:
             self._calls[key] = use, asyncio.create_task(make())
         first, task = self._calls[key]
         if (first.name, first.input) != (use.name, use.input):
-            raise UsageError(f"The idempotency key {key!r} belongs to another call, of {first.name}.")
+            raise UsageError(f"The idempotency key {key!r} was already used for another call, of {first.name}.")
         try:
             return await asyncio.shield(task)
         finally:
@@ -91,7 +91,7 @@ async def call_directly(
             await run_call(call)
         finished = ended[-1]
     except TimeoutError:
-        message = f"{use.name} did not end within {timeout_s:g} s and was stopped."
+        message = f"{use.name} did not finish within {timeout_s:g} s and was stopped."
         error = CallError("timeout", "timeout", message, use.id)
         result = ToolResult(use.id, f"timeout: {message}", is_error=True)
         finished = ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error_kind="timeout", error=error)

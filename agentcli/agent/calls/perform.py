@@ -108,7 +108,7 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
         async with asyncio.timeout(limit_s) as limit:
             return await run()
     except TimeoutError as error:
-        took = f"took longer than {limit_s:g} s" if limit.expired() else f"ran out of time: {error or 'no answer'}"
+        took = f"took longer than {limit_s:g} s" if limit.expired() else f"timed out: {error or 'no answer'}"
         raise ToolError(f"{name} {took}.", kind="timeout") from error
     except OSError as error:
         raise ToolError(f"{name} failed: {error}.", kind=kind_of(error), code=errno_name(error)) from error
@@ -170,22 +170,22 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
     except ToolError as error:
         summary = text = str(error)
     title = call_title(call.use.name, call.use.input)
-    turn.emit(Notice(f"Ended in the background: {title} · {summary}"))
-    turn.state.notes.append(reminder(f"The dry run that went to the background has ended: {title}\n{text}"))
+    turn.emit(Notice(f"Background dry run finished: {title} · {summary}"))
+    turn.state.notes.append(reminder(f"The dry run in the background has finished: {title}\n{text}"))
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
     """Return what hindered a dry run, if a person can remove it. Blocks."""
     dry_run = report.dry_run
     if dry_run.too_much:
-        return Obstacle(why=dry_run.too_much, then="runs it in the workspace itself")
+        return Obstacle(why=dry_run.too_much, then="runs it directly in the workspace")
     if report.result.stall.startswith("listens"):
         return Obstacle(why=f"it {report.result.stall.partition(';')[0]}", then="starts it as a job", is_server=True)
     if host := report.needed_host:
         effects = (f"reaches {host}",)
         return Obstacle(
             why=f"it could not reach {host}",
-            then="tries it again with that host",
+            then="repeats it with access to that host",
             effects=effects,
             grave=effects,
             host=host,
@@ -200,7 +200,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
             effects, grave = ((f"{reads}, which {WHY[kind]}",),) * 2 if kind == "secret" else ((reads,), ())
             return Obstacle(
                 why=f"it could not read {shown}",
-                then="tries it again with that to read",
+                then="repeats it with access to that path",
                 effects=effects,
                 grave=grave,
                 path=path,
@@ -215,7 +215,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         is_planning = turn.state.mode == "plan"
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
-        output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing of it was kept.", "dropped")
+        output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
         return changed(output, is_error=not is_planning)
     if not dry_run.changes:
         return dry_run_output(report, "", "changed nothing")
@@ -252,7 +252,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
         try:
             mark = await _with_progress(call, checkpoints, checkpoints.begin(call.use.id, paths))
         except ToolError as error:
-            call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
+            call.turn.emit(Notice(f"{error} /undo cannot revert this call."))
     if checkpoints is None or mark is None:
         yield None
         return
@@ -307,14 +307,14 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
     try:
         changes = await checkpoints.end(mark)
     except ToolError as error:
-        turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
+        turn.emit(Notice(f"{error} /undo cannot revert this call."))
         with suppress(ToolError):  # a later look would find what others have done since
             await checkpoints.forget(mark)
         return
     if changes is not None and not changes.changes and not recording.has_reported_gap:
         recording.has_reported_gap = True
         why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)
-        turn.emit(Notice(f"What commands change here is not recorded, and /undo cannot take it back: {why}."))
+        turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))
     stored = turn.store(changes) if changes is not None else None
 
     async def forget() -> None:

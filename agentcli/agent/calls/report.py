@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentcli.safety.secrets.masking import Masker, StreamMask
     from agentcli.safety.secrets.rules import Secret
 
-INTERRUPTED = "Not run: interrupted by the user."
+INTERRUPTED = "Not run: the user interrupted this turn."
 OMITTED = {"omitted": "larger than 1 MB"}
 
 
@@ -135,7 +135,7 @@ class Report:
     def interrupt(self) -> None:
         """Make the result of a call that the person ended."""
         self._end_output()
-        effects = "it was a dry run, and nothing of it was kept" if self.is_dry_run else "it may have had effects"
+        effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
         ended = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
         self.finish(ToolOutput(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
 

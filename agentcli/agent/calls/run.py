@@ -85,7 +85,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
         raise ToolError("The arguments are larger than 10 MB.", kind="invalid_parameters")
     if session.history.is_stuck(use):
         raise ToolError(
-            f"This call has given the same result {SAME_CALL_LIMIT} times in a row: do something else, or answer.",
+            f"This call has returned the same result {SAME_CALL_LIMIT} times in a row. Try something else, or answer.",
             kind="validation_error",
         )
     record = CallRecord(
@@ -108,7 +108,7 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
         if answer.context:
             call.turn.state.notes.append(reminder(answer.context))
         if answer.decision == "deny":
-            raise ToolError(answer.reason or "A hook refused this call.", kind="permission_denied")
+            raise ToolError(answer.reason or "A hook denied this call.", kind="permission_denied")
         stronger = answer.decision == "ask" or merged.decision == ""
         merged = HookAnswer(
             answer.decision if stronger else merged.decision,
@@ -157,7 +157,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     skipped = tuple(call.use for call in calls if call.report.result is None)
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
-    why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
+    why = "the user declined another call" if turn.is_stopped else "the user sent a new message"
     store(f"Not run: {why}.")
     return results
 
@@ -235,7 +235,7 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]", ()
+        return text if is_short else f"{cut_middle(text)}\n[the rest could not be stored: {error}]", ()
     pages = pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
     if is_short:
@@ -245,7 +245,7 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
     openable = stored.size > MAX_INLINE_BYTES
     if openable:
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
-        notes += f"\n[all of it: {file}, which file_read opens: {data_summary(whole)}]"
+        notes += f"\n[complete result: {file}; open it with file_read: {data_summary(whole)}]"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (stored.path.resolve(),) if openable else ()
 
 

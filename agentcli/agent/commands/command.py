@@ -149,7 +149,7 @@ def without_keep(argument: str) -> tuple[str, bool]:
 def number_in(argument: str, count: int, what: str) -> int:
     """Return the index of a number that counts from 1. Raises `UsageError`."""
     if not argument.isdecimal() or not 1 <= int(argument) <= count:
-        raise UsageError(f"There is no {what} {argument}: give a number from 1 to {count}." if count else f"No {what}.")
+        raise UsageError(f"There is no {what} {argument}. Use a number from 1 to {count}." if count else f"No {what}.")
     return int(argument) - 1
 
 
@@ -181,11 +181,11 @@ class CommandSet:
         name = first[1:]
         if found := self._by_name.get(name):
             if rest.strip() and not found.argument:
-                raise UsageError(f"/{name} takes nothing more, and was given {rest.strip()[:80]!r}.")
+                raise UsageError(f"/{name} takes no arguments. Remove {rest.strip()[:80]!r}.")
             return found, rest.strip()
         if not name[0].isalnum():
             return None
         if name in SCREEN_COMMANDS:
-            raise UsageError(f"/{name} needs the terminal's screen.")
+            raise UsageError(f"/{name} works only in the terminal.")
         hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
         raise UsageError(f"There is no command /{name}.{''.join(hints)} /help shows all.")

@@ -22,16 +22,16 @@ from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
 _EFFORT_HINTS: dict[str, str] = {
-    "low": "quick and cheap, for what is plain",
-    "medium": "for everyday work",
-    "high": "for what has several sides",
-    "xhigh": "for what takes long thought",
-    "max": "as hard as it can, whatever it costs",
+    "low": "fast and cheap, for simple tasks",
+    "medium": "everyday work",
+    "high": "harder problems",
+    "xhigh": "problems that need long reasoning",
+    "max": "maximum effort, at any cost",
 }
 MAX_ANSWER_TOKENS = 4_096
 _PREAMBLE = (
-    "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
-    "call no tool, change nothing.</system-reminder>\n"
+    "<system-reminder>This is a side question. Answer it in a few sentences from what you know. "
+    "Call no tools and change nothing.</system-reminder>\n"
 )
 MAX_TOOLS = 12
 TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
@@ -39,8 +39,8 @@ _STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
 _MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
 _MAX_LOSSES = 10
 _WHY_LOST = (
-    "What the cache holds is lost when another model answers, the tools or the system text change, the conversation is "
-    f"compacted, or more than {TIME_TO_LIVE_S // 60} minutes pass."
+    "The provider drops its cache when you switch models, when the tools or the system prompt change, when the "
+    f"conversation is compacted, or after {TIME_TO_LIVE_S // 60} minutes without a request."
 )
 
 
@@ -55,7 +55,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         current = [label for label, _ in options].index(now)
         picked = await host.choose("Model · window · $ per million tokens", options, current=current, can_keep=True)
         if picked is None:
-            return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
+            return marked(options, current, "To switch: /model PROVIDER/MODEL (models that are not listed work too)")
         name, keeps = options[picked][0], picked.keeps
     level = _parse_effort(effort) if effort.strip() else None
     sentences = [await host.check_model(name)]
@@ -67,7 +67,7 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         sentences.append(await host.store_setting("provider.model", name))
         sentences += [await host.store_setting("tokens.effort", level)] if level else []
     else:
-        sentences.append(f"For this session; /model {name} keep keeps it.")
+        sentences.append(f"For this session only. To make it the default: /model {name} keep")
     return " ".join(sentences)
 
 
@@ -75,59 +75,59 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     level, keeps = without_keep(argument)
     if not level:
-        options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_EFFORT_HINTS.items()]
+        options = [("default", f"{session.runtime.models.effort or 'model default'}"), *_EFFORT_HINTS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.model.effort or "default")
-        picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
+        picked = await host.choose("Reasoning effort", options, current=current, can_keep=True)
         if picked is None:
-            return marked(options, current, "Another one: /effort LEVEL")
+            return marked(options, current, "To change it: /effort LEVEL")
         level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
-    text = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
+    text = f"Effort, starting with the next request: {effort or session.runtime.models.effort or 'model default'}."
     more = await host.store_setting("tokens.effort", effort) if keeps else ""
-    return f"{text} {more or f'For this session; /effort {level} keep keeps it.'}"
+    return f"{text} {more or f'For this session only. To make it the default: /effort {level} keep'}"
 
 
 def _parse_effort(text: str) -> Effort:
     for level in _LEVELS:
         if level == text.strip():
             return level
-    raise UsageError(f"No effort {text.strip()!r}; there is {', '.join(_LEVELS)}.")
+    raise UsageError(f"Unknown effort {text.strip()!r}. Choose one of {', '.join(_LEVELS)}.")
 
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
     parts, share = {**use.parts, "free": use.free}, f"{use.request / use.window:.0%}"
     width = max(map(len, parts))
-    lines = [f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})"]
+    lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share})"]
     lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
-    return "\n".join([*lines, "Sources are counted by the model's encoder, the request by what its provider counted."])
+    return "\n".join([*lines, "The numbers per source are estimates. The total is based on the provider's count."])
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:
     if not question:
-        raise UsageError("Ask something: /btw QUESTION. The conversation does not keep it.")
+        raise UsageError("Add a question: /btw QUESTION. It does not become part of the conversation.")
     return await answer_side_question(host.session, question)
 
 
 MODEL_COMMANDS = (
     SlashCommand(
         "model",
-        "show the models, or use another one from now on",
+        "show the models, or switch to another one",
         _model,
         "[MODEL]",
         forms=("", "PROVIDER/MODEL", "PROVIDER/MODEL EFFORT", "PROVIDER/MODEL [EFFORT] keep"),
     ),
     SlashCommand(
         "effort",
-        "show or set how hard the model thinks",
+        "show or set the reasoning effort",
         _effort,
         "[LEVEL]",
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
-    SlashCommand("context", "show what fills the model's window", _context),
-    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", aliases=("side",), is_aside=True),
+    SlashCommand("context", "show what fills the context window", _context),
+    SlashCommand("btw", "ask a question beside the conversation", _btw, "QUESTION", aliases=("side",), is_aside=True),
 )
 
 
@@ -148,23 +148,23 @@ async def answer_side_question(session: Session, question: str) -> str:
     try:
         reply = await paid.reply(request)
     except ProviderError as error:
-        raise UserError(f"The question could not be answered: {error}") from error
+        raise UserError(f"Could not answer the question: {error}") from error
     charge(reply.usage, "aside")
-    return reply.message.text.strip() or "(The model said nothing.)"
+    return reply.message.text.strip() or "(The model gave no answer.)"
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     meter = session.state.meter
     if not meter.by_model:
-        return "Nothing was used yet."
+        return "No requests in this session yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
     if len(rows) > 1:
         rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
     others = _usage_rows(session)
     width = max(len(row[0]) for row in (*rows, *others))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *others)]
-    return "\n".join([*lines, "agentcli usage shows days and other sessions, /cache what the prompt cache saves."])
+    return "\n".join([*lines, "Other days and sessions: agentcli usage. Cache savings: /cache"])
 
 
 def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
@@ -261,26 +261,26 @@ def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
 
 async def _show_cache(host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "why"):
-        raise UsageError("Write /cache, or /cache why for the newest losses.")
+        raise UsageError("Usage: /cache, or /cache why to list the latest cache misses.")
     entries = host.session.state.conversation.entries
     losses = list(cache_losses(entries, host.session.runtime.models.info))
     if argument:
-        return "\n".join([*map(_loss_line, losses[-_MAX_LOSSES:]), _WHY_LOST]) if losses else "Nothing was lost."
+        return "\n".join([*map(_loss_line, losses[-_MAX_LOSSES:]), _WHY_LOST]) if losses else "No cache misses."
     usage = sum((entry.body.usage for entry in entries if isinstance(entry.body, Assistant)), Usage())
     if not (sent := usage.prompt_tokens):
-        return "Nothing was sent yet."
+        return "No requests in this session yet."
     read = usage.cache_read_input_tokens
-    lines = [f"{sent:,} tokens were sent, {read:,} of them were read from the cache ({read / sent:.0%})."]
+    lines = [f"{sent:,} input tokens, {read:,} of them read from the cache ({read / sent:.0%})."]
     if losses:
-        lines += [f"  lost: {sum(loss.lost for loss in losses):,} tokens, {_usd(losses)}"]
-    lines.append("/cache why shows the newest losses." if losses else "Nothing that it held was lost.")
+        lines += [f"  missed: {sum(loss.lost for loss in losses):,} tokens, {_usd(losses)}"]
+    lines.append("To list the latest misses: /cache why" if losses else "No cache misses.")
     return "\n".join(lines)
 
 
 def _loss_line(loss: CacheLoss) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(loss.time))
     read = f"{loss.reply.usage.cache_read_input_tokens:,} of {loss.held:,} tokens read"
-    return f"  {at}  {loss.reply.model}: {read}, {_usd([loss])} lost"
+    return f"  {at}  {loss.reply.model}: {read}, extra cost {_usd([loss])}"
 
 
 def _usd(losses: Sequence[CacheLoss]) -> str:
@@ -289,6 +289,6 @@ def _usd(losses: Sequence[CacheLoss]) -> str:
 
 
 USAGE_COMMANDS = (
-    SlashCommand("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
-    SlashCommand("cache", "show what the prompt cache gave and lost", _show_cache, "[why]", forms=("", "why")),
+    SlashCommand("usage", "show this session's tokens and cost", _usage, aliases=("cost", "stats")),
+    SlashCommand("cache", "show the hits and misses of the prompt cache", _show_cache, "[why]", forms=("", "why")),
 )

@@ -39,7 +39,7 @@ MAX_NAMES = 10  # in a note
 MAX_FILES = 200  # shown
 MAX_COMPARED_BYTES = 10_000_000  # of a file
 _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
-WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
+WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and untracked files)"
 
 
 async def _diff(host: CommandHost, argument: str) -> Outcome:
@@ -47,21 +47,21 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     if argument == "all":
         return await _uncommitted(calls.workspace)
     if argument:
-        raise UsageError("Write /diff, or /diff all.")
+        raise UsageError("Usage: /diff, or /diff all for all uncommitted changes.")
     checkpoints = calls.recording.checkpoints
     if checkpoints is None:
-        raise UserError("Changes of files are not recorded: checkpoints.enabled is off. /diff all shows those of git.")
+        raise UserError("File changes are not recorded because checkpoints.enabled is off. To see git's: /diff all")
     if not host.session.is_busy and (changed := await checkpoints.under_way()):
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
-    notes = [f"Changed, but not shown here: {listed_names(others, MAX_NAMES)}."] if others else []
+    notes = [f"Also changed, but not shown: {listed_names(others, MAX_NAMES)}."] if others else []
     left_out = dict.fromkeys(
         name for entry in entries if isinstance(entry.body, FilesChanged) for name in entry.body.left_out
     )
-    notes += [f"Not covered: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
+    notes += [f"Not recorded: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
-        notes.append("This session has changed no file that is recorded. /diff all shows what git sees.")
+        notes.append("No recorded file changes in this session. To see all uncommitted changes: /diff all")
     shown = [FileDiff(file.path, await calls.services.masked(file.diff)) for file in files]
     return AsDiff(tuple(shown), "\n".join(notes))
 
@@ -108,11 +108,11 @@ async def _uncommitted(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
     ok, changes = await _git(workspace, *_DIFF, "HEAD" if has_commit else "--cached")
     if not ok:
-        raise UserError(f"There is no diff: {changes.strip() or 'git failed'}")
+        raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
     _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
     untracked = [f"Untracked: {name}" for name in names.splitlines()]
     files = [FileDiff(_path_in(diff), diff) for diff in _ONE_FILE.findall(changes)]
-    return AsDiff(tuple(files), "\n".join(untracked or ["Nothing has changed."] * (not files)))
+    return AsDiff(tuple(files), "\n".join(untracked or ["No changes."] * (not files)))
 
 
 def _path_in(diff: str) -> str:
@@ -151,11 +151,11 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     workspace = session.runtime.calls.workspace
     if not argument:
-        return "Folders: " + ", ".join(map(str, workspace.facts.roots)) + ". Another one: /add-dir PATH"
+        return "Folders: " + ", ".join(map(str, workspace.facts.roots)) + ". To add one: /add-dir PATH"
     folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
     workspace.grants += Grants(roots=(folder,))
     session.state.notes.append(reminder(f"{ADDED_FOLDER} {folder} to the workspace."))
-    return f"{folder} may be read and changed in this session."
+    return f"Added {folder}. The model can read and change files in it for the rest of this session."
 
 
 def _folder(cwd: Path, name: str) -> Path:
@@ -166,10 +166,10 @@ def _folder(cwd: Path, name: str) -> Path:
 
 
 PROJECT_COMMANDS = (
-    SlashCommand("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
-    SlashCommand("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
-    SlashCommand("init", "let the model write AGENTS.md for this repository", _init),
-    SlashCommand("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
+    SlashCommand("diff", "show this session's file changes, or all uncommitted ones", _diff, "[all]", is_aside=True),
+    SlashCommand("review", "have the model review the uncommitted changes, or what you name", _review, "[WHAT]"),
+    SlashCommand("init", "have the model write AGENTS.md for this repository", _init),
+    SlashCommand("add-dir", "add a folder to the workspace", _add_dir, "PATH"),
 )
 
 
@@ -179,12 +179,12 @@ _INSTRUCTIONS = re.compile(r'<instructions path="(.*?)">\n(.*?)\n</instructions>
 
 async def _remember(host: CommandHost, text: str) -> Outcome:
     if not text:
-        raise UsageError("Say what: /remember TEXT")
+        raise UsageError("Add what to remember: /remember TEXT")
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
-    note = f"The user asked to remember, and {NOTES} of the memory holds now: {text}"
+    note = f"The user added this to {NOTES} in the memory: {text}"
     host.session.state.notes.append(reminder(note))
-    return f"Remembered in {memory.place_of(NOTES)}"
+    return f"Added to {memory.place_of(NOTES)}"
 
 
 async def _memory(host: CommandHost, argument: str) -> Outcome:
@@ -192,16 +192,16 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
     if verb == "edit":
         return await _edit(host, name.strip() or NOTES)
     if argument:
-        raise UsageError("Write /memory, or /memory edit [FILE].")
+        raise UsageError("Usage: /memory, or /memory edit [FILE].")
     files = instruction_files(host)
-    lines = ["Instruction files that the model was given:"]
+    lines = ["Instruction files the model has read:"]
     lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
     memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
-        return "\n".join([*lines, "Memory files: switched off (memory.enabled)"])
-    lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
+        return "\n".join([*lines, "Memory files: off (memory.enabled)"])
+    lines.append(f"This project's memory files, in {memory.place_of(NOTES).parent}:")
     lines += await asyncio.to_thread(_listed, memory) or ["  none"]
-    lines.append("/remember TEXT adds a line; /memory edit [FILE] opens a file.")
+    lines.append("To add a line: /remember TEXT. To edit a file: /memory edit [FILE]")
     return "\n".join(lines)
 
 
@@ -237,21 +237,21 @@ async def _edit(host: CommandHost, name: str) -> Outcome:
     if after is None:
         return f"Edit {place}"
     if after.rstrip("\n") == before.rstrip("\n"):
-        return f"{place} is as it was."
+        return f"No changes to {place}."
     await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n")
-    return f"Kept in {place}"
+    return f"Saved {place}"
 
 
 def _memory_of(host: CommandHost) -> Memory:
     memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
-        raise UserError("The memory is switched off (memory.enabled).")
+        raise UserError("Memory is off. Turn it on with memory.enabled.")
     return memory
 
 
 MEMORY_COMMANDS = (
     SlashCommand("remember", "add a line to this project's memory", _remember, "TEXT"),
     SlashCommand(
-        "memory", "show what is remembered, or edit a file of it", _memory, "[edit]", forms=("", "edit [FILE]")
+        "memory", "show memory and instruction files, or edit memory", _memory, "[edit]", forms=("", "edit [FILE]")
     ),
 )

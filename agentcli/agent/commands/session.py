@@ -29,7 +29,7 @@ def conversation_commands() -> CommandSet:
         "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,
-        PROGRAM: (*STATUS_COMMANDS, SlashCommand("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),
+        PROGRAM: (*STATUS_COMMANDS, SlashCommand("quit", "exit; the session is saved", _quit, aliases=("exit", "q"))),
     }
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
@@ -38,7 +38,7 @@ def conversation_commands() -> CommandSet:
         return _command_help(found[0]) if found else _all_help(commands)
 
     commands.add(
-        SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", aliases=("?",), group=PROGRAM)
+        SlashCommand("help", "show all commands, or the help of one", help, "[COMMAND]", aliases=("?",), group=PROGRAM)
     )
     return commands
 
@@ -86,7 +86,7 @@ async def _describe(topic: Topic, host: CommandHost, argument: str) -> Outcome:
 
 
 STATUS_COMMANDS = (
-    SlashCommand("status", "show the model, the mode, the session and its folder", _status),
+    SlashCommand("status", "show the model, the mode, the session and its folders", _status),
     SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
     SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
 )
@@ -94,7 +94,7 @@ STATUS_COMMANDS = (
 
 async def _tasks(host: CommandHost, argument: str) -> Outcome:
     rows = map(_row, host.session.runtime.calls.workspace.sandbox.jobs.list())
-    return "\n".join(rows) or "No command runs in the background."
+    return "\n".join(rows) or "No background jobs are running."
 
 
 def _row(job: BackgroundJob) -> str:
@@ -108,14 +108,14 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
     if which:
         running = [f"job_{which}" if which.isdecimal() else which]
     if not running:
-        return "No command runs in the background."
+        return "No background jobs are running."
     await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
-    return f"Ended {', '.join(running)}."
+    return f"Stopped {', '.join(running)}."
 
 
 JOB_COMMANDS = (
-    SlashCommand("tasks", "list the commands in the background", _tasks, aliases=("bashes", "ps", "shells")),
-    SlashCommand("stop", "end a command in the background, or all of them", _stop, "[JOB]"),
+    SlashCommand("tasks", "list background jobs", _tasks, aliases=("bashes", "ps", "shells")),
+    SlashCommand("stop", "stop a background job, or all of them", _stop, "[JOB]"),
 )
 
 
@@ -124,26 +124,26 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
     words = argument.split()
     is_dry = DRY in words
     if unknown := next((word for word in words if word.startswith("--") and word != DRY), None):
-        raise UsageError(f"/compact takes no {unknown}: /compact [FOCUS], /compact {DRY} [FOCUS].")
+        raise UsageError(f"/compact has no option {unknown}. Usage: /compact [FOCUS], or /compact {DRY} [FOCUS].")
     compaction = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
     if isinstance(compaction, str):
-        raise UserError(f"Nothing was compacted: {compaction}.")
+        raise UserError(f"Did not compact: {compaction}.")
     if is_dry:
         return _plan_text(compaction)
-    cost = f" It cost ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
+    cost = f" Cost: ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
     tokens = f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
     return f"Compacted: {tokens} ({compaction.strategy}).{cost}"
 
 
 def _plan_text(plan: Compaction) -> str:
-    cut = f"{len(plan.stubs)} of the newest entries would be cut" if plan.stubs else "the newest turns stay whole"
-    cost = "It would cost nothing."
+    cut = f"{len(plan.stubs)} recent entries would be cut" if plan.stubs else "recent turns stay complete"
+    cost = "This would cost nothing."
     if plan.cost_usd:
-        cost = f"A model would summarise it, for ${plan.cost_usd:.4f} at most; without one it is as above."
+        cost = f"A model would write the summary, for at most ${plan.cost_usd:.4f}."
     elif plan.cost_usd is None:
-        cost = "A model would summarise it; its price is not known."
+        cost = "A model would write the summary; its price is unknown."
     tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({plan.strategy}); {cut}. {cost}"
-    return f"{tokens}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{plan.carried}"
+    return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{plan.carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:
@@ -151,27 +151,27 @@ async def _pin(host: CommandHost, argument: str) -> Outcome:
     facts = session.state.conversation.pins
     if not argument:
         listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)] or ["No pins."]
-        return "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."])
+        return "\n".join([*listed, "To pin a fact: /pin TEXT. To remove one: /pin remove NUMBER"])
     verb, _, rest = argument.partition(" ")
     if verb == "remove":
         fact = facts[number_in(rest.strip(), len(facts), "pin")]
         session.append(Pinned(fact, is_removed=True))
-        return f"No longer pinned: {fact}"
+        return f"Removed pin: {fact}"
     session.append(Pinned(argument))
-    session.state.notes.append(reminder(f"The user pinned this for the whole conversation: {argument}"))
+    session.state.notes.append(reminder(f"The user pinned this fact for the whole conversation: {argument}"))
     return f"Pinned: {argument}"
 
 
 COMPACTION_COMMANDS = (
     SlashCommand(
         "compact",
-        "shorten what the model reads of this conversation",
+        "summarize older turns to free context",
         _compact,
         "[FOCUS]",
         aliases=("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
-    SlashCommand("pin", "keep a fact in sight, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
+    SlashCommand("pin", "pin a fact, or list the pinned ones", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
 )
 
 
@@ -189,27 +189,24 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
             rule = parse_rule(rest, "session")
             warning = check_rule(rule, host.session.runtime.calls.tools, written=rest)
             rules.of(verb).append(rule)
-            text = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
+            text = f"Rule added for this session: {verb} {rule}. To remove it: /permissions forget {rule}"
             return f"{text} {warning}".rstrip()
         case "forget" | "revoke":
             return await _forget(host, rest.strip())
         case _:
             raise UsageError(
-                "Write /permissions, /permissions list, mode MODE, allow RULE, ask RULE, deny RULE, forget RULE "
-                "or forget NUMBER."
+                "Usage: /permissions, or /permissions with list, mode MODE, allow RULE, ask RULE, deny RULE, "
+                "forget RULE or forget NUMBER."
             )
-
-
-_DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
 async def _choose_mode_or_rule(host: CommandHost) -> str:
     """Let the person choose another mode, or a rule of theirs to remove."""
     state, granted = host.session.state, await _granted(host)
     rules = [*dict.fromkeys([*granted, *(str(rule) for _, rule in _rules_by_effect(state.rules) if _is_own(rule))])]
-    forgetting = [(f"forget {rule}", "in this project" if rule in granted else "") for rule in rules]
+    forgetting = [(f"forget {rule}", "saved for this project" if rule in granted else "") for rule in rules]
     options = [*((mode, MODE_TEXTS[mode][1]) for mode in MODES), *forgetting]
-    picked = await host.choose("Mode, or a rule to forget", options, current=MODES.index(state.mode))
+    picked = await host.choose("Permission mode and saved rules", options, current=MODES.index(state.mode))
     if picked is None:
         return await _rules_text(host)
     if picked < len(MODES):
@@ -219,7 +216,7 @@ async def _choose_mode_or_rule(host: CommandHost) -> str:
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
     """Return all rules with what each does to calls, in the order in which they win."""
-    by_effect = (("refused", rules.deny), ("asks", rules.ask), ("allowed", rules.allow))
+    by_effect = (("deny", rules.deny), ("ask", rules.ask), ("allow", rules.allow))
     return [(effect, rule) for effect, same in by_effect for rule in same]
 
 
@@ -234,19 +231,19 @@ def _set_mode(host: CommandHost, mode: str) -> str:
 
 async def _rules_text(host: CommandHost) -> str:
     state, granted = host.session.state, await _granted(host)
-    lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. Another one: /permissions mode MODE"]
-    lines += [*_rule_rows(state.rules, granted)] or ["No rules: what changes something asks."]
-    return "\n".join([*lines, *["/permissions forget RULE, or NUMBER, takes one back."] * bool(granted)])
+    lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. To change it: /permissions mode MODE"]
+    lines += [*_rule_rows(state.rules, granted)] or ["No rules."]
+    return "\n".join([*lines, *["To remove a rule: /permissions forget RULE or NUMBER"] * bool(granted)])
 
 
 def _rule_rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
     """Yield a line for each rule with its source, then the lasting grants by their numbers."""
     for word, rule in _rules_by_effect(rules):
-        is_lasting = (word, rule.source) == ("allowed", "granted") and str(rule) in granted
+        is_lasting = (word, rule.source) == ("allow", "granted") and str(rule) in granted
         if not is_lasting and (_is_own(rule) or not only_own):
-            yield f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
+            yield f"  {word:<5}  {rule}  ({rule.quote or rule.source or 'settings'})"
     for number, text in enumerate(granted, 1):
-        yield f"  {number:>7}  {text}  (granted for good in this project)"
+        yield f"  {number:>5}  {text}  (always, in this project)"
 
 
 async def _granted(host: CommandHost) -> list[str]:
@@ -258,31 +255,31 @@ async def _forget(host: CommandHost, what: str) -> str:
     """Remove a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
     if not what and (rows := [*_rule_rows(rules, granted, only_own=True)]):
-        raise UsageError("\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *rows)))
+        raise UsageError("\n".join(("Name a rule: /permissions forget RULE, or the NUMBER of a saved grant:", *rows)))
     if not what:
-        raise UsageError("There is nothing to forget: no rule of this session, and no lasting grant.")
-    text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
+        raise UsageError("There are no rules to remove: this session has none, and no grants are saved.")
+    text = granted[number_in(what, len(granted), "saved grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
     own = [rule for rule in same if _is_own(rule)]
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not own:
-        why = "comes from the settings: take it out there" if same else "is no rule here: /permissions shows them"
+        why = "comes from the settings. Remove it there" if same else "is not a rule. To list the rules: /permissions"
         raise UsageError(f"{text} {why}.")
     has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
     for of in (rules.deny, rules.ask, rules.allow):
         of[:] = [rule for rule in of if rule not in own]
-    return f"{text} does not hold any more." if has_restricted else f"{text} asks again."
+    return f"Rule removed: {text}." if has_restricted else f"Rule removed: {text} will ask again."
 
 
 async def _plan(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     if session.state.mode == "plan":
         session.submit(SetMode(session.state.mode_before_plan))
-        return f"Plan mode is off; permissions are {session.state.mode} again."
+        return f"Plan mode is off. The permission mode is {session.state.mode} again."
     session.submit(SetMode("plan"))
-    return "Plan mode is on: the model looks and plans, nothing is changed. /plan ends it."
+    return "Plan mode is on: the model reads and plans but changes nothing. To end it: /plan"
 
 
 async def _sandbox(host: CommandHost, argument: str) -> Outcome:
@@ -298,20 +295,20 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
             try:
                 read_grant(name)
             except ValueError as error:
-                raise UsageError(f"{name!r} cannot be granted: {error}") from error
+                raise UsageError(f"Could not allow {name!r}: {error}") from error
             workspace.grants += Grants(hosts=(name,))
-            return f"Commands of this session may reach {name}."
+            return f"Commands in this session can now reach {name}."
         case "forget" if name:
             workspace.grants -= Grants(hosts=(name,))
-            return f"Commands of this session may not reach {name} any more; a job that runs still may."
+            return f"New commands can no longer reach {name}. Jobs that are already running still can."
         case _:
-            raise UsageError("Write /sandbox, /sandbox host NAME or /sandbox forget NAME.")
+            raise UsageError("Usage: /sandbox, /sandbox host NAME or /sandbox forget NAME.")
 
 
 PERMISSION_COMMANDS = (
     SlashCommand(
         "permissions",
-        "show or change the mode, the rules and the grants",
+        "show or change the permission mode and rules",
         _permissions,
         "[RULE]",
         aliases=("approvals",),
@@ -319,7 +316,7 @@ PERMISSION_COMMANDS = (
     ),
     SlashCommand(
         "sandbox",
-        "show what holds commands; let them reach a host",
+        "show what confines commands, or let them reach a host",
         _sandbox,
         "[HOST]",
         forms=("", "host NAME", "forget NAME"),

@@ -35,7 +35,7 @@ MAX_PROMPT = 60
 async def _clear(host: CommandHost, argument: str) -> Outcome:
     before = host.session.id
     await host.open_session(None)
-    return f"A new conversation. The one before: /resume {before[:13]}"
+    return f"New session. To return to the previous one: /resume {before[:13]}"
 
 
 async def _resume(host: CommandHost, which: str) -> Outcome:
@@ -54,15 +54,15 @@ async def _choose_session(host: CommandHost) -> Outcome:
     """Offer the conversations of this directory, and then those of all directories."""
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
     options = [_in_columns(info) for info in sessions]
-    chosen = await host.choose("Go on with", [*options, ("Those of every directory …", "")])
+    chosen = await host.choose("Resume session", [*options, ("All directories…", "")])
     if chosen is None:
         if not options:
-            return "There is no other conversation in this directory: /resume WORDS searches all of them."
-        return listed(options[:MAX_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
+            return "There are no other sessions in this directory. To search all directories: /resume WORDS"
+        return listed(options[:MAX_LISTED], "To resume one: /resume NUMBER. To search their text: /resume WORDS")
     if chosen == len(options):
         sessions = [info for info in await host.stored_sessions.list(limit=_MAX_OFFERED) if info.id != host.session.id]
         columns = [(info.cwd, *_in_columns(info)) for info in sessions]
-        chosen = await host.choose("Go on with", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
+        chosen = await host.choose("Resume session", [(what, f"{cwd}  {rest}".rstrip()) for cwd, what, rest in columns])
     return await _continue(host, sessions[chosen].id) if chosen is not None else ""
 
 
@@ -74,10 +74,10 @@ async def _choose_found(host: CommandHost, words: str) -> Outcome:
         raise NoSession(words)
     hits = list(reversed(found.values()))
     options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
-    chosen = await host.choose("Go on with", options)
+    chosen = await host.choose("Resume session", options)
     if chosen is None:
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
-        return listed(rows[:MAX_LISTED], "Go on with one: /resume ID")
+        return listed(rows[:MAX_LISTED], "To resume one: /resume ID")
     return await _continue(host, hits[chosen].session_id)
 
 
@@ -86,17 +86,17 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
-        ways = [("Take it over", "it ends offered"), ("Go on in a copy", ""), ("Leave it", "")]
-        chosen = await host.choose("It is open in another agentcli", ways)
+        ways = [("Take it over", "it closes there"), ("Fork it", "continue in a copy"), ("Cancel", "")]
+        chosen = await host.choose("This session is open in another agentcli. What do you want to do?", ways)
         if chosen not in (0, 1):
             if chosen is None:
                 raise
-            return "Nothing was changed."
+            return "Cancelled."
         session = await host.open_session(error.session_id, fork=chosen == 1, take_over=chosen == 0)
     conversation = session.state.conversation
     count = len(conversation.queue.follow_ups)
-    waiting = f" {counted(count, 'message')} from then still wait{'s' * (count == 1)} in the queue." if count else ""
-    return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
+    waiting = f" {counted(count, 'queued message')} from before will be sent next." if count else ""
+    return f"Resumed {session.id} ({len(conversation.entries)} entries).{waiting}"
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
@@ -122,11 +122,11 @@ def age(seconds: float) -> str:
 async def _fork(host: CommandHost, argument: str) -> Outcome:
     before = host.session
     if before.is_busy:
-        raise UsageError("A turn is running: interrupt it first, then continue in a copy.")
+        raise UsageError("A turn is running. Interrupt it first, then fork the session.")
     if not before.state.conversation.entries:
-        return "There is nothing to copy yet."
+        return "There is nothing to fork yet."
     copy = await host.open_session(before.id, fork=True)
-    return f"Going on in a copy, {copy.id}. The one before stays as it was: /resume {before.id[:13]}"
+    return f"Forked to {copy.id}. The original is unchanged: /resume {before.id[:13]}"
 
 
 def label(text: str) -> str:
@@ -135,9 +135,9 @@ def label(text: str) -> str:
 
 async def _rename(host: CommandHost, name: str) -> Outcome:
     if not name:
-        raise UsageError("Give a name: /rename NAME")
+        raise UsageError("Add a name: /rename NAME")
     await host.stored_sessions.rename(host.session.id, name)
-    return f"This conversation is called {name} now."
+    return f"Renamed this session to {name}."
 
 
 async def _export(host: CommandHost, name: str) -> Outcome:
@@ -145,7 +145,7 @@ async def _export(host: CommandHost, name: str) -> Outcome:
     title = text.split("\n", 1)[0]  # without a name the document is Markdown, whose first line is its title
     name = name or (re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation") + ".md"
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):  # it would garble a list of files
-        raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
+        raise UsageError(f"The file name {name!r} contains a control character. Choose another: /export FILE")
     file = host.session.runtime.calls.workspace.cwd / from_home(name)
     try:
         import aiofiles
@@ -153,25 +153,25 @@ async def _export(host: CommandHost, name: str) -> Outcome:
         async with aiofiles.open(file, "x", encoding="utf-8", errors="replace") as out:
             await out.write(text)
     except FileExistsError as error:
-        raise UserError(f"{file} exists: name another file, /export FILE.") from error
+        raise UserError(f"{file} already exists. Choose another file: /export FILE") from error
     except OSError as error:
-        raise UserError(f"{file} could not be written: {error.strerror}.") from error
-    return f"Written to {file}."
+        raise UserError(f"Could not write {file}: {error.strerror}.") from error
+    return f"Exported to {file}."
 
 
 SESSION_COMMANDS = (
-    SlashCommand("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
+    SlashCommand("clear", "start a new session; this one stays saved", _clear, aliases=("new", "reset")),
     SlashCommand(
         "resume",
-        "go on with a stored conversation",
+        "resume a saved session",
         _resume,
         "[ID]",
         aliases=("sessions", "continue"),
-        forms=("", "NUMBER|ID|NAME", "WORDS that were said in one"),
+        forms=("", "NUMBER|ID|NAME", "WORDS to search for"),
     ),
-    SlashCommand("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
-    SlashCommand("rename", "give this conversation a name", _rename, "NAME", aliases=("title",)),
-    SlashCommand("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
+    SlashCommand("fork", "continue in a copy of this session", _fork, aliases=("branch",)),
+    SlashCommand("rename", "rename this session", _rename, "NAME", aliases=("title",)),
+    SlashCommand("export", "export this session to a file: .md, .html or .json", _export, "[FILE]"),
 )
 
 
@@ -179,7 +179,7 @@ async def undo_in(
     session: Session, direction: Direction, how: str, confirm: Confirm, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """Call `undo` in an open session, also for changes of jobs that still run."""
-    _require_idle(session, "then take its changes back")
+    _require_idle(session, "then undo its changes")
     checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
@@ -195,28 +195,28 @@ async def undo_in(
 
 def _require_idle(session: Session, then: str) -> None:
     if session.is_busy:
-        raise UserError(f"A turn is running: interrupt it first, {then}.")
+        raise UserError(f"A turn is running. Interrupt it first, {then}.")
 
 
 def _checkpoints_of(session: Session) -> Checkpoints:
     if (checkpoints := session.runtime.calls.recording.checkpoints) is None:
-        raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
+        raise UserError("File changes are not recorded because the setting checkpoints.enabled is off.")
     return checkpoints
 
 
 async def _take_back(direction: Direction, host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "yes", "list"):
-        raise UsageError(f"/{direction} shows the files and asks; /{direction} list only shows them, yes does not ask.")
+        raise UsageError(f"Usage: /{direction} (asks first), /{direction} list or /{direction} yes (does not ask).")
     return (await undo_in(host.session, direction, argument, host.confirm)).text
 
 
 async def _why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
-        raise UsageError("Give a file, and a line if you like: /why PATH[:LINE]")
+        raise UsageError("Add a file, and optionally a line: /why PATH[:LINE]")
     find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
     authors = [line.author for line in await blame(argument, find, host.stored_sessions, read) if line.author]
     if not authors:
-        return f"No session wrote anything in {argument}."
+        return f"No session wrote to {argument}."
     newest = max(authors, key=lambda author: author.at)
     return format_author(newest, age(time.time() - newest.at))
 
@@ -229,25 +229,25 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     session, report = host.session, []
     offered = points(session.state.conversation)
     if not offered:
-        return "There is no prompt to go back to."
+        return "There is no prompt to rewind to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else "conversation"
     if which := " ".join(words):
         point = _named_point(which, offered)
     else:
         options = [
-            (label(point.text), "a label: to just offered" if point.kind == "label" else "") for point in offered
+            (label(point.text), "label: rewinds to this point" if point.kind == "label" else "") for point in offered
         ]
-        chosen = await host.choose("Go back to before", options)
+        chosen = await host.choose("Rewind to before which prompt?", options)
         if chosen is None:
-            return listed(options[:MAX_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
+            return listed(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = offered[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id)
     if not which and changes is not None:
         count = len({change.path for change in changes.changes})
-        files = f"{count} file{'s' if count > 1 else ''} changed since"
-        details = ("files stay as they are", f"{files}; what was said stays", files)
-        part = _PARTS[await host.choose("Take back", [*zip(map(str.capitalize, _PARTS), details, strict=True)]) or 0]
+        files = f"{counted(count, 'file')} changed since then"
+        details = ("keep the files as they are", f"{files}; keep the conversation", files)
+        part = _PARTS[await host.choose("Rewind what?", [*zip(map(str.capitalize, _PARTS), details, strict=True)]) or 0]
     if part != "conversation" and changes is not None:
         result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
         if not result.is_wanted:
@@ -257,8 +257,8 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         report.append("No file changes since then.")
     if part != "files":
         host.put_into_input(session.rewind(point.entry_id))
-        report.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
-        report.append(f"{'' if part == 'both' else 'Files are as they are now. '}What it cost stays counted.")
+        report.insert(0, f'Rewound to {"before" if point.kind == "prompt" else "label"} "{label(point.text)}"')
+        report += ["Files are unchanged."] * (part == "conversation")
     return "\n".join(report)
 
 
@@ -269,28 +269,28 @@ def _named_point(which: str, offered: Sequence[Point]) -> Point:
     for point in offered:
         if point.entry_id == which or (point.kind == "label" and point.text == which):
             return point
-    raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
+    raise UsageError(f"There is no label {which!r}. To list the points: /rewind")
 
 
 async def _label(host: CommandHost, name: str) -> Outcome:
     if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
-        raise UsageError(f"Give a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME")
-    _require_idle(host.session, "then give the label")
+        raise UsageError(f"Choose a label that is not a number and does not end in {', '.join(_PARTS)}: /label NAME")
+    _require_idle(host.session, "then add the label")
     host.session.append(Labelled(name))
-    return f"This point is called {name}: /rewind {name} goes back to it."
+    return f"Labelled {name!r}. To return here: /rewind {name}"
 
 
 UNDO_COMMANDS = (
-    SlashCommand("undo", "take back what the newest turn did to files", partial(_take_back, "undo"), "[list|yes]"),
+    SlashCommand("undo", "undo the file changes of the last turn", partial(_take_back, "undo"), "[list|yes]"),
     SlashCommand(
         "rewind",
-        "go back to before one of your prompts: what was said, the files, or both",
+        "rewind the conversation, the files or both to before a prompt",
         _rewind,
         "[WHERE]",
         aliases=("checkpoint",),
         forms=("", "NUMBER|LABEL [conversation|files|both]"),
     ),
-    SlashCommand("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
-    SlashCommand("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
-    SlashCommand("redo", "do again what was taken back", partial(_take_back, "redo"), "[list|yes]"),
+    SlashCommand("label", "label this point of the conversation, to rewind to it", _label, "NAME"),
+    SlashCommand("why", "show which turn and tool call wrote a file or a line", _why, "PATH[:LINE]"),
+    SlashCommand("redo", "reapply the changes that /undo reverted", partial(_take_back, "redo"), "[list|yes]"),
 )

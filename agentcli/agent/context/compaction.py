@@ -87,14 +87,14 @@ class Compactor:
             return None
         compaction = await self.compact(basis)
         if problem := self.summaries.problem:
-            self._notify_once(f"No summary could be written ({problem}): older turns are told by rules.", emit)
+            self._notify_once(f"Could not summarize ({problem}). Older turns are shortened by rules.", emit)
         if isinstance(compaction, Compaction):
             if not problem:
                 self._reported.clear()
             if any(entry.is_prompt and entry.id in compaction.stubs for entry in conversation.path):
-                emit(Notice("Your message does not fit whole: the model is given its beginning, without images."))
+                emit(Notice("Your message is too long. The model gets only its beginning, without images."))
             return compaction
-        self._notify_once(f"The conversation could not be compacted: {compaction}. /clear begins a new one.", emit)
+        self._notify_once(f"Could not compact the conversation: {compaction}. To start a new one: /clear", emit)
         return None
 
     def _notify_once(self, text: str, emit: Emit) -> None:
@@ -165,7 +165,7 @@ class Compactor:
                 async with asyncio.timeout(settings.summary_timeout):
                     await self.summaries.write(older, basis.focus)
             except TimeoutError:
-                self.summaries.fail(f"none came within {settings.summary_timeout:g} s")
+                self.summaries.fail(f"timed out after {settings.summary_timeout:g} s")
         return self.summaries.ready(older, basis.focus)
 
     def write_ahead(self, basis: Basis, emit: Emit) -> None:
@@ -288,7 +288,7 @@ class Summaries:
         if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
             return False
         if cost:
-            emit(Notice(f"{self.model} summarises {len(turns)} older turns, for ${cost:.4f} at most."))
+            emit(Notice(f"{self.model} is summarizing {len(turns)} older turns, for at most ${cost:.4f}."))
         return True
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
@@ -319,7 +319,7 @@ class Summaries:
         settings, room = self.settings, int(MAX_SHARE_READ * writer.window)
         if (tokens := estimate_text(text, writer)) > room:
             text = cut_middle(text, len(text) * room // tokens)
-        about = f"\nPay attention to: {focus}" if focus else ""
+        about = f"\nFocus on: {focus}" if focus else ""
         system = _prose().replace("{words}", str(settings.summary_words)) + about
         request = Request(
             system,
@@ -337,7 +337,7 @@ class Summaries:
         self._record_cost(writer, done.usage)
         reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
         if not reply:
-            raise ProviderError(f"{self.model} wrote nothing")
+            raise ProviderError(f"{self.model} returned no text")
         return reply
 
     def _record_cost(self, writer: ModelInfo, used: Usage) -> None:

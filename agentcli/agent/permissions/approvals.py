@@ -56,7 +56,7 @@ class CallPolicy(Struct, frozen=True):
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
             verdict = structs.replace(verdict, decision="allow", reason=hooks.reason)
         if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
-            verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
+            verdict = structs.replace(verdict, decision="ask", reason=hooks.reason or "a hook requires approval")
         return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
 
     @property
@@ -72,7 +72,7 @@ class CallPolicy(Struct, frozen=True):
             try:
                 check_offered(question, answer)
             except UsageError as error:
-                raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
+                raise ToolError(f"The approval is invalid: {error}", kind="permission_denied") from error
             if answer.scope in ("session", "always") and not answer.mode:
                 await self._grant(answer, question.rules)
         return answer
@@ -81,7 +81,7 @@ class CallPolicy(Struct, frozen=True):
         """Add the rule of an answer to the session's, and for good if the person said so. The call runs in any case."""
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
-            turn.emit(Notice("No rule covers this call: it is allowed this once."))
+            turn.emit(Notice("No rule covers this call. It was allowed only this once."))
             return
         state, grants = turn.state, turn.session.services.grants if answer.scope == "always" else None
         try:
@@ -89,18 +89,18 @@ class CallPolicy(Struct, frozen=True):
             for rule in granted:
                 check_rule(rule, turn.session.tools)
         except UsageError as error:
-            turn.emit(Notice(f"{error} The call is allowed this once."))
+            turn.emit(Notice(f"{error} The call was allowed only this once."))
             return
         state.rules.allow += granted
         if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).decision != "allow":
-            notice = f"{text} is allowed from now on; it does not cover this call, which is allowed this once."
+            notice = f"Rule added: allow {text}. It does not cover this call, which was allowed only this once."
             turn.emit(Notice(notice))
         try:
             for rule in granted:
                 if grants is not None:
                     await asyncio.to_thread(grants.add, str(rule))
         except StorageError as error:
-            turn.emit(Notice(f"{error} {text} is allowed for this session."))
+            turn.emit(Notice(f"{error} The rule {text} applies only to this session."))
 
 
 class PermittedCall(Struct, frozen=True, kw_only=True):
@@ -167,12 +167,12 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         await turn.session.services.know_secrets()
         preview = mask.text(preview)
     if turn.session.ask is None:
-        raise ToolError(f"{verdict.reason}, and nobody can be asked.", kind="permission_denied")
+        raise ToolError(f"{verdict.reason}, and no one can approve it.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, verdict, preview)
     answer: Approve | Verdict
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
-        reason = hook.reason or "a hook decided it"
+        reason = hook.reason or "a hook decided"
         answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
@@ -180,7 +180,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     if isinstance(answer, Verdict):
         if answer.decision == "deny":
             raise ToolError(f"{answer.reason}.", kind="permission_denied")
-        return _permitted(policy, answer, f"allowed by {turn.state.mode}")
+        return _permitted(policy, answer, f"allowed by mode {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():
@@ -198,19 +198,19 @@ async def _as_answered(
     """Return a call that the person allowed with their comment, and with only those hunks that they chose."""
     narrow, comment = permitted.policy.facts.tool.narrow, answer.comment
     quoted = f"“{comment}”" if comment else ""
-    scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
+    scope = {"once": "allowed", "session": "allowed for this session", "always": "always allowed"}.get(answer.scope, "")
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if narrow is None or len(chosen) == len(hunks):
-        remark = f"[The user allowed this and says: {comment}]" if comment else ""
+        remark = f"[The user allowed this call and said: {comment}]" if comment else ""
         return structs.replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
     share = f"{len(chosen)} of {len(hunks)} hunks"
     lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
-    remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
+    remark = f"[The user applied only the change above and rejected these hunks:]\n{left_out}"
     return structs.replace(
         permitted,
         arguments=await narrow(permitted.arguments, context, chosen),
-        remark=f"{remark}\nThey say: {comment}" if comment else remark,
+        remark=f"{remark}\nThey said: {comment}" if comment else remark,
         answer=" · ".join(filter(None, (share, lasting, quoted))),
     )
 
@@ -218,7 +218,7 @@ async def _as_answered(
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
     """Return the question as a front end shows it. Blocks: the effects of a command are looked up on the disk."""
     use, facts = policy.call.use, policy.facts
-    reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
+    reason = f"{verdict.reason}; your approval lasts for this session" if verdict.exposes else verdict.reason
     effects = call_effects(facts, structs.replace(verdict, reason=reason))
     approval = CallApproval(
         use.id,
@@ -268,7 +268,7 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
-    where += ["goes on in the background"] if getattr(arguments, "background", False) else []
+    where += ["runs in the background"] if getattr(arguments, "background", False) else []
     lines, grave = (*effects.lines, *where), effects.grave
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
@@ -290,7 +290,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     )
     opened = {str(need.real) for need in needs}
     grave = [
-        _effect_line("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
+        _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_found else [])]),
         _effect_line("runs a script from" if is_script else "reaches", hosts),
         _effect_line("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
         *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),

@@ -55,11 +55,11 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
         return Verdict(decision="deny", reason=_PLAN)
     if address is not None and address.verdict == "block":
-        return Verdict(decision="deny", reason=f"the address is never fetched: {address.reason}")
+        return Verdict(decision="deny", reason=f"this address is blocked: {address.reason}")
     if found.ask is not None:
-        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} requires approval")
     if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
-        return Verdict(decision="deny", reason="the sandbox is read-only: nothing may be changed")
+        return Verdict(decision="deny", reason="the sandbox is read-only, so files cannot be changed")
     if found.allow:
         return Verdict(decision="allow", reason=f"the rule {found.allow[0]} allows it")
     match tool.effect:
@@ -68,14 +68,14 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         case "web" if address is not None and address.verdict == "ask":
             return _ask_or_deny(mode, address.reason)
         case "web":
-            return Verdict(decision="allow", reason="it only looks something up")
+            return Verdict(decision="allow", reason="it only reads from the web")
         case "foreign" | "command":
             whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
-            return _ask_or_deny(mode, f"what {whose} does is not known here")
+            return _ask_or_deny(mode, f"agentcli can't predict what {whose} does")
         case _:
             return Verdict(
                 decision="allow",
-                reason="each of its calls is decided about" if kind_argument(tool) else "it changes nothing",
+                reason="each of its calls is checked separately" if kind_argument(tool) else "it makes no changes",
             )
 
 
@@ -86,9 +86,9 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     if special is not None:
         return _ask_or_deny(mode, special.why)
     if facts.tool.effect == "read":
-        return Verdict(decision="allow", reason="it only looks")
+        return Verdict(decision="allow", reason="it only reads")
     if mode in ("acceptEdits", "auto"):
-        return Verdict(decision="allow", reason="edits inside the workspace are accepted")
+        return Verdict(decision="allow", reason="the mode allows edits inside the workspace")
     return _ask_or_deny(mode, CHANGES_A_FILE)
 
 
@@ -100,10 +100,10 @@ def _decide_bypassed(facts: CallFacts) -> Verdict:
             tool = "Edit" if path.access == "write" else "Read"
             return Verdict(
                 decision="deny",
-                reason=f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})",
+                reason=f"{path.why}: add a rule for it, such as {tool}({_as_rule(path.given)})",
             )
         if profile != "danger-full-access" and path.is_kept:
-            return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) keeps that")
+            return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")
     return Verdict(decision="allow", reason="permissions are bypassed")
 
 
@@ -120,7 +120,7 @@ def _ask_or_deny(mode: Mode, why: str) -> Verdict:
     return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
 
 
-_PLAN = "plan mode reads only: describe the change instead of making it"
+_PLAN = "plan mode is read-only: describe the change instead of making it"
 
 
 def _decide_command(
@@ -128,7 +128,7 @@ def _decide_command(
 ) -> Verdict:
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
-        return Verdict(decision="deny", reason=f"refused in every mode: {command.reason}")
+        return Verdict(decision="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
     # For what only the person may allow: modes that do not ask deny it.
@@ -138,14 +138,14 @@ def _decide_command(
     if command.doubts.unreadable and found.denies_some is not None:
         return Verdict(
             decision=person_only,
-            reason=f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}",
+            reason=f"{command.doubts.unreadable}, so deny rules such as {found.denies_some} cannot be checked",
         )
     if found.ask is not None:
-        return _ask_or_deny(mode, f"{found.ask.phrase} wants you to be asked")
+        return _ask_or_deny(mode, f"{found.ask.phrase} requires approval")
     if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         return Verdict(
             decision=person_only,
-            reason="it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens",
+            reason="it asks to run OUTSIDE the sandbox, which requires a person's approval for each call",
         )
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
@@ -161,9 +161,9 @@ def _decide_command(
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
-        return _ask_or_deny(mode, "no sandbox holds commands here, so every one is asked about")
+        return _ask_or_deny(mode, "there is no sandbox here, so every command requires approval")
     if mode == "plan" and may_dry_run:
-        return Verdict(decision="dry_run", reason="plan mode keeps none of its changes", opens=False)
+        return Verdict(decision="dry_run", reason="plan mode discards its changes", opens=False)
     if mode == "plan":
         return Verdict(decision="deny", reason=_PLAN)
     if granting:
@@ -192,7 +192,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
-    how_to_allow = f"to allow it always: the rule Read({shown[0]})"
+    how_to_allow = f"to always allow this: the rule Read({shown[0]})"
     why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
     return structs.replace(
         verdict,

@@ -8,11 +8,11 @@ Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermi
 MODES: tuple[Mode, ...] = get_args(Mode)
 MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, and what it means
     "default": ("ask before edits", "asks before edits and before anything outside the project"),
-    "acceptEdits": ("accept edits", "edits files of the project without asking"),
-    "plan": ("plan", "changes nothing, and ends with a plan"),
-    "auto": ("auto", "asks only before what leaves the sandbox or the project"),
+    "acceptEdits": ("accept edits", "edits project files without asking"),
+    "plan": ("plan", "changes nothing and presents a plan"),
+    "auto": ("auto", "asks only before actions outside the sandbox or the project"),
     "dontAsk": ("never ask", "never asks; denies instead"),
-    "bypassPermissions": ("bypass permissions", "asks for nothing"),
+    "bypassPermissions": ("bypass permissions", "never asks; allows nearly everything"),
 }
 _LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
 
@@ -21,5 +21,5 @@ def parse_mode(text: str) -> Mode:
     """Return the mode of that name. Raises `UsageError`, which lists the modes."""
     mode = _LIKE_MODES.get(text, text)
     if mode not in MODES:
-        raise UsageError(f"No permission mode {text!r}; there is {', '.join(MODES)}.")
+        raise UsageError(f"Unknown permission mode {text!r}. Choose one of {', '.join(MODES)}.")
     return mode

@@ -256,7 +256,7 @@ def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Ru
         for path in opened_files(facts, effects, search):
             if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
-    return "its wildcards find too many files to tell if secrets are among them" if search.is_cut_off else ""
+    return "its wildcards match too many files to check them for secrets" if search.is_cut_off else ""
 
 
 def _why_unnamed(
@@ -304,7 +304,7 @@ def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
     """Parse a rule such as `bash(git log *)`, `WebFetch(domain:example.org)` or `file_write`. Raises `UsageError`."""
     found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
     if not found:
-        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
+        raise UsageError(f"{text!r} is not a permission rule. Write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
     return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
@@ -328,7 +328,7 @@ _EXAMPLES: dict[Form, str] = {
     "path": "a path without .., quotes and variables, such as {name}(src/**), {name}(~/x) or {name}(//from/the/root)",
     "host": "a host, such as {name}(domain:example.org)",
     "kind": "a name, such as {name}(explore)",
-    "": "nothing in brackets: write {name}",
+    "": "no pattern: write {name}",
 }
 
 
@@ -354,17 +354,17 @@ def check_rule(
     if named:
         raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
     if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
-        return f"{shown}: no server offers such a tool yet."
+        return f"{shown}: no MCP server offers this tool yet."
     start = name.partition("*")[0]
     if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
-        return f"{shown}: no tool has such a name yet."
+        return f"{shown}: no tool matches this name yet."
     if name in ELSEWHERE:
-        return f"{shown}: no tool here does what {name} does elsewhere."
+        return f"{shown}: agentcli has no counterpart to {name}."
     names = [tool.name for tool in known]
     hint = did_you_mean(name, [*names, *ALIASES])
     if under_any_name or (more_may_come and not hint):
         return f"{shown}: there is no tool {name} yet{hint}."
-    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(names)}, and mcp__SERVER__TOOL.")
+    raise UsageError(f"{shown}: unknown tool {name!r}{hint}. Choose one of {', '.join(names)}, or mcp__SERVER__TOOL.")
 
 
 def _form_of(tool: Tool) -> Form:

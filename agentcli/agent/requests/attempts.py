@@ -107,7 +107,7 @@ class PaidRequest:
                 raise
             self._end_without_reply()
             self.budgets.check()
-            raise UserError("The request was ended: the time its budget left is over.") from error
+            raise UserError("The request was stopped because its time budget ran out.") from error
         except ProviderError as error:
             self._end_without_reply(error)
             raise
@@ -269,7 +269,7 @@ async def with_repairs(
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:
                 raise error from failure.__cause__
             log.warning("the provider refused a request (%s): it is sent again %s", error, rewrite.how)
-            emit(Notice(f"The provider refused the request ({error}): trying again {rewrite.how}."))
+            emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.how}."))
             tried.add(rewrite.how)
             refused = (proven if rewrite.stands_alone else forms) | rewrite.keys
             forms = forms if rewrite.stands_alone else refused
@@ -322,8 +322,8 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     ladder = [
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
         (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(d for d in media if d in sent or not sent))),
-        (_ABOUT_CALLS, Rewrite("with earlier calls told as text", frozenset(calls))),
-        (_ABOUT_RESULTS, Rewrite("without the results of calls", frozenset(results), stands_alone=True)),
+        (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
+        (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
     if error.status == TOO_LARGE:
         ladder = [ladder[1]] if isinstance(error, ContextOverflow) else [ladder[1], ladder[3]]
@@ -373,7 +373,7 @@ def without(request: Request, keys: Collection[str]) -> Request:
         return request
 
     def medium(block: Medium) -> Text | Medium:
-        refused = Text(f"[{type(block).__name__} left out: the provider refused it]")
+        refused = Text(f"[{type(block).__name__} omitted: the provider rejected it]")
         return refused if block.source.data in keys else block
 
     messages = tuple(
@@ -390,7 +390,7 @@ def without(request: Request, keys: Collection[str]) -> Request:
 
 def _rewritten(block: Block, keys: Collection[str]) -> Block:
     if isinstance(block, ToolResult) and _RESULT + block.tool_use_id in keys:
-        block = replace(block, content="[The call was carried out; its result is left out: the provider refused it]")
+        block = replace(block, content="[The call ran, but its result is omitted: the provider rejected it]")
     match block:
         case ToolUse(id, name, arguments) if id in keys:
             return Text(f"\n[called {name} with {encode_json(arguments).decode()}]")

@@ -55,7 +55,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         if error.shown or not error.is_retryable or fallback in ("", model.name):
             raise
         turn.emit(
-            events.Notice(f"{model.name} failed ({describe_error(error).rstrip('.')}): going on with {fallback}.")
+            events.Notice(f"{model.name} failed ({describe_error(error).rstrip('.')}). Continuing with {fallback}.")
         )
         model.name, model.switch_reason = fallback, "fallback"
     return await _request(turn)
@@ -130,7 +130,7 @@ async def shrink(turn: Turn) -> bool:
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
     elif turn.round > 1 or len(state.conversation.messages) > 1:
-        turn.emit(events.Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
+        turn.emit(events.Notice(f"The conversation is too long, and could not be compacted: {compaction}."))
     return not isinstance(compaction, str)
 
 
@@ -170,7 +170,7 @@ def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> No
     added = llm.Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
     if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
-        raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
+        raise ContextOverflow(f"The prompt has about {tokens:,} tokens, but {info.id} has a window of {info.window:,}")
 
 
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
@@ -263,7 +263,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         )
         add(turn, paid, Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
-        raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
+        raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
     turn.log.accepted = len(turn.log.entry_ids)
@@ -288,7 +288,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         turn.emit(events.Notice(reply.note))
     warn_when_full(turn, target.info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
-        raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
+        raise UserError("The conversation no longer fits the window. Start a new session, or use a larger model.")
 
 
 def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
@@ -296,7 +296,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
     cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
     if len(text) > MAX_PARTIAL_CHARS:  # it is sent with each later request
         half = MAX_PARTIAL_CHARS // 2
-        text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"
+        text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.parts.append(text)
         partial_reply = Assistant(
@@ -321,7 +321,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
     used = turn.state.model.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:
-        text = f"The conversation fills {used:.0%} of the model's window ({info.window:,} tokens)."
+        text = f"The conversation uses {used:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(events.Notice(text))
         turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
 

@@ -33,7 +33,7 @@ class RoundLimit(TurnStep):
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         if not reply.message.tool_uses or self._has_rounds(turn) or await self._allow_more(turn):
             return None
-        return EarlyEnd("max_turns", f"Not run: the limit of {turn.round} rounds is reached.")
+        return EarlyEnd("max_turns", f"Not run: the limit of {turn.round} rounds was reached.")
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
         """Continue an answer that broke off with a reminder that asks for the rest."""
@@ -41,7 +41,7 @@ class RoundLimit(TurnStep):
         if not (broke_off(turn, error) and can_continue):
             return False
         self._breaks += 1
-        turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
+        turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}). Continuing where it stopped."))
         add(turn, reminder(GO_ON))
         return True
 
@@ -51,7 +51,7 @@ class RoundLimit(TurnStep):
     async def _allow_more(self, turn: Turn) -> bool:
         """Ask the person for as many rounds again as the settings allow."""
         more = turn.runtime.limits.max_turns
-        title, reason = f"{turn.round} rounds are done: {more} more?", f"limits.max_turns = {more} (--max-turns)."
+        title, reason = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)."
         is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {reason}")
         self._allowed += more if is_allowed else 0
         return is_allowed
@@ -69,7 +69,7 @@ class BudgetLimit(TurnStep):
         turn.emit(Notice(str(error)))
         if turn.round == 0 and turn.log.prompt_ids:
             take_back_prompt(turn)
-            turn.emit(Notice("The message was taken back."))
+            turn.emit(Notice("Your message was removed from the conversation."))
         return "max_budget"
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
@@ -90,7 +90,7 @@ class BudgetLimit(TurnStep):
         turn.spending.budgets.charge({"seconds": duration_ms / 1000})
 
     async def _allow_more(self, turn: Turn, over: OverBudget) -> bool:
-        title, reason = f"{over} Allow {over.more} in all?", f"The budget is {over.setting}."
+        title, reason = f"{over} Raise it to {over.more}?", f"The limit is {over.setting}."
         if is_allowed := await _ask(turn, over.id, title, reason):
             over.allow_more()
         return is_allowed
@@ -122,11 +122,9 @@ class RepeatLimit(TurnStep):
         if not history.looping:
             return None
         if not turn.runtime.limits.asks or turn.runtime.calls.ask is None:
-            raise LoopError(
-                f"Stopped: the same call was made again and again, with the same result: {history.looping}."
-            )
-        title = f"The model makes the same call again and again ({history.looping}): let it go on?"
-        is_allowed = await _ask(turn, f"loop_{turn.round}", title, "Its result was the same each time.")
+            raise LoopError(f"Stopped: the model keeps making the same call with the same result: {history.looping}.")
+        title = f"The model keeps making the same call ({history.looping}). Let it continue?"
+        is_allowed = await _ask(turn, f"loop_{turn.round}", title, "The result was the same each time.")
         history.forget_results()
         return None if is_allowed else "declined"
 

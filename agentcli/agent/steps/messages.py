@@ -35,7 +35,7 @@ from agentcli.tools.workspace import parse_name
 
 log = logging.getLogger(__name__)
 MAX_STOPS = 5  # times that hooks let one turn go on
-_STOPPED = "Not run: the turn was stopped."
+_STOPPED = "Not run: a hook stopped this turn."
 _FILES = ("file_read", "file_write", "file_edit")
 _FOLDERS = ("file_list", "grep_search")
 
@@ -86,7 +86,7 @@ class PromptHooks(TurnStep):
             turn.state.notes.append(reminder(answer.context))
         if (answer.blocks or answer.stops) and from_person:
             take_back_prompt(turn)
-            raise UserError(f"A hook refused the message: {answer.reason or 'it gave no reason'} It was taken back.")
+            raise UserError(f"A hook denied your message, which was removed: {answer.reason or 'no reason given.'}")
 
 
 class ReplyHook(TurnStep):
@@ -117,7 +117,7 @@ class StopHooks(TurnStep):
         if answer.stops or not answer.blocks:
             return False
         self._count += 1
-        turn.state.notes.append(reminder(f"A hook does not let you end yet: {answer.reason}"))
+        turn.state.notes.append(reminder(f"A hook does not let you stop yet: {answer.reason}"))
         turn.answer.begin()
         return True
 
@@ -166,10 +166,10 @@ class NestedInstructions:
 
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
-NUDGE = "No file was changed yet. Write each changed function whole in a ```python block now."
+NUDGE = "You have not changed any files yet. Write each function you change, in full, in a ```python block."
 _HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
-_ACCEPTED = "The user has accepted your plan: carry it out now. Keep a list of its steps with todo."
-_CHANGED = "The user has changed your plan to the following, and accepted it: carry it out now.\n"
+_ACCEPTED = "The user approved your plan. Carry it out now. Track its steps with todo."
+_CHANGED = "The user changed your plan to the following and approved it. Carry it out now.\n"
 
 
 class CallsPending(TurnStep):
@@ -200,12 +200,12 @@ class ContinuedReply(TurnStep):
         if reply.lost_tool_call:
             self._length *= 2
             note = (
-                "Your reply was cut off inside a tool call, which was not run. Make the call again, in smaller parts."
+                "Your reply was cut off inside a tool call, so the call did not run. Make it again, in smaller parts."
             )
         elif reply.stop_reason in ("max_tokens", "model_context_window_exceeded"):
-            note = "Your reply was cut off by its length limit. Go on exactly where it stopped."
+            note = "Your reply was cut off by its length limit. Continue exactly where it stopped."
         elif reply.stop_reason == "end_turn" and is_empty and self._count == 0:
-            note = "Go on: answer with what the results say." if turn.round > 1 else "Your reply was empty: answer now."
+            note = "Continue: answer based on the results." if turn.round > 1 else "Your reply was empty. Answer now."
         else:
             return False
         self._count += 1
@@ -299,10 +299,10 @@ class RequiredAnswer(TurnStep):
             return False
         if reply.stop_reason == "max_tokens":
             raise ServerError(
-                "The model reached the limit of its reply before it began to answer: its reasoning took all of it. "
+                "The model used its whole output limit for reasoning and did not answer. "
                 "Raise tokens.max_output, or lower the effort (--effort, /effort)."
             )
-        raise ServerError("The model answered nothing, also when it was asked once more.")
+        raise ServerError("The model returned an empty answer twice.")
 
 
 def usual_steps(

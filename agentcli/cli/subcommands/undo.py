@@ -74,7 +74,7 @@ async def _run(
     try:
         checkpoints = make_checkpoints(config, log.session_id, lambda: (config.cwd,), is_lasting=True)
         if checkpoints is None:
-            raise UsageError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
+            raise UsageError("File changes are not recorded because the setting checkpoints.enabled is off.")
         entries = [*stored]
 
         def append(*bodies: Body) -> Awaitable[object]:

@@ -291,7 +291,7 @@ class Server:
                 )
         except TimeoutError as error:
             raise ToolError(
-                f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
+                f"{tool.name} did not finish within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
                 kind="timeout",
             ) from error
         instructions = self.pinned.instructions.strip() if self.pinned else ""

@@ -135,7 +135,7 @@ async def answered(folder: Folder, replies: list[dict[str, Any]], *, grants: Any
         (("git push a b", "git pull a b"), "bash(git push *)", 2, "does not cover this call", True),
         (("touch a", "touch b"), "bash(touch b)", 1, "does not cover this call", True),
         (("touch a",), "bash(touch", 1, "'bash(touch' is not a permission rule", False),
-        (("touch a",), "Bsh(touch *)", 1, "there is no tool 'Bsh'", False),
+        (("touch a",), "Bsh(touch *)", 1, "unknown tool 'Bsh'", False),
     ],
 )
 async def test_a_rule_for_the_session_holds_for_what_it_covers(
@@ -143,7 +143,7 @@ async def test_a_rule_for_the_session_holds_for_what_it_covers(
 ) -> None:
     stage = await answered(tmp_path, pushes(*commands), allowed=True, scope="session", rule=rule)
     assert stage.count(QuestionEvent) == asked
-    assert all("allowed this once" in each.text and notice in each.text for each in stage.of(Notice))
+    assert all("allowed only this once" in each.text and notice in each.text for each in stage.of(Notice))
     assert bool(stage.of(Notice)) == bool(notice)
     assert (rule in map(str, stage.session.state.rules.allow)) == granted
     assert not any("permission_denied" in str(result.content) for result in stage.results.values())
@@ -169,7 +169,7 @@ async def test_always_is_kept_for_the_project_or_else_holds_for_the_session(tmp_
     (rule,) = stage.session.state.rules.allow
     assert stage.count(QuestionEvent) == 1
     assert (str(rule), rule.source) == ("bash(touch b)", "granted")
-    told = ["The disk is full. bash(touch b) is allowed for this session."]
+    told = ["The disk is full. The rule bash(touch b) applies only to this session."]
     assert [notice.text for notice in stage.of(Notice)] == (told if is_broken else [])
     assert grants.list() == ([] if is_broken else ["bash(touch b)"])
 
@@ -195,11 +195,11 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_reported_with_t
     stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(0, 2), comment="15 is fine as it is")
     assert (stage.workspace / "a").read_text() == FAR.replace("line 3\n", "LINE 3\n").replace("line 27\n", "LINE 27\n")
     said = str(stage.results["c"].content)
-    made, rejected = said.split("[The user made only the change above and rejected this part of it:]\n")
+    made, rejected = said.split("[The user applied only the change above and rejected these hunks:]\n")
     assert "+LINE 3\n" in made
     assert "LINE 15" not in made
     assert rejected.startswith("@@ -13,7 +13,7 @@\n")
-    assert rejected.endswith(" line 18\nThey say: 15 is fine as it is")
+    assert rejected.endswith(" line 18\nThey said: 15 is fine as it is")
     assert not stage.results["c"].is_error
     assert stage.of(ToolFinished)[0].structured["diff"].count("@@ -") == 2
     assert not stage.of(Done)[-1].denials
@@ -209,10 +209,10 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_reported_with_t
     ("how", "made", "said"),
     [
         ({"hunks": (2, 1, 0)}, 3, "--- a/a"),
-        ({"hunks": (), "comment": "no"}, 0, f"{DECLINED} They say: no"),
-        ({"hunks": (7,)}, 0, "permission_denied: The call was not allowed"),
-        ({"hunks": (0, -1)}, 0, "permission_denied: The call was not allowed"),
-        ({"scope": "try"}, 0, "permission_denied: The call was not allowed"),
+        ({"hunks": (), "comment": "no"}, 0, f"{DECLINED} They said: no"),
+        ({"hunks": (7,)}, 0, "permission_denied: The approval is invalid"),
+        ({"hunks": (0, -1)}, 0, "permission_denied: The approval is invalid"),
+        ({"scope": "try"}, 0, "permission_denied: The approval is invalid"),
     ],
 )
 async def test_all_hunks_are_the_whole_change_and_none_or_unknown_ones_are_a_refusal(
@@ -291,7 +291,7 @@ async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_refusal_that_st
 
 @pytest.mark.parametrize(
     ("mode", "content", "answer"),
-    [("acceptEdits", "new\n", "allowed by acceptEdits"), ("plan", "old\n", ""), ("dontAsk", "old\n", "")],
+    [("acceptEdits", "new\n", "allowed by mode acceptEdits"), ("plan", "old\n", ""), ("dontAsk", "old\n", "")],
 )
 async def test_a_mode_settles_the_question_that_it_would_not_ask(
     tmp_path: Folder, mode: str, content: str, answer: str
@@ -315,14 +315,14 @@ async def test_a_mode_settles_the_question_that_it_would_not_ask(
     ("how", "told", "content"),
     [
         ({"allowed": True}, "allowed", "done"),
-        ({"allowed": True, "scope": "session"}, "allowed for the session", "done"),
-        ({"allowed": True, "scope": "always"}, "allowed always", "done"),
-        ({"allowed": True, "comment": "go"}, "allowed · “go”", "done\n[The user allowed this and says: go]"),
+        ({"allowed": True, "scope": "session"}, "allowed for this session", "done"),
+        ({"allowed": True, "scope": "always"}, "always allowed", "done"),
+        ({"allowed": True, "comment": "go"}, "allowed · “go”", "done\n[The user allowed this call and said: go]"),
         ({"allowed": False}, "declined", "permission_denied: The user declined this call."),
         (
             {"allowed": False, "comment": "x"},
             "declined: x",
-            "permission_denied: The user declined this call. They say: x",
+            "permission_denied: The user declined this call. They said: x",
         ),
     ],
 )

@@ -62,7 +62,7 @@ async def test_a_hook_may_deny_with_its_reason_and_any_later_one_over_an_allow(t
 async def test_a_hook_may_ask_about_what_the_mode_lets_through(tmp_path: Folder) -> None:
     ask = Answering(HookAnswer("ask", "look at this one"))
     stage = await hooked(tmp_path, ask, Answering(HookAnswer("allow")), mode="bypassPermissions")
-    assert stage.results["c"].content == "permission_denied: look at this one, and nobody can be asked."
+    assert stage.results["c"].content == "permission_denied: look at this one, and no one can approve it."
 
 
 async def test_each_hook_sees_the_arguments_as_the_one_before_left_them(tmp_path: Folder) -> None:
@@ -109,8 +109,8 @@ async def test_a_call_whose_question_nobody_answered_did_not_run_and_the_model_i
         stored = [entry for entry in stage.entries if not isinstance(entry.body, Result)]  # the program dies here
     async with on_stage(tmp_path, [END], entries=stored) as stage:
         await stage.ask("And now?")
-    assert "outcome is unknown" in str(stage.results["a"].content)
-    assert "had answered whether it may run" in str(stage.results["b"].content)
+    assert "may have partially run" in str(stage.results["a"].content)
+    assert "agentcli exited before the user approved" in str(stage.results["b"].content)
 
 
 async def test_when_nobody_attends_any_more_questions_are_refused(tmp_path: Folder) -> None:
@@ -120,7 +120,7 @@ async def test_when_nobody_attends_any_more_questions_are_refused(tmp_path: Fold
         await stage.heard(QuestionEvent)
         stage.submit(SetAttended(False))
         await stage.ended()
-        assert all("nobody can be asked" in str(result.content) for result in stage.results.values())
+        assert all("no one can approve it" in str(result.content) for result in stage.results.values())
         stage.submit(SetAttended(True))
         stage.say("Again")
         await stage.heard(QuestionEvent, 2)

@@ -284,14 +284,14 @@ async def test_an_approval_reaches_once_or_for_the_session_to_this_very_command(
 async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, asking_for("touch made")) as stage:
         done = await stage.ask("Go")
-        assert "nobody can be asked" in done.text
+        assert "no one can approve it" in done.text
         assert [(denied.call.id, denied.call.name) for denied in stage.of(Done)[-1].denials] == [("c", "bash")]
         assert not (stage.workspace / "made").exists()
         assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 
 
 @pytest.mark.parametrize(
-    ("command", "mode", "says"), [("ls", "default", ""), ("rm -rf / x", "bypassPermissions", "refused in every mode")]
+    ("command", "mode", "says"), [("ls", "default", ""), ("rm -rf / x", "bypassPermissions", "denied in every mode")]
 )
 async def test_reading_and_refused_commands_are_not_asked_about(
     tmp_path: Folder, command: str, mode: Any, says: str

@@ -75,7 +75,7 @@ async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
             "/model /effort /clear /context /usage /resume /fork /rewind /rename /export /diff /review /init "
             "/permissions /plan /tasks /stop /btw /status /config /doctor /add-dir /quit /help".split()
         ) <= set(names)
-        assert await host.says("/help cost") == ("/usage\nshow what the session used and cost\nAlso /cost, /stats.")
+        assert await host.says("/help cost") == ("/usage\nshow this session's tokens and cost\nAlso /cost, /stats.")
         with pytest.raises(UsageError, match="Did you mean"):
             await host.says("/help modle")
 
@@ -124,20 +124,20 @@ async def test_context_names_what_fills_the_window(tmp_path: Folder) -> None:
         before = await host.says("/context")
         await host.stage.ask("word " * 300)
         said = await host.says("/context")
-    assert "the next request takes about " in before
+    assert "the next request uses about " in before
     rows = {line.split("  ")[1]: line for line in said.splitlines()[1:-1]}
     assert set(rows) == {
         "system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results", "free",
     }  # fmt: skip
     assert int(rows["messages"].split()[-2].replace(",", "")) > 300
     assert rows["messages"].endswith("%")
-    assert re.search(r"takes about 70\d of", said)  # as the provider counted the newest reply and its request
+    assert re.search(r"uses about 70\d of", said)  # as the provider counted the newest reply and its request
 
 
 async def test_usage_names_each_model(tmp_path: Folder) -> None:
     usage = {"input_tokens": 1_000, "output_tokens": 20, "cache_read_input_tokens": 500}
     async with command_host(tmp_path, [{**END, "usage": usage}]) as host:
-        assert await host.says("/usage") == "Nothing was used yet."
+        assert await host.says("/usage") == "No requests in this session yet."
         await host.stage.ask("Go")
         assert "  scripted/script  1,500 tokens in (500 cached), 20 out, $0.0000\n" in await host.says("/cost")
 
@@ -182,7 +182,7 @@ async def test_a_question_beside_the_work_is_answered_while_a_turn_waits(tmp_pat
 
 async def test_a_question_that_fails_is_reported(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [{"error": {"kind": "auth", "message": "no such key"}}]) as host:
-        with pytest.raises(UserError, match="could not be answered: no such key"):
+        with pytest.raises(UserError, match="Could not answer the question: no such key"):
             await host.says("/btw What?")
 
 
@@ -207,17 +207,17 @@ async def test_a_question_that_broke_off_is_paid_for(tmp_path: Folder) -> None:
 async def test_clear_begins_again_and_resume_goes_back(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, END]) as host:
         first = host.session.id
-        assert (await host.says("/resume")).startswith("There is no other conversation in this directory")
+        assert (await host.says("/resume")).startswith("There are no other sessions in this directory")
         await host.stage.ask("Remember me")
         assert f"/resume {first[:13]}" in await host.says("/clear")
         assert host.session.id != first
         listed = await host.says("/resume")
         assert "Remember me" in listed
-        assert "Go on with one: /resume NUMBER" in listed
+        assert "To resume one: /resume NUMBER" in listed
         with pytest.raises(UsageError, match="no conversation 7"):
             await host.says("/resume 7")
         host.picks.append(0)
-        assert await host.says("/resume") == f"Going on with {first} (2 entries)."
+        assert await host.says("/resume") == f"Resumed {first} (2 entries)."
         assert host.session.id == first
         await host.says("/clear")
         assert first in await host.says("/resume 1")
@@ -248,14 +248,14 @@ async def test_resume_tells_of_messages_that_wait(tmp_path: Folder) -> None:
         host.stage.say("second")
         host.stage.submit(Steer((Text("third"),)))
         await host.says("/clear")
-        assert "2 messages from then still wait in the queue." in await host.says(f"/resume {first}")
+        assert "2 queued messages from before will be sent next." in await host.says(f"/resume {first}")
         assert len(host.session.state.conversation.queue.follow_ups) == 2
 
 
 async def test_a_fork_continues_in_a_copy(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, LATE]) as host:
         first = host.session.id
-        assert await host.says("/fork") == "There is nothing to copy yet."
+        assert await host.says("/fork") == "There is nothing to fork yet."
         await host.stage.ask("Go")
         assert f"/resume {first[:13]}" in await host.says("/branch")
         assert host.session.id != first
@@ -265,7 +265,7 @@ async def test_a_fork_continues_in_a_copy(tmp_path: Folder) -> None:
 @pytest.mark.slow
 async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, END, END, LATE]) as host:
-        assert await host.says("/rewind") == "There is no prompt to go back to."
+        assert await host.says("/rewind") == "There is no prompt to rewind to."
         for prompt in ("one", "two", "three"):
             await host.stage.ask(prompt)
         listed = await host.says("/rewind")
@@ -277,7 +277,7 @@ async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> Non
         assert host.input == "one"
         assert prompts(host.session.state.conversation) == []
         host.stage.say("four")
-        with pytest.raises(UserError, match="interrupt it first"):
+        with pytest.raises(UserError, match="Interrupt it first"):
             await host.says("/rewind 1")
 
 
@@ -301,7 +301,7 @@ async def test_export_writes_markdown_and_never_over_a_file(tmp_path: Folder) ->
         await host.says("/rewind 1")
         said = await host.says("/export")
         file = host.stage.workspace / "mend-a-txt-please.md"
-        assert said == f"Written to {file}."
+        assert said == f"Exported to {file}."
         text = file.read_text()
         with pytest.raises(UserError, match="exists"):
             await host.says("/export")
@@ -331,7 +331,7 @@ def git(folder: Path, *arguments: str) -> None:
 async def test_diff_shows_what_is_not_committed(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         work = host.stage.workspace
-        with pytest.raises(UserError, match="There is no diff"):
+        with pytest.raises(UserError, match="Could not create the diff"):
             await host.shows("/diff all")
         git(work, "init", "-q")
         (work / "a é.txt").write_text("one\n")
@@ -339,7 +339,7 @@ async def test_diff_shows_what_is_not_committed(tmp_path: Folder) -> None:
         git(work, "add", ".")
         assert "+one" in await host.shows("/diff all")
         git(work, "commit", "-qm", "x")
-        assert await host.shows("/diff all") == "Nothing has changed."
+        assert await host.shows("/diff all") == "No changes."
         (work / "a é.txt").write_text("two\n")
         (work / "new").touch()
         git(work, "config", "diff.external", "touch ran; true")
@@ -391,11 +391,11 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
         assert said.splitlines() == [
             (
                 "Mode default: asks before edits and before anything outside the project. "
-                "Another one: /permissions mode MODE"
+                "To change it: /permissions mode MODE"
             ),
-            "  refused  bash(curl *)  (settings)",
-            "  refused  bash(rm *)  (session)",
-            "  allowed  bash(make *)  (session)",
+            "  deny   bash(curl *)  (settings)",
+            "  deny   bash(rm *)  (session)",
+            "  allow  bash(make *)  (session)",
         ]
         for wrong in (
             "/permissions allow",
@@ -416,8 +416,8 @@ async def test_a_grant_for_the_session_is_revoked(tmp_path: Folder, verb: str) -
         await host.stage.ask("Go")
         await host.stage.ask("Again")
         assert host.stage.count(QuestionEvent) == 1
-        assert "  allowed  bash(touch a)  (session)" in await host.says("/permissions list")
-        assert await host.says(f"/permissions {verb} Bash(touch a)") == "bash(touch a) asks again."
+        assert "  allow  bash(touch a)  (session)" in await host.says("/permissions list")
+        assert await host.says(f"/permissions {verb} Bash(touch a)") == "Rule removed: bash(touch a) will ask again."
         await host.stage.ask("And again")
         assert host.stage.count(QuestionEvent) == 2
         answers.cancel()
@@ -426,9 +426,9 @@ async def test_a_grant_for_the_session_is_revoked(tmp_path: Folder, verb: str) -
 async def test_a_refusal_of_the_session_is_revoked_and_one_of_the_settings_is_not(tmp_path: Folder) -> None:
     async with command_host(tmp_path, deny=["bash(curl *)"]) as host:
         said = await host.says("/permissions deny Bash(rm *)")
-        assert "/permissions forget bash(rm *) takes it back" in said
-        assert await host.says("/permissions forget bash(rm *)") == "bash(rm *) does not hold any more."
-        for rule, why in (("bash(curl *)", "comes from the settings"), ("bash(rm *)", "is no rule here")):
+        assert "To remove it: /permissions forget bash(rm *)" in said
+        assert await host.says("/permissions forget bash(rm *)") == "Rule removed: bash(rm *)."
+        for rule, why in (("bash(curl *)", "comes from the settings"), ("bash(rm *)", "is not a rule")):
             with pytest.raises(UsageError, match=why):
                 await host.says(f"/permissions forget {rule}")
     assert [str(rule) for rule in host.session.state.rules.deny] == ["bash(curl *)"]
@@ -437,7 +437,7 @@ async def test_a_refusal_of_the_session_is_revoked_and_one_of_the_settings_is_no
 async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: Folder) -> None:
     grants = FileGrants(tmp_path / "grants.json", tmp_path)
     async with command_host(tmp_path, grants=grants, deny=["bash(curl *)"]) as host:
-        with pytest.raises(UsageError, match="There is nothing to forget"):
+        with pytest.raises(UsageError, match="There are no rules to remove"):
             await host.says("/permissions forget")
         grants.add("bash(make)")
         await host.says("/permissions deny bash(rm *)")
@@ -445,10 +445,10 @@ async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: F
         with pytest.raises(UsageError) as said:
             await host.says("/permissions forget")
     assert str(said.value).splitlines() == [
-        "Write /permissions forget RULE, or the NUMBER of a lasting grant:",
-        "  refused  bash(rm *)  (session)",
-        "  allowed  bash(touch a)  (session)",
-        "        1  bash(make)  (granted for good in this project)",
+        "Name a rule: /permissions forget RULE, or the NUMBER of a saved grant:",
+        "  deny   bash(rm *)  (session)",
+        "  allow  bash(touch a)  (session)",
+        "      1  bash(make)  (always, in this project)",
     ]
 
 
@@ -460,8 +460,8 @@ async def test_a_lasting_grant_is_revoked(tmp_path: Folder) -> None:
         answering(host.stage, allowed=True, scope="always")
         await host.stage.ask("Go")
         shown = (await host.says("/permissions")).splitlines()[-3:-1]
-        assert [row.split()[:3] for row in shown] == [["1", "bash(make)", "(granted"], ["2", "bash(touch", "a)"]]
-        assert await host.says("/permissions forget 2") == "bash(touch a) asks again."
+        assert [row.split()[:3] for row in shown] == [["1", "bash(make)", "(always,"], ["2", "bash(touch", "a)"]]
+        assert await host.says("/permissions forget 2") == "Rule removed: bash(touch a) will ask again."
         assert grants.list() == ["bash(make)"]
         assert host.session.state.rules.allow == []
 
@@ -479,12 +479,12 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         sandbox, work = host.session.runtime.calls.workspace.sandbox, host.stage.workspace
         (detach := asyncio.Event()).set()
-        assert await host.says("/tasks") == await host.says("/stop") == "No command runs in the background."
+        assert await host.says("/tasks") == await host.says("/stop") == "No background jobs are running."
         for _ in range(3):
             await sandbox.run(Command("sleep 30", work), detach=detach)
         assert (await host.says("/ps")).splitlines()[0] == "  job_1   runs   sleep 30"
-        assert await host.says("/stop 2") == "Ended job_2."
-        assert await host.says("/stop") == "Ended job_1, job_3."
+        assert await host.says("/stop 2") == "Stopped job_2."
+        assert await host.says("/stop") == "Stopped job_1, job_3."
         assert not any(job.is_running for job in sandbox.jobs.list())
         assert "job_3   ended  sleep 30" in await host.says("/tasks")
         with pytest.raises(UserError, match="no job"):

@@ -123,7 +123,7 @@ async def test_only_applied_changes_stay(
     async with asked(tmp_path) as (stage, request):
         assert files(stage) == BEFORE
         assert (request.kind, [change.name for change in request.changes]) == ("keep", ["x.txt", "y.txt", "z.txt"])
-        assert request.reason == "nothing is in the workspace yet"
+        assert request.reason == "nothing has been applied yet"
         await answer(stage, **how)
         assert files(stage) == left
         assert stage.count(QuestionEvent) == stage.count(Done) == 1
@@ -133,8 +133,8 @@ async def test_only_applied_changes_stay(
     content = str(stage.results["c"].content)
     assert content == "done" if left == AFTER else content.startswith("done\n[")  # as if it had run directly
     assert ("z.txt" in content) == (left != AFTER)
-    assert ("the user dropped its changes" in content) == (left == BEFORE) == stage.results["c"].is_error
-    assert f"The user says: {how.get('comment', '')}" in content or "comment" not in how
+    assert ("the user discarded its changes" in content) == (left == BEFORE) == stage.results["c"].is_error
+    assert f"The user said: {how.get('comment', '')}" in content or "comment" not in how
 
 
 async def test_parts_of_a_file_can_be_kept_and_the_model_is_reported_which_are_not(tmp_path: Folder) -> None:
@@ -153,7 +153,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_reported_which_are_n
         assert (stage.workspace / "long.txt").read_text() == "\n".join(kept)
         assert (stage.workspace / "x.txt").read_text() == BEFORE["x.txt"]
     told = str(stage.results["c"].content)
-    assert "Kept in part: long.txt (2 of 3 hunks). Dropped, so not changed: x.txt." in told
+    assert "Partly applied: long.txt (2 of 3 hunks). Discarded, so not changed: x.txt." in told
     assert "-5\n+five" in told
     assert "fifty" not in told
     finished = stage.of(ToolFinished)[0]
@@ -229,7 +229,7 @@ async def test_a_dry_run_that_is_interrupted_is_reported_as_one(tmp_path: Folder
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
-    told = "begun\n\n[interrupted by the user; it was a dry run, and nothing of it was kept]"
+    told = "begun\n\n[interrupted by the user; it was a dry run, and nothing was applied]"
     assert stage.results["c"].content == told
 
 
@@ -335,9 +335,9 @@ async def test_without_dry_runs_a_command_asks_before_it_runs(tmp_path: Folder) 
 
 
 DIED = {
-    "Dropped": (CallTried("c"), CallAsked("c", "", "")),
-    "outcome is unknown": (CallTried("c"), CallAsked("c", "", ""), CallAllowed("c")),
-    "Kept of what it changed: a.py, b.py": (CallTried("c"), CallAllowed("c"), CallKept("c", ("a.py", "b.py"))),
+    "Changes discarded": (CallTried("c"), CallAsked("c", "", "")),
+    "may have partially run": (CallTried("c"), CallAsked("c", "", ""), CallAllowed("c")),
+    "These changes were applied: a.py, b.py": (CallTried("c"), CallAllowed("c"), CallKept("c", ("a.py", "b.py"))),
 }
 
 
@@ -506,7 +506,7 @@ async def test_the_model_is_reported_of_a_folder_that_is_a_cache_only_by_its_own
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     stage = await unasked(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG")
     assert not (stage.workspace / "out").exists()
-    assert stage.results["c"].content == ("[out is a cache, so not in the workspace itself: only dry runs see it]")
+    assert stage.results["c"].content == ("[caches, kept for later dry runs and not applied to the workspace: out]")
 
 
 async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lost(tmp_path: Folder) -> None:

@@ -155,7 +155,7 @@ async def test_a_running_call_is_ended_and_says_that_it_may_have_had_effects(tmp
         assert works.running == 0
         result = stage.results["c"]
         assert result.is_error
-        assert result.content == "half\n[interrupted by the user; it may have had effects]"
+        assert result.content == "half\n[interrupted by the user; it may have partially run]"
         assert [event.id for event in stage.of(ToolFinished)] == ["c"]
         await goes_on(stage)
 
@@ -184,8 +184,8 @@ async def test_of_several_calls_the_done_keep_their_results_and_the_others_say_w
         await stage.heard(ToolFinished)
         await interrupted(stage)
         assert stage.results["a"].content == "did a"
-        assert "may have had effects" in str(stage.results["b"].content)
-        assert stage.results["c"].content == "Not run: interrupted by the user."
+        assert "may have partially run" in str(stage.results["b"].content)
+        assert stage.results["c"].content == "Not run: the user interrupted this turn."
         assert works.order[-1] != "+c"
         await goes_on(stage)
 
@@ -214,7 +214,7 @@ async def test_an_open_question_is_closed_by_an_interrupt_and_the_call_was_not_r
     async with begun(tmp_path, replies, QuestionEvent, can_ask=True) as stage:
         await interrupted(stage)
         assert stage.results["c"].is_error
-        assert stage.results["c"].content == "Not run: interrupted by the user."
+        assert stage.results["c"].content == "Not run: the user interrupted this turn."
         assert not (stage.workspace / "made").exists()
         await goes_on(stage)
 
@@ -240,7 +240,7 @@ async def test_an_interrupt_between_a_reply_and_its_calls_answers_them(tmp_path:
         await hooks.reached.wait()
         done = await interrupted(stage)
         assert done.text == "Now."
-        assert stage.results["c"].content == "Not run: interrupted by the user."
+        assert stage.results["c"].content == "Not run: the user interrupted this turn."
         await goes_on(stage)
 
 
@@ -332,7 +332,7 @@ async def test_steering_skips_the_calls_that_have_not_begun_and_says_so(tmp_path
     assert works.order == ["+a", "-a"]
     (steered,) = stage.of(Steered)
     assert [skipped.id for skipped in steered.skipped] == ["b", "c"]
-    assert stage.results["b"].content == "Not run: a new message from the user came first."
+    assert stage.results["b"].content == "Not run: the user sent a new message."
     last = stage.provider.requests[1].messages[-1]
     assert [block.tool_use_id for block in last.content[:3]] == ["a", "b", "c"]  # type: ignore[union-attr]
     assert last.content[3] == Text("Stop, look at d instead")
@@ -453,7 +453,7 @@ async def test_a_call_that_a_crash_left_open_is_answered_as_unknown_before_the_n
         crashed = list(stage.entries)
     async with on_stage(tmp_path, [END], entries=crashed, tools=[works.tool("slow")]) as stage:
         await stage.ask("Again")
-        assert "outcome is unknown" in str(stage.results["c"].content)
+        assert "may have partially run" in str(stage.results["c"].content)
         assert works.order == ["+a"]  # never run again by itself
         assert stage.is_valid
 

@@ -31,7 +31,7 @@ async def test_a_change_that_is_only_described_is_asked_for_once(tmp_path: Path)
     talk = {"text": "You should write x = 1."}
     answer, told = await notes(tmp_path, "Fix a.py", talk, {"text": "I cannot."})
     assert answer == "I cannot."
-    assert [("No file was changed" in text) for text in told] == [True]
+    assert [("not changed any files" in text) for text in told] == [True]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ async def test_an_interrupt_ends_a_command_and_keeps_its_output(tmp_path: Folder
         finished = await stage.heard(ToolFinished)
         said = str(finished.result.content)  # the shell may have had time to say what ended its child
         assert said.startswith("begun\n")
-        assert said.endswith("\n[interrupted by the user; it may have had effects]")
+        assert said.endswith("\n[interrupted by the user; it may have partially run]")
         await stage.ask("Go")
         assert "begun" in stage.provider.requests[0].messages[0].text
 

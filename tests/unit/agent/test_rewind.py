@@ -64,7 +64,7 @@ async def test_while_a_turn_runs_nobody_goes_back(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"text": "late", "delay_ms": 10_000}]) as stage:
         stage.say("Go")
         await stage.heard(EntryStored)
-        with pytest.raises(UserError, match="interrupt it first"):
+        with pytest.raises(UserError, match="Interrupt it first"):
             stage.session.rewind(prompts(stage.session.state.conversation)[0][0])
         stage.submit(Interrupt())
         await stage.ended()
@@ -77,7 +77,7 @@ async def test_there_is_no_way_back_to_what_is_not_a_prompt_or_was_withdrawn(tmp
         (id, _) = prompts(stage.session.state.conversation)[0]
         stage.session.rewind(id)
         for gone in (id, "no-such-entry"):
-            with pytest.raises(UserError, match="no point of this conversation"):
+            with pytest.raises(UserError, match="no such point to rewind to"):
                 stage.session.rewind(gone)
 
 

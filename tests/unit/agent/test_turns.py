@@ -180,7 +180,7 @@ async def test_plan_mode_is_reported_by_a_note_and_the_system_text_stays(tmp_pat
     assert "Plan mode" not in notes_in(first)
     assert "Plan mode is on" in notes_in(second)
     assert "Plan mode is off" in notes_in(fourth)
-    assert "plan mode reads only" in str(stage.results["call_2_1"].content)
+    assert "plan mode is read-only" in str(stage.results["call_2_1"].content)
     assert not (stage.workspace / "x").exists()
 
 
@@ -199,7 +199,7 @@ async def test_a_reply_cut_by_its_limit_continues_where_it_stopped(tmp_path: Fol
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
     assert (done.text, done.reason) == ("One two three.", "end_turn")
-    assert "Go on exactly where it stopped" in notes_in(stage.provider.requests[1].messages[-1])
+    assert "Continue exactly where it stopped" in notes_in(stage.provider.requests[1].messages[-1])
 
 
 async def test_a_reply_that_is_cut_forever_ends_after_a_few_dry_runs_and_says_so(tmp_path: Folder) -> None:
@@ -219,7 +219,7 @@ async def test_a_call_that_was_cut_is_asked_for_again_with_more_room(tmp_path: F
     async with on_stage(tmp_path, provider=Changed(replies, lose), limits=limits) as stage:
         await stage.ask("Write")
     first, second = stage.provider.requests
-    assert "cut off inside a tool call, which was not run" in notes_in(second.messages[-1])
+    assert "cut off inside a tool call, so the call did not run" in notes_in(second.messages[-1])
     assert (first.max_tokens, second.max_tokens) == (1_000, 2_000)
 
 
@@ -263,7 +263,7 @@ async def test_silence_that_continues_ends_the_turn(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": ""}, {"text": " "}, {"text": "late"}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
-    assert ("answered nothing" in done.error, done.turns) == (True, 3)
+    assert ("an empty answer" in done.error, done.turns) == (True, 3)
 
 
 async def test_reasoning_that_takes_the_whole_reply_is_not_an_answer(tmp_path: Folder) -> None:
@@ -292,7 +292,7 @@ async def test_a_full_window_ends_the_turn_with_what_to_do(tmp_path: Folder) -> 
     replies = [{"text": "As far as", "stop_reason": "model_context_window_exceeded"}]
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
-    assert "begin anew" in failed.error
+    assert "Start a new session" in failed.error
     assert stage.said() == ["As far as"]
 
 
@@ -303,7 +303,7 @@ async def test_a_nearly_full_window_is_reported(tmp_path: Folder) -> None:
         assert stage.of(Notice) == []
         await stage.ask("two")
     assert [event.text for event in stage.of(Notice)] == [
-        "The conversation fills 85% of the model's window (1,000 tokens)."
+        "The conversation uses 85% of the model's window (1,000 tokens)."
     ]
 
 
@@ -385,8 +385,8 @@ async def test_a_wrong_key_takes_the_prompt_back(tmp_path: Folder) -> None:
         await stage.ask("Hello")
         failed = await stage.ask("This one fails")
         await stage.ask("Again")
-    assert failed.error.startswith("bad key. Check the provider's key")
-    assert failed.error.endswith("The message was taken back.")
+    assert failed.error.startswith("bad key. Check the key")
+    assert failed.error.endswith("Your message was removed from the conversation.")
     assert (failed.is_retryable, failed.error_type) == (False, "AuthError")
     assert stage.happened() == ["retracted"]
     assert "fails" not in str(stage.provider.requests[2].messages)
@@ -407,7 +407,7 @@ async def test_a_key_that_is_refused_in_a_later_round_takes_nothing_back(tmp_pat
     async with on_stage(tmp_path, replies) as stage:
         failed = await stage.ask("Go")
         await stage.ask("Again")
-    assert "taken back" not in failed.error
+    assert "removed from" not in failed.error
     assert stage.happened() == []
     assert is_valid(stage.provider.requests[2].messages)
 
@@ -469,7 +469,7 @@ async def test_an_answer_that_broke_off_continues_where_it_stopped_however_often
         assert stage.session.turns_begun == 4
     last = [notes_in(message) for message in stage.provider.requests[-1].messages]
     assert last[:2] == ["Go", "Half of"]
-    assert "Go on exactly where it stopped" in last[-1]
+    assert "Continue exactly where it stopped" in last[-1]
 
 
 async def test_thinking_alone_that_broke_off_is_retried_and_leaves_nothing_behind(tmp_path: Folder) -> None:
@@ -501,7 +501,7 @@ async def test_the_fallback_model_takes_over_for_good_and_it_is_reported(tmp_pat
         first, second = await stage.ask("Go"), await stage.ask("And?")
     assert (first.text, second.text) == ("Spare here.", "Still.")
     assert [event.text for event in stage.of(Notice)] == [
-        "scripted/script failed (no room): going on with scripted/spare."
+        "scripted/script failed (no room). Continuing with scripted/spare."
     ]
 
 
@@ -660,7 +660,7 @@ async def test_a_hook_that_says_no_stops_the_turn_before_the_calls(tmp_path: Fol
     async with on_stage(tmp_path, TWO_ROUNDS, hooks=Hooks(allow=False)) as stage:
         done = await stage.ask("Go")
     assert (done.reason, done.text, done.turns) == ("stopped", "Looking.", 1)
-    assert "the turn was stopped" in str(stage.results["t"].content)
+    assert "a hook stopped this turn" in str(stage.results["t"].content)
     assert stage.is_valid
 
 

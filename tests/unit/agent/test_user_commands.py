@@ -83,7 +83,7 @@ async def test_the_commands_of_the_project_come_before_the_person_s_and_agentcli
         assert all("agentcli's own" in text for text in told)
         found = host.commands.parse("/clear")
         assert found is not None
-        assert "new conversation" in found[0].help
+        assert "new session" in found[0].help
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_a_file_cannot_allow_calls_that_an_ask_rule_covers(tmp_path: Folde
     async with command_host(tmp_path) as host:
         loaded(host, tmp_path)
         await host.says("/permissions ask bash(touch *)")
-        with pytest.raises(UserError, match="wants you to be asked"):
+        with pytest.raises(UserError, match="requires approval"):
             await host.outcome("/do")
         assert not (host.stage.workspace / "made").exists()
 
