@@ -94,7 +94,7 @@ add_packages() {
             ;;
     esac
     case $wanted in
-        *git*) say "Without git: no commits, no /diff and /review, and nobody is told what commands did to a repository." ;;
+        *git*) say "Without git: no commits, /diff or /review, and no report of what commands did to a repository." ;;
     esac
 }
 

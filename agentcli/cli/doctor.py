@@ -97,17 +97,17 @@ def check_installation(subject: Subject) -> Iterator[Result]:
     versions = {file: _version_of(file).removeprefix("agentcli ") for file in found.values()}
     listed = ", ".join(f"{file} ({version or 'does not run'})" for file, version in versions.items())
     if len(versions) > 1:
-        mend = "Remove those that you do not use (./install.sh --uninstall, pip uninstall agentcli)."
+        mend = "Remove the ones you do not use (./install.sh --uninstall, pip uninstall agentcli)."
         yield "warning", f"agentcli is on the PATH {len(versions)} times: {listed}.", mend
     elif versions and set(versions.values()) != {__version__}:
-        yield "warning", f"This is agentcli {__version__}, but on the PATH is {listed}.", "Update it: ./install.sh"
+        yield "warning", f"This is agentcli {__version__}, but the PATH has {listed}.", "Update it: ./install.sh"
 
 
 def check_ripgrep(subject: Subject) -> Iterator[Result]:
     program, mend = "", "Install agentcli again (./install.sh), or the package"
     with suppress(ToolError):
         program = find_rg()
-    return check_program(program, "ripgrep", "nothing can be searched or listed", mend)
+    return check_program(program, "ripgrep", "agentcli cannot search or list files", mend)
 
 
 def check_program(
@@ -133,18 +133,18 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
     finally:
         asyncio.run(builder.aclose())
         for text in notices:
-            yield "warning", text, "Look at these files; /undo in that session takes them back."
+            yield "warning", text, "Check these files. To revert them: /undo in that session."
     if not warning:
         yield "ok", description, ""
     elif warning.startswith(("Weak sandbox", "NO SANDBOX")):
-        mend = "Let bubblewrap make user namespaces (docs/permissions.md), or work where they are allowed."
+        mend = "Allow bubblewrap to create user namespaces (docs/permissions.md), or work where they are allowed."
         if (kind := subject.config.settings.sandbox.kind) not in ("auto", "bubblewrap"):
-            mend = f'sandbox.kind is "{kind}": with "auto" the best one is taken.'
+            mend = f'sandbox.kind is "{kind}". Set it to "auto" to use the best one.'
         elif sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
             mend = f"Install bubblewrap: {how_to_install()}"
         yield "warning" if confines else "problem", warning, mend
     else:
-        yield "warning", warning, "Look at the files that are named."
+        yield "warning", warning, "Check the files that are named."
 
 
 def check_local_model(subject: Subject) -> Iterator[Result]:
@@ -156,17 +156,17 @@ def check_local_model(subject: Subject) -> Iterator[Result]:
         size = f"{file.stat().st_size:,} bytes of {weights.PINNED.size:,}"
         yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {again}"
     elif any(folder.glob(".*.parts")):
-        yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
+        yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {again}"
     if name := subject.config.settings.local.model:
         own = subject.models.local_path("default")
         if not own.is_file() or own.open("rb").read(4) != b"GGUF":
-            yield "problem", f"local.model: {name} is no GGUF file.", "Name one that is there, or unset local.model."
+            yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
 
 
 def check_terminal(subject: Subject) -> Iterator[Result]:
     if (kind := subject.config.environment.get("TERM", "")) in ("", "dumb"):
-        mend = "export TERM=xterm-256color, if your terminal is one"
-        yield "warning", f"TERM is {kind or 'not set'}: a session is shown line by line.", mend
+        mend = "export TERM=xterm-256color, if your terminal supports it"
+        yield "warning", f"TERM is {kind or 'not set'}, so sessions are shown line by line.", mend
 
 
 # State, keys and settings
@@ -174,13 +174,13 @@ def check_terminal(subject: Subject) -> Iterator[Result]:
 
 def check_state(subject: Subject) -> Iterator[Result]:
     folder = subject.config.paths.state
-    elsewhere = "or set AGENTCLI_HOME to a folder that you can write."
+    elsewhere = "or set AGENTCLI_HOME to a folder that you can write to."
     if not is_writable(folder):
-        yield "problem", f"{folder} cannot be written: no session is kept.", f"chown or chmod it, {elsewhere}"
+        yield "problem", f"Could not write to {folder}: no sessions are saved.", f"chown or chmod it, {elsewhere}"
     elif folder.is_dir() and folder.stat().st_uid != os.geteuid():
         yield "problem", f"{folder} belongs to another user.", f"chown -R it, {elsewhere}"
     elif folder.is_dir() and (mode := stat.S_IMODE(folder.stat().st_mode)) != stat.S_IRWXU:
-        yield "warning", f"{folder} has the mode {mode:o}: it holds what you say, for you alone.", f"chmod 700 {folder}"
+        yield "warning", f"{folder} has the mode {mode:o}, but must be private to you.", f"chmod 700 {folder}"
     else:
         yield "ok", str(folder), ""
 
@@ -195,16 +195,16 @@ def check_sessions(subject: Subject) -> Iterator[Result]:
         stored = in_store(lambda store: store.list(limit=1_000), database)
         yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
     except StorageError as error:
-        yield "problem", str(error), "agentcli sessions fsck says more, and --repair mends what can be mended."
+        yield "problem", str(error), "For details: agentcli sessions fsck. To repair: agentcli sessions fsck --repair"
 
 
 def check_keys(subject: Subject) -> Iterator[Result]:
     """Report where the keys come from; none of them is shown."""
     file = subject.config.paths.credentials
     try:
-        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
+        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (to save one: agentcli login)", ""
     except ConfigError as error:
-        yield "problem", str(error), f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
+        yield "problem", str(error), f"chmod 600 {file}. If it is damaged, delete it and run agentcli login again."
 
 
 def check_settings(subject: Subject) -> Iterator[Result]:
@@ -220,7 +220,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
         message, _, mend = notice.rpartition(": ")
         yield "warning", f"{message}.", f"{mend[:1].upper()}{mend[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield "warning", f"Others can change {file}.", f"chmod 600 {file}"
+        yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
     yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
 
 
@@ -233,8 +233,8 @@ def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str)
     try:
         specs = read(notices.append)
     except ConfigError as error:
-        return (), [("problem", str(error), f"Correct the file ({page}): no session starts with it.")]
-    return specs, [("warning", text, f"Correct it as {page} says, or take it out.") for text in notices]
+        return (), [("problem", str(error), f"Correct the file ({page}). No session starts until then.")]
+    return specs, [("warning", text, f"Correct it ({page}), or remove it.") for text in notices]
 
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
@@ -247,8 +247,8 @@ def check_hooks(subject: Subject) -> Iterator[Result]:
     yield from results
     for spec in specs:
         if missing := _missing_in(spec.command, subject):
-            about = f"{spec.source}: hooks.{spec.event}: {missing} is not there, or cannot be run ({spec.command})."
-            yield "problem", about, "Correct the command, or install what it names; agentcli hooks test runs it."
+            about = f"{spec.source}: hooks.{spec.event}: {missing} does not exist or cannot be run ({spec.command})."
+            yield "problem", about, "Correct the command, or install the program. To test it: agentcli hooks test"
 
 
 def _missing_in(command: str, subject: Subject) -> str:
@@ -275,7 +275,7 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     specs, results = _read_specs(partial(server_specs, subject.config), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
-        yield "problem", f"{len(specs)} MCP servers are configured, and the extra mcp is not installed.", EXTRA
+        yield "problem", f"{len(specs)} MCP servers are configured, but the extra mcp is not installed.", EXTRA
     for spec in specs:
         about = f"{spec.source}: the MCP server {spec.name}:"
         try:
@@ -284,8 +284,8 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
             yield "warning", f"{about} {error}", "Set it where you start agentcli."
             continue
         if isinstance(spec.transport, StdioSpec) and not subject.find_program(texts[0]):
-            mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
-            yield "problem", f"{about} {texts[0]} is not there, or cannot be run.", mend
+            mend = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
+            yield "problem", f"{about} {texts[0]} does not exist or cannot be run.", mend
 
 
 # Models
@@ -299,18 +299,18 @@ def check_model(subject: Subject) -> Iterator[Result]:
         info = models.info(name)
         models.require_key(name)
     except AgentcliError as error:
-        yield "problem", str(error), "agentcli models list shows which models are known."
+        yield "problem", str(error), "To list the known models: agentcli models list"
         return
     if info.provider == "local" and not (models.local_path(info.id).is_file() and find_spec("xllamacpp")):
-        mend = "./install.sh --extras local && agentcli local install, or name another GGUF file."
+        mend = "Run ./install.sh --extras local && agentcli local install, or name another GGUF file."
         yield "problem", f"{name}: its engine or its weights are not installed ({models.local_path(info.id)}).", mend
     others = [other.id for other in models.table() if other.provider == info.provider]
     if others and not info.is_known and info.provider != "local":
-        message = f"{name} is in no table{did_you_mean(info.id, others)}: its window and price are guesses."
+        message = f"{name} is not in the table{did_you_mean(info.id, others)}, so its window and price are guesses."
         yield "warning", message, "Correct its name (agentcli models list), or describe it in [models] of the settings."
     if (second := subject.config.settings.provider.fallback_model) and not models.keys.has(split_name(second)[0]):
-        message = f"{second}, which is to answer in its place, has no key."
-        yield "warning", message, "agentcli login, or name another one."
+        message = f"The fallback model {second} has no key."
+        yield "warning", message, "Add one with agentcli login, or choose another model."
     yield "ok", name, ""
 
 
@@ -343,25 +343,25 @@ async def _ask_server(subject: Subject, name: str) -> list[Result]:
     results: list[Result] = []
     host = urlsplit(address).hostname or ""
     if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):
-        message = f"The key of {provider} goes to {host} unencrypted."
-        results.append(("warning", message, f"Write https:// in {setting}."))
+        message = f"agentcli sends the key of {provider} to {host} unencrypted."
+        results.append(("warning", message, f"Use https:// in {setting}."))
     try:
         client = models.provider(name)
         async with asyncio.timeout(_MAX_WAIT_S):
             health = await client.health_check()
     except TimeoutError:
-        health = Health(False, f"it did not answer within {_MAX_WAIT_S:g} s")
+        health = Health(False, f"the server did not answer within {_MAX_WAIT_S:g} s")
     except AgentcliError as error:
         health = Health(False, str(error))
     if not health.ok:
-        mend = f"Start the server, or correct its address ({setting}) or the model's name."
+        mend = f"Start the server, or correct its address ({setting}) or the name of the model."
         if provider == "ollama":
-            mend = f"Start it (ollama serve), and fetch the model: ollama pull {model}"
+            mend = f"Start it (ollama serve), and pull the model: ollama pull {model}"
         end = "" if health.detail.endswith((".", "?")) else "."
         return [*results, ("problem", f"{name}: {health.detail}{end}", mend)]
     window = getattr(client, "info", models.info(name)).window  # Ollama's provider knows the window of its server
     if provider == "ollama" and window < _SMALL_WINDOW:
         now = subject.config.settings.tokens.ollama_num_ctx
         mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."
-        results.append(("warning", f"{name} has a window of {window:,} tokens, which a file or two fill.", mend))
+        results.append(("warning", f"{name} has a window of {window:,} tokens, enough for only a file or two.", mend))
     return [*results, ("ok", f"{name}: {health.detail}", "")]

@@ -25,13 +25,13 @@ from agentcli.tools.builtin.toolset import builtin_tools
 TOOLS = ("claude-code", "codex")
 OTHERS = "*"  # the row for keys without one of their own
 NO_SETTING = "agentcli has no such setting"
-HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
+HOLDS_KEY = "it contains a key or token, which does not belong in settings"
 _SERVER_KEYS = (
     "type", "command", "args", "env", "cwd", "url", "headers", "http_headers", "bearer_token_env_var",
     "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "disabled_tools", "enabled",
 )  # fmt: skip
 _HOLD_SECRETS = {"env", "headers", "http_headers"}
-LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
+LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
 
 
 class Draft:
@@ -56,7 +56,7 @@ class Draft:
         if has_secret(value):
             self.leave_out(source_key, LOGIN)
         elif self.is_project and personal_keys(table):
-            self.leave_out(source_key, f"{key} is not taken from a project: import it without --project")
+            self.leave_out(source_key, f"{key} cannot be a project setting. Import it without --project")
         elif found := find_error(table, Settings):
             self.leave_out(source_key, found[1].rstrip("."))
         else:
@@ -68,7 +68,7 @@ class Draft:
                 before = table.get(name, [])
                 table[name] = [*before, *(item for item in value if item not in before)]
             elif table.setdefault(name, value) != value:
-                self.leave_out(source_key, f"{key} is {table[name]!r} already by what was read before")
+                self.leave_out(source_key, f"{key} is already {table[name]!r} from an earlier file")
 
     def take_hooks(self, source_key: str, table: Any) -> None:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
@@ -105,7 +105,7 @@ class Draft:
                 has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
                 self.leave_out(
-                    f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {result[name]}"
+                    f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
                 )
         return result
 
@@ -170,7 +170,7 @@ def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str
 def _take_folder(path: tuple[str, str], draft: Draft, source_key: str, folder: Any) -> None:
     """Take a folder if it exists: with one that does not, no session would start."""
     if not from_home(str(folder)).is_absolute() and not draft.is_project:
-        draft.leave_out(f"{source_key}: {folder}", "there it means another folder in each project: name the whole path")
+        draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
     elif not from_home(str(folder)).is_dir():
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
@@ -201,9 +201,9 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
         return
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
     if rule.tool in ELSEWHERE:
-        draft.leave_out(about, f"no tool here does what {rule.tool} does there")
+        draft.leave_out(about, f"agentcli has no counterpart to {rule.tool}")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
-        draft.leave_out(about, "there it means the folder of the settings, here each project: write // or ~/")
+        draft.leave_out(about, "its meaning differs here: each project instead of the settings folder. Use // or ~/")
     else:
         draft.take(about, [text], "permissions", verb)
 
@@ -216,13 +216,13 @@ def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
     if id in ids or newest:
         draft.take(source_key, f"anthropic/{newest or id}", "provider", "model")
     else:
-        draft.leave_out(f"{source_key} {id}", "no such model is known here; agentcli models list shows them")
+        draft.leave_out(f"{source_key} {id}", "unknown model. To list the known ones: agentcli models list")
 
 
 def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
     draft.leave_out(
-        source_key, LOGIN if is_secret else "export it in your shell: commands get their variables from there"
+        source_key, LOGIN if is_secret else "export it in your shell, where commands get their variables from"
     )
 
 
@@ -236,7 +236,7 @@ CLAUDE_CODE: Table = {
             _take_choice,
             path=_MODE,
             values={"bypassPermissions": "", OTHERS: "="},
-            why="it lets everything run unasked: choose that by hand, for one run (--permission-mode)",
+            why="it allows everything. Set it yourself, for one run (--permission-mode)",
         ),
     },
     "hooks": Draft.take_hooks,
@@ -247,7 +247,7 @@ CLAUDE_CODE: Table = {
     },
     "model": _take_claude_model,
     "mcpServers": Draft.take_servers,
-    "apiKeyHelper": "agentcli login anthropic keeps a key",
+    "apiKeyHelper": "save a key with agentcli login anthropic",
     "$schema": "",
 }
 _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["allow"], OTHERS: ""}
@@ -268,7 +268,7 @@ def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
     if provider in provider_names():
         draft.take(source_key, name, "provider", "model")
     else:
-        draft.leave_out(f"{source_key} {name}", f"the provider {provider} is not known here")
+        draft.leave_out(f"{source_key} {name}", f"agentcli does not know the provider {provider}")
 
 
 CODEX: Table = {
@@ -278,22 +278,22 @@ CODEX: Table = {
         _take_choice,
         path=_MODE,
         values={"untrusted": "default", "on-request": "auto", "on-failure": "auto"},
-        why="no mode here does the same; docs/permissions.md has those there are",
+        why="agentcli has no such mode; docs/permissions.md lists its modes",
     ),
     "sandbox_mode": partial(
         _take_choice,
         path=("sandbox", "profile"),
         values={"danger-full-access": "", OTHERS: "="},
-        why="choose that by hand, for one run (--sandbox)",
+        why="set it yourself, for one run (--sandbox)",
     ),
     "sandbox_workspace_write": {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
-        "network_access": "hosts are opened by name: sandbox.hosts",
+        "network_access": "agentcli allows hosts by name; see sandbox.hosts",
     },
-    "model_providers": "describe it in [providers.NAME], if it speaks Chat Completions",
+    "model_providers": "if it supports Chat Completions, add it to [providers.NAME]",
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
-    "projects": "agentcli config trust trusts a project, as its files are then",
+    "projects": "trust each project with agentcli config trust",
 }
 
 
@@ -320,7 +320,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
             take_table(draft, table, _with_provider(values) if table is CODEX else values)
     if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
         shared.source = codex / "AGENTS.md"
-        shared.leave_out("", f"copy it to {config.paths.config / 'AGENTS.md'} to have the same instructions here")
+        shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
     return [shared, local] if is_project else [shared]
 
 
@@ -331,5 +331,5 @@ def _read(draft: Draft) -> Mapping[str, Any]:
         is_toml = draft.source.suffix == ".toml"
         return tomllib.loads(text) if is_toml else msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
-        draft.leave_out("", f"it could not be read ({error})")
+        draft.leave_out("", f"could not read it ({error})")
         return {}

@@ -55,7 +55,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
     if out.failure is None:
         return code
     if not isinstance(out.failure, BrokenPipeError):  # that the reader has gone needs no message
-        warn(f"The output could not be written: {out.failure.strerror}.")
+        warn(f"Could not write the output: {out.failure.strerror}.")
     return code or 1
 
 
@@ -97,9 +97,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     word = "" if options.print else options.prompt or ""
-    as_prompt = f" As a prompt for the model: agentcli -p {word}"
+    as_prompt = f" To send it as a prompt: agentcli -p {word}"
     if word in COMMANDS:
-        raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{as_prompt}")
+        raise UsageError(f"Put the command before all flags: agentcli {word} …{as_prompt}")
     is_one_word = len(word.split()) == 1 and not word.startswith("/")  # which begins a slash command
     if is_one_word and (name := nearest(word.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
@@ -121,7 +121,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 
             return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
         if options.json_schema is not None:
-            raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
+            raise UsageError("--json-schema works only with -p.")
         ending.restore_signals()
         # `--resume` without an ID: the list to choose from is the first thing on the screen.
         prompt = "/resume" if options.resume == "" else options.prompt
@@ -174,7 +174,7 @@ def _prompt(options: argparse.Namespace) -> str:
     piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
     prompt = f"{argument}\n\n<stdin>\n{piped}\n</stdin>" if argument and piped else argument or piped
     if not prompt.strip():
-        raise UsageError('There is no prompt: agentcli -p "what does this project do?", or pipe one in.')
+        raise UsageError('There is no prompt. Add one (agentcli -p "what does this project do?"), or pipe one in.')
     return prompt
 
 

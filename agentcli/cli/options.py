@@ -39,50 +39,50 @@ def _flag(names: str, help: str, **options: Any) -> tuple[tuple[str, ...], dict[
 
 
 FLAGS: Flags = (
-    _flag("-p --print", "answer once and exit; text on stdin joins the prompt"),
-    _flag("--output-format", "what -p prints", choices=("text", "json", "stream-json"), default="text"),
-    _flag("--input-format", "what stdin holds", choices=("text", "stream-json"), default="text"),
-    _flag("--include-partial-messages", "stream-json: also the text as it arrives"),
-    _flag("-m --model", "the model that answers", metavar="PROVIDER/MODEL"),
-    _flag("--fallback-model", "used when the first one is overloaded", metavar="PROVIDER/MODEL"),
+    _flag("-p --print", "answer once and exit; text from stdin is added to the prompt"),
+    _flag("--output-format", "the output format of -p", choices=("text", "json", "stream-json"), default="text"),
+    _flag("--input-format", "the format of stdin", choices=("text", "stream-json"), default="text"),
+    _flag("--include-partial-messages", "stream-json: also print text as it arrives"),
+    _flag("-m --model", "the model to use", metavar="PROVIDER/MODEL"),
+    _flag("--fallback-model", "the model to use when the first one is overloaded", metavar="PROVIDER/MODEL"),
     _flag(
         "--effort",
-        "how hard the model thinks, for models that take it",
+        "the reasoning effort, for models that support it",
         choices=("low", "medium", "high", "xhigh", "max"),
     ),
-    _flag("-c --continue", "go on with this directory's newest session", dest="continue_", action="store_true"),
-    _flag("-r --resume", "go on with a session (without ID: choose)", nargs="?", const="", **_TEXT, metavar="ID"),
-    _flag("--fork-session", "go on with a copy, the session stays as it is"),
-    _flag("--take-over", "go on with a session that is open elsewhere, which ends there"),
-    _flag("--session-id", "the id of the new session", metavar="UUID"),
-    _flag("-n --name", "a name for the session, usable with --resume", default="", **_TEXT),
+    _flag("-c --continue", "resume this directory's newest session", dest="continue_", action="store_true"),
+    _flag("-r --resume", "resume a session (without ID: choose one)", nargs="?", const="", **_TEXT, metavar="ID"),
+    _flag("--fork-session", "continue in a copy of the session"),
+    _flag("--take-over", "resume a session that is open elsewhere, and close it there"),
+    _flag("--session-id", "the id for the new session", metavar="UUID"),
+    _flag("-n --name", "a name for the session, for use with --resume", default="", **_TEXT),
     _flag("--no-session", "store nothing"),
-    _flag("--permission-mode", "what is asked before it is done", choices=MODES),
+    _flag("--permission-mode", "what requires approval", choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
     _flag(
         "--sandbox",
-        "what commands may touch (workspace-write)",
+        "what commands can change (workspace-write)",
         choices=("read-only", "workspace-write", "danger-full-access"),
     ),
-    _flag("--tools", "only these tools, separated by commas ('none' for none)", metavar="NAMES"),
-    _flag("--max-turns", "at most N requests for one prompt (25; a session asks at 100)", type=int, metavar="N"),
-    _flag("--max-budget-usd", "stop when the session has cost this much", type=float, metavar="X"),
-    _flag("--fail-on-denial", "exit with 56 when a call was denied for want of an answer"),
-    _flag("--require-evidence", "exit with 57 when the log does not verify what the answer claims"),
-    _flag("--json-schema", "the answer must fit this JSON Schema (exit with 55 when it does not)", metavar="FILE|JSON"),
-    _flag("--system-prompt", "use this system text instead of the built-in one", **_TEXT, metavar="TEXT"),
-    _flag("--system-prompt-file", "the same from a file", metavar="FILE"),
-    _flag("--append-system-prompt", "add to the system text", **_TEXT, metavar="TEXT"),
-    _flag("--append-system-prompt-file", "the same from a file", metavar="FILE"),
-    _flag("--add-dir", "a further folder of the workspace", action="append", default=[], metavar="DIR"),
+    _flag("--tools", "offer only these tools, separated by commas ('none' for none)", metavar="NAMES"),
+    _flag("--max-turns", "stop after N requests for one prompt (25; a session asks after 100)", type=int, metavar="N"),
+    _flag("--max-budget-usd", "stop when the session has cost this many dollars", type=float, metavar="X"),
+    _flag("--fail-on-denial", "exit with 56 if a call was denied because no one could approve it"),
+    _flag("--require-evidence", "exit with 57 if the log does not confirm the claims of the answer"),
+    _flag("--json-schema", "require an answer that matches this JSON Schema (else exit with 55)", metavar="FILE|JSON"),
+    _flag("--system-prompt", "replace the built-in system prompt", **_TEXT, metavar="TEXT"),
+    _flag("--system-prompt-file", "the same, from a file", metavar="FILE"),
+    _flag("--append-system-prompt", "add to the system prompt", **_TEXT, metavar="TEXT"),
+    _flag("--append-system-prompt-file", "the same, from a file", metavar="FILE"),
+    _flag("--add-dir", "add a folder to the workspace", action="append", default=[], metavar="DIR"),
     _flag("-C --cd", "work in this directory", metavar="DIR"),
-    _flag("--mcp-config", "MCP servers, in the form of .mcp.json", metavar="FILE"),
-    _flag("--strict-mcp-config", "only the servers of --mcp-config"),
-    _flag("--settings", "settings (TOML or JSON) over those of the files", metavar="FILE"),
-    _flag("--trust", "use this project's own settings"),
-    _flag("--bare", "use no hooks, skills, MCP servers, memory or instruction files"),
-    _flag("--plain", "a linear session without colours or cursor movement"),
+    _flag("--mcp-config", "MCP servers to use, in the format of .mcp.json", metavar="FILE"),
+    _flag("--strict-mcp-config", "use only the servers of --mcp-config"),
+    _flag("--settings", "settings (TOML or JSON) that override those of the files", metavar="FILE"),
+    _flag("--trust", "trust and use this project's own settings"),
+    _flag("--bare", "ignore hooks, skills, MCP servers, memory and instruction files"),
+    _flag("--plain", "run a linear session without colours or cursor movement"),
     _flag("--verbose", "show tool calls on stderr, and log more"),
     _flag("--version", "print the version", action="version", version=f"agentcli {__version__}"),
 )
@@ -97,7 +97,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     """Return the parser of `agentcli` itself; `subcommands` are listed in its help."""
     commands = "\n".join(f"  {name:<13}{text}" for name, text in subcommands.items())
     about = "A coding assistant for the terminal. Without -p it opens a session; PROMPT is its first message."
-    help = "what to do, or a slash command; '-' with -p reads it from stdin"
+    help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
     main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
@@ -148,7 +148,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
             case "--tools" if value is not None:
                 value = [name.strip() for name in value.split(",") if name.strip()]
                 if not value:
-                    raise UsageError("--tools names no tool: leave it out for all of them, or write --tools none.")
+                    raise UsageError("--tools names no tools. Leave it out to offer all, or use --tools none.")
             case "--add-dir":
                 value = [str(Path(folder).absolute()) for folder in value]
             case "--verbose":
@@ -183,7 +183,7 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
     if file is None:
         return text
     if text is not None:
-        raise UsageError(f"{flag} and {flag}-file exclude each other.")
+        raise UsageError(f"Use either {flag} or {flag}-file, not both.")
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -210,7 +210,7 @@ def unshared_stdin() -> BinaryIO:
     try:
         os.read(sys.stdin.fileno(), 0)
     except OSError as error:
-        raise UsageError(f"Stdin could not be read: {error.strerror}.") from error
+        raise UsageError(f"Could not read stdin: {error.strerror}.") from error
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 

@@ -114,7 +114,7 @@ class WatchedOutput(io.FileIO):
         """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
         before = sys.stdout
         if before is None:
-            raise UsageError("Stdout is closed: send it to a file, or to /dev/null.")
+            raise UsageError("Stdout is closed. Redirect it to a file, or to /dev/null.")
         before.flush()
         watched = cls(before.fileno(), "w", closefd=False)
         sys.stdout = io.TextIOWrapper(

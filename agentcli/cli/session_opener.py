@@ -57,8 +57,8 @@ class ConfiguredOpener:
         info = self.models.info(name)
         self.models.require_key(name)
         self.models.provider(name)
-        known = "" if info.is_known else " It is in no table: its window and price are guesses."
-        return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
+        known = "" if info.is_known else " This model is not in the table, so its window and price are guesses."
+        return f"Starting with the next request: {name}, window {info.window:,} tokens.{known}"
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
         here = [*await self.models.running(), *([EMBEDDED] if self.models.embedded_path().is_file() else [])]
@@ -156,7 +156,7 @@ async def open_for_client(
         except UserError as error:
             if not request.id:
                 raise
-            on_notice(f"session {request.id} goes on with another model: {error}")
+            on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
         if is_server and request.id:
             model = model or await builder.models.default()
@@ -189,11 +189,11 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
     """Return the session that the flags mean. Raises `UsageError` for flags that exclude each other."""
     resumes, forks, new_id = options.continue_ or options.resume, options.fork_session, options.session_id
     _reject(
-        (options.continue_ and options.resume is not None, "--continue and --resume exclude each other."),
-        (forks and not resumes, "--fork-session goes with --continue or --resume."),
-        (new_id and resumes and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
+        (options.continue_ and options.resume is not None, "Use either --continue or --resume, not both."),
+        (forks and not resumes, "--fork-session needs --continue or --resume."),
+        (new_id and resumes and not forks, "--session-id is for new sessions. Leave it out, or add --fork-session."),
         (options.no_session and resumes, "--no-session stores nothing, so there is nothing to continue."),
-        (options.take_over and (forks or not resumes), "--take-over goes with --continue or --resume alone."),
+        (options.take_over and (forks or not resumes), "--take-over works only with --continue or --resume."),
     )
     if new_id is not None:
         import uuid
@@ -201,7 +201,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         try:
             new_id = str(uuid.UUID(new_id))
         except ValueError as error:
-            raise UsageError(f"--session-id takes a UUID, not {new_id!r}.") from error
+            raise UsageError(f"--session-id must be a UUID, not {new_id!r}.") from error
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
     id, name, take_over = options.resume or "", options.name, options.take_over
     return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=name, take_over=take_over)
@@ -278,14 +278,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
 def _check_flags(options: argparse.Namespace) -> None:
     takes_stream = options.input_format == "stream-json"
     _reject(
-        (options.resume == "", "--resume needs an ID here: `agentcli sessions list` shows them."),
+        (options.resume == "", "--resume needs an ID here. To list the sessions: agentcli sessions list"),
         (
             takes_stream and options.output_format != "stream-json",
-            "--input-format stream-json goes with --output-format stream-json.",
+            "--input-format stream-json needs --output-format stream-json.",
         ),
         (
             takes_stream and options.prompt == "-",
-            "Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.",
+            "Stdin is either the prompt (-) or the stream. Leave out - or --input-format stream-json.",
         ),
     )
 
@@ -318,4 +318,4 @@ def _answer_schema(schema: str) -> AnswerSchema:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Could not read {schema}: {error}.") from error
     except msgspec.MsgspecError as error:
-        raise UsageError(f"--json-schema is no JSON object ({error}).") from error
+        raise UsageError(f"--json-schema is not a JSON object ({error}).") from error

@@ -124,15 +124,15 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
         options = [
-            ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another"),
-            ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
-            ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
-            ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
+            ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another provider"),
+            ("Install the built-in model", "downloads about 1.2 GB once, then runs on this machine"),
+            ("Use Ollama or LM Studio", "start it with a model, then choose this to look again"),
+            ("Take the tour", "watch a scripted model work on a sample; your files are not touched"),
             ("Quit", ""),
         ]
         chosen: int | None = None
         while True:
-            question = "No model is set up. How do you want to connect a model?"
+            question = "No model is set up yet. How do you want to connect one?"
             chosen = await terminal.choose(question, options, current=chosen)
             match chosen:
                 case 0:
@@ -142,7 +142,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                     await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
                 case 2:
                     if not await self.models.running():
-                        detail = "none runs on this machine: start one, then choose this again"
+                        detail = "none is running on this machine: start one, then choose this again"
                         options[chosen] = (options[chosen][0], detail)
                 case 3:
                     await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
@@ -177,18 +177,18 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         takers = models.keys.takers()
         if not provider:
             places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in takers]
-            chosen = await terminal.choose("A key for", list(zip(takers, places, strict=True)))
+            chosen = await terminal.choose("Which provider?", list(zip(takers, places, strict=True)))
             if chosen is None:
                 return None
             provider = takers[chosen]
         elif provider not in takers:
-            raise UsageError(f"{provider} takes no key; those that do: {', '.join(takers)}.")
-        question = f"Paste the key for {provider}. It is tried once, which costs nothing."
+            raise UsageError(f"{provider} uses no API key. Providers that do: {', '.join(takers)}.")
+        question = f"Paste your API key for {provider}. agentcli tests it once, at no cost."
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
             if not health.ok:
                 self.on_notice(health.detail)
-                title = "The key does not work"
+                title = "This key does not work"
                 if not health.is_reached:
                     title = f"{provider} could not be reached, so the key was not tested"
                 if (
@@ -202,11 +202,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
         """Use a key from now on, and store it if the person chooses that."""
         variable, title = self.models.keys.variables(provider)[0], f"The key for {provider}"
-        choices = [("Save it", "in the keyring, else in a file only you can read"), ("Use it in this session only", "")]
+        choices = [("Save it", "in the keyring, or in a file only you can read"), ("Use it in this session only", "")]
         is_stored = await terminal.choose(f"{health.detail}." if health.ok else title, choices) == 0
         self._config.kept_keys.typed[variable] = key
         self.models.forget(provider)
-        message = f"The key for {provider} is used in this session."
+        message = f"This session uses the key for {provider}."
         if is_stored:
             message = await asyncio.to_thread(self.models.keys.store, provider, variable, key)
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)

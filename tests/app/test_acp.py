@@ -682,7 +682,7 @@ def test_claims_are_reported_as_the_log_has_them(place: Place, open_editor: Open
 @slow
 def test_a_key_is_kept_from_a_terminal(place: Place) -> None:
     ran = place.run("acp", "--login", stdin="tavily\nkey\n")
-    assert "Providers that take a key: anthropic" in ran.out
+    assert "Providers that use an API key: anthropic" in ran.out
     assert "tavily" in place.run("login").out
     assert place.run("acp", "--login", stdin="").code == 2
 

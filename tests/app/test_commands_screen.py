@@ -181,9 +181,9 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
         )
         terminal = ready(open_terminal([ANSWER], columns=columns))
         terminal.type("/model work/small\r")
-        terminal.see("Paste the key for work")
+        terminal.see("Paste your API key for work")
         terminal.type("sk-wrong\r")
-        terminal.see("The key does not work")
+        terminal.see("The key could not be verified")
         assert "Incorrect API key" in terminal.text()
         terminal.type(ENTER)
         terminal.see("key:$|key:\n")
@@ -194,7 +194,7 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
         terminal.type(ENTER)
         terminal.see(r"work takes the key and lists 2 mod")
         terminal.type(DOWN + ENTER)
-        terminal.see("is used in")
+        terminal.see("This session uses")
         terminal.type("\x1f")
         assert "sk-right" not in terminal.settle()
         terminal.type("hello\r")
@@ -205,11 +205,11 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
 def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, home: Path) -> None:
     with anthropic_server() as server:
         first = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
-        first.see("How do you want to connect a model")
+        first.see("How do you want to connect one")
         first.type(ENTER)
         first.see("❯ anthropic")
         first.type(ENTER)
-        first.see("Paste the key for anthropic")
+        first.see("Paste your API key for anthropic")
         first.type("sk-ant-mine\r")
         first.see("❯ Save it")
         assert server.others[0].headers["x-api-key"] == "sk-ant-mine"
@@ -232,11 +232,11 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         (home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n', "utf-8")
         server._routes["GET /v1/key"] = json_reply({"data": {}})
         terminal = open_terminal(None)
-        terminal.see("How do you want to connect a model")
+        terminal.see("How do you want to connect one")
         terminal.type(ENTER)
         terminal.see("❯ anthropic")
         terminal.type("openr" + ENTER)
-        terminal.see("Paste the key for openrouter")
+        terminal.see("Paste your API key for openrouter")
         terminal.type("sk-right\r")
         terminal.see("❯ Save it")
         terminal.type(ENTER)
@@ -252,11 +252,11 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
 def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: Open) -> None:
     with chat_server([chat_reply("from the server")], models=keyed) as server:
         terminal = open_terminal(None, "-m", "openai/small", OPENAI_BASE_URL=server.url)
-        terminal.see("Paste the key for openai")
+        terminal.see("Paste your API key for openai")
         terminal.type("sk-right\r")
         terminal.see("❯ Save it")
         terminal.type(DOWN + ENTER)
-        terminal.see("used in this session")
+        terminal.see("This session uses the key")
         terminal.type("hello\r")
         terminal.see("from the server")
 
@@ -264,7 +264,7 @@ def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: O
 def test_without_a_key_the_model_stays(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/model groq/llama\r")
-    terminal.see("Paste the key for groq")
+    terminal.see("Paste your API key for groq")
     terminal.type(ESC)
     terminal.see("groq needs a key: set GROQ_API_KEY")
     terminal.type("hello\r")
@@ -298,7 +298,7 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
         ready(second).type("/resume\r")
     second.see("❯ just now")
     named, other, everywhere = picker(second)
-    assert "every directory" in everywhere
+    assert "All directories" in everywhere
     assert named.startswith("❯ just now    talk")
     assert other.startswith("  just now    Mend the parser")
     if columns > 40:

@@ -253,7 +253,7 @@ async def test_however_many_files_and_failures_there_are_it_can_be_compacted(lon
             await talk.ask(f"Question {turn}?")
             assert f"Question {turn}?" in all_text(talk.requests[-1])
         assert len(talk.of(Compaction)) >= 2
-        assert not [event for event in talk.of(Notice) if "could not be compacted" in event.text]
+        assert not [event for event in talk.of(Notice) if "Could not compact" in event.text]
 
 
 @pytest.mark.slow
@@ -355,9 +355,9 @@ async def test_below_twenty_messages_nothing_happens_unless_the_window_forces_it
 async def test_context_usage_is_reported_once_to_person_and_model(long: Any) -> None:
     async with long(replies(30)) as talk:
         await talk.ask_all(11)
-        told = [event.text for event in talk.of(Notice) if "fills" in event.text]
+        told = [event.text for event in talk.of(Notice) if "of the model's window" in event.text]
         assert len(told) == 1
-        assert "fills 7" in told[0]
+        assert "uses 7" in told[0]
     assert all_text(talk.requests[-1]).count("Older parts will soon be shortened") <= 1
 
 
@@ -366,7 +366,7 @@ async def test_required_content_that_does_not_fit_is_reported_and_nothing_is_los
         (talk.work / "AGENTS.md").write_text("This must stay, all of it. " * 300)
         for number in range(12):
             await talk.ask(f"{number} {'words and ' * 20}")
-        assert [event for event in talk.of(Notice) if "could not be compacted" in event.text]
+        assert [event for event in talk.of(Notice) if "Could not compact" in event.text]
         assert not talk.of(Compaction)
 
 
@@ -479,7 +479,7 @@ async def test_a_long_conversation_takes_a_summary_that_is_ready(long: Any) -> N
     async with long(replies(30), other=[summary(n) for n in range(60)], **settings) as talk:
         await talk.ask_all(30)
         assert "summarize" in {compaction.strategy for compaction in await talk.compactions()}
-        assert [event for event in talk.of(Notice) if "summarises" in event.text]
+        assert [event for event in talk.of(Notice) if "is summarizing" in event.text]
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def config(place: Place) -> Path:
 def test_a_value_is_set_and_all_else_stays_as_it_was(place: Place, config: Path) -> None:
     for key, value in (("retry.max", "5"), ("provider.anthropic_version", "2023"), ('models.openai."x.1".window', "9")):
         ran = place.run("config", "set", key, value)
-        assert (ran.code, ran.out) == (0, f"{key} is set in {config}.\n"), ran.err
+        assert (ran.code, ran.out) == (0, f"Set {key} in {config}.\n"), ran.err
     added = '\n[provider]\nanthropic_version = "2023"\n\n[models.openai."x.1"]\nwindow = 9\n'
     assert config.read_text("utf-8-sig") == MINE.replace("max = 3", "max = 5") + added
     assert config.read_bytes().startswith(b"\xef\xbb\xbf#")
@@ -73,7 +73,7 @@ def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place:
     for scope, name in (("project", "config.toml"), ("local", "config.local.toml")):
         ran = place.run("config", "set", "limits.max_turns", "7", "--scope", scope)
         file = place.folder / ".agentcli" / name
-        assert ran.out == f"limits.max_turns is set in {file}. It counts after agentcli config trust.\n"
+        assert ran.out == f"Set limits.max_turns in {file}. To use it, run agentcli config trust.\n"
         assert file.read_text() == "[limits]\nmax_turns = 7\n"
         for key, value, shown in (
             ("provider.model", "a/b", "[provider]"),

@@ -91,7 +91,7 @@ def test_a_healthy_installation_has_no_findings(house: House) -> None:
     shown = house.run("doctor")
     assert "✓ model         work/test-model\n" in shown.out
     assert "✓ servers       work/test-model: test-model answers\n" in shown.out
-    assert shown.out.endswith("more checks found nothing.\n")
+    assert shown.out.endswith("more checks found no problems.\n")
 
 
 # Each puts one thing wrong.
@@ -222,8 +222,8 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("sandbox", "namespaces are forbidden", as_root(NO_NAMESPACES)),
     ("sandbox", "Weak sandbox (landlock)", variables(AGENTCLI_SANDBOX_KIND="landlock")),
     ("local model", "is damaged: 4 bytes", files((f"{WEIGHTS}/{PINNED.file_name}", b"GGUF", 0o600))),
-    ("local model", "broken off", files((f"{WEIGHTS}/.{PINNED.name}.parts/pip.log", "", 0o600))),
-    ("local model", "no GGUF file", settings('[local]\nmodel = "/etc/passwd"')),
+    ("local model", "incomplete", files((f"{WEIGHTS}/.{PINNED.name}.parts/pip.log", "", 0o600))),
+    ("local model", "not a GGUF file", settings('[local]\nmodel = "/etc/passwd"')),
     ("state", "cannot be written", file_as_state),
     ("state", "mode 755", lambda house: house.state.chmod(0o755)),
     ("sessions", "is damaged", damaged_sessions),
@@ -240,9 +240,9 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("settings", "AGENTCLI_LIMITS_MAX_TURN is no setting", variables(AGENTCLI_LIMITS_MAX_TURN="3")),
     ("settings", "is not used", files(("project/.agentcli/config.toml", "", 0o600))),
     ("settings", "[provider] is not taken", trusted("config.toml", '[provider]\nmodel = "a/b"\n')),
-    ("settings", "Others can change", lambda house: house.config.chmod(0o666)),
+    ("settings", "Others can write to", lambda house: house.config.chmod(0o666)),
     ("model", "No provider 'antropic'", variables(AGENTCLI_MODEL="antropic/claude-sonnet-5-5")),
-    ("model", "is in no table", variables(**MISSPELT)),
+    ("model", "is not in the table", variables(**MISSPELT)),
     ("model", "groq needs a key", variables(AGENTCLI_MODEL="groq/llama")),
     ("model", "not installed", variables(AGENTCLI_MODEL="local/default")),
     ("model", "has no key", variables(AGENTCLI_PROVIDER_FALLBACK_MODEL="groq/llama")),

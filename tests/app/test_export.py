@@ -128,7 +128,7 @@ def test_secrets_do_not_leave(place: Place) -> None:
         assert KEY not in ran.out
         assert "violet-harbour-4417" not in ran.out
         assert Masker().secrets(ran.out) == []
-        assert re.search(r"masked what looks like a secret in \d+ places", ran.err)
+        assert re.search(r"Masked possible secrets in \d+ places", ran.err)
     raw = place.run("sessions", "export", id, "--raw")
     assert KEY in raw.out
     assert raw.err == ""

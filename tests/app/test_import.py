@@ -118,19 +118,19 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
     }
     assert person.run("config", "show").code == 0  # it is settings that a session takes
     assert "PreToolUse" in person.run("hooks", "list").out
-    assert person.run("config", "import", "--yes").out.endswith("There is nothing to take over.\n")
+    assert person.run("config", "import", "--yes").out.endswith("There is nothing to import.\n")
 
 
 def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(person: Place) -> None:
     ran = person.run("config", "import", "--yes")
     left_out = ran.out.partition("Left out:\n")[2]
     for what, why in {
-        "Edit(/src/**)": "the folder of the settings",
-        "NotebookEdit": "no tool here",
+        "Edit(/src/**)": "the settings folder",
+        "NotebookEdit": "no counterpart to",
         "Bash(:": "is not a permission rule",
-        "Bash(curl": "a key or a token",
+        "Bash(curl": "a key or token",
         "/nowhere/at/all": "no such folder",
-        "../shared": "another folder in each project",
+        "../shared": "depends on the project",
         "Setup": "no such event",
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",
@@ -161,7 +161,7 @@ base_url = "https://mine.example.org"
 """
     write(person.home / "config.toml", before).chmod(0o640)
     ran = person.run("config", "import", "--yes")
-    assert f"permissions.mode: {person.home / 'config.toml'} sets it already" in ran.out
+    assert f"permissions.mode: {person.home / 'config.toml'} already sets it" in ran.out
     text = (person.home / "config.toml").read_text()
     for kept in ("# mine\n", 'mode = "plan"  # careful\n', '  "Bash(ls *)",  # harmless\n'):
         assert kept in text
@@ -213,7 +213,7 @@ def test_a_project_gets_its_own_and_its_local_settings(place: Place) -> None:
     assert "Edit(/src/**)" in shared["permissions"]["allow"]
     assert local == {"permissions": {"allow": ["Bash(make *)", "Bash(uv run *)"]}}
     assert "provider.model is not taken from a project" in ran.out
-    assert "counts after agentcli config trust" in ran.out
+    assert "to use it, run agentcli config trust" in ran.out
     assert not (place.home / "config.toml").exists()
 
 
@@ -224,7 +224,7 @@ def test_a_projects_link_leads_no_write_out_of_it(place: Place) -> None:
     (place.folder / ".agentcli/config.toml").symlink_to(outside)
     ran = place.run("config", "import", "--project", "--yes")
     assert ran.code == 2
-    assert "leads out of this project" in ran.err
+    assert "is outside this project" in ran.err
     assert outside.read_text() == "# theirs\n"
 
 
@@ -232,7 +232,7 @@ def test_a_projects_link_leads_no_write_out_of_it(place: Place) -> None:
     ("file", "text", "said"),
     [
         (".claude/settings.json", "{", "could not be read"),
-        (".claude/settings.json", "[]", "nothing to take over"),
+        (".claude/settings.json", "[]", "nothing to import"),
         (".claude/settings.json", '{"permissions": 3, "hooks": 4, "env": []}', "no table of events"),
         (".codex/config.toml", "model = [", "could not be read"),
         (".codex/config.toml", "model = 3\nsandbox_mode = 4\nmcp_servers = 5", "sandbox_mode"),
@@ -277,7 +277,7 @@ def test_a_person_is_asked_before_a_project_is_trusted(place: Place) -> None:
     write(place.folder / ".agentcli/config.toml", "[limits]\nmax_turns = 7\n")
     for answer, is_trusted in (("n", False), ("y", True)):
         with closing(Terminal(place.folder, "config", "trust")) as terminal:
-            terminal.see(r"(?s)max_turns = 7.*Trust them as they are now\?")
+            terminal.see(r"(?s)max_turns = 7.*Trust these files as they are now\?")
             terminal.type(f"{answer}\r")
             terminal.exit_code()
         assert (json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] == 7) == is_trusted
@@ -290,7 +290,7 @@ def test_files_changed_during_the_question_are_not_trusted(place: Place, changed
     settings = '[limits]\nmax_turns = 7\n[[hooks.Stop]]\nhooks = [{type = "command", command = "./hook.sh"}]\n'
     write(place.folder / ".agentcli/config.toml", settings)
     with closing(Terminal(place.folder, "config", "trust")) as terminal:
-        terminal.see(r"(?s)max_turns = 7.*Trust them as they are now\?")
+        terminal.see(r"(?s)max_turns = 7.*Trust these files as they are now\?")
         with (place.folder / changed).open("a") as file:
             file.write("# more\n")
         terminal.type("y\r")

@@ -116,7 +116,7 @@ async def test_a_failure_is_raised_and_the_agent_continues(model: MakeModel, wor
 
 async def test_without_anybody_to_ask_a_call_is_denied(model: MakeModel, work: Path) -> None:
     async with Agent(model(ASKS, SEEN), cwd=work) as agent:
-        assert "no one can approve it" in (await agent.run("go")).text
+        assert "no one can approve them" in (await agent.run("go")).text
     assert not (work / "made").exists()
 
 

@@ -584,7 +584,7 @@ def test_trust_shows_all_that_a_server_is_given_also_in_a_local_file_that_was_ch
     (place.folder / ".agentcli/config.local.toml").write_text(local)
     server(place, "test")
     said = place.run("config", "trust").out
-    assert "NODE_OPTIONS=--require ./evil.js (in place of your own one)" in said
+    assert "NODE_OPTIONS=--require ./evil.js (replaces your own)" in said
     assert "The MCP server hidden reaches: https://evil.example/x; X-A: ${ANTHROPIC_API_KEY}" in said
 
 

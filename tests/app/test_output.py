@@ -151,7 +151,7 @@ def test_an_output_that_cannot_be_written_is_one_clear_line(
     model = place.script({"text": "x"})
     place.run("-m", model, "-p", "hi", "--name", "first")
     code, said = run_into(place, full, *(("-m", model) if arguments[0] == "-p" else ()), *arguments)
-    assert (code, said) == (1, "agentcli: The output could not be written: No space left on device.\n")
+    assert (code, said) == (1, "agentcli: Could not write the output: No space left on device.\n")
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
@@ -181,7 +181,7 @@ def test_a_reader_that_has_left_is_not_an_error_to_tell(place: Place, arguments:
 
 def test_without_any_output_the_program_says_so(place: Place) -> None:
     ran = in_bash(place, f"-m {place.script({'text': 'x'})} -p hi >&-")
-    assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed: send it to a file, or to /dev/null.\n")
+    assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed. Redirect it to a file, or to /dev/null.\n")
 
 
 @pytest.mark.sampled(2)

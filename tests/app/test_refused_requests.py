@@ -146,7 +146,7 @@ async def test_reasoning_goes_first_then_images_and_calls_become_text(claude: Ch
         set(),
         {"thinking", "tool_use"},  # of the reply that came since
     ]
-    assert [text.rpartition("trying again ")[2] for text in talk.notices[0]] == [
+    assert [text.rpartition("Retrying ")[2] for text in talk.notices[0]] == [
         "without earlier reasoning.",
         "without images and documents.",
         "with earlier calls as text.",
@@ -176,7 +176,7 @@ async def test_a_prompt_rejected_in_every_form_is_withdrawn_up_to_the_accepted_p
     assert answer == "Fine."
     assert nested(talk.requests[-1]) == set()
     assert "look at it" in talk.last
-    assert "left out" in talk.last
+    assert "omitted" in talk.last
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ async def test_a_field_that_is_refused_is_not_sent_again(
     monkeypatch.setenv("AGENTCLI_TOKENS_TEMPERATURE", "0.5")
     talk = await chat([refusing(f'"{field}":', why=message, otherwise=chat_reply("Fine."))] * 3, "hello", "again")
     ((said,), again) = talk.notices
-    assert f"trying again without {field}." in said
+    assert f"Retrying without {field}." in said
     assert again == []
     first, *others = (request.json for request in talk.requests)
     for sent in others:

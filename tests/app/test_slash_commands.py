@@ -134,7 +134,7 @@ def test_piped_text_is_a_prompt_and_never_a_command(
 def test_a_command_that_takes_no_argument_refuses_one(place: Place, typed: str, output: tuple[str, ...]) -> None:
     ran = place.run("-m", place.script({"text": "I was asked."}), "-p", typed, *output)
     assert ran.code == 2
-    assert f"{typed.split()[0]} takes nothing more" in ran.out + ran.err
+    assert f"{typed.split()[0]} takes no arguments" in ran.out + ran.err
     assert "I was asked." not in ran.out
 
 

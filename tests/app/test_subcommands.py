@@ -161,7 +161,7 @@ def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: l
         ('{"id": "d", "name": "think\udcff"}', "d", "codec can't decode byte 0xff"),
         ('{"id": "e", "name": "think", "input": {"a": ' + "[" * 100_000, "", "recursion depth"),
         ("[1]", "", "expected object, got array"),
-        ("file_read a.py", "", "it cannot be read as JSON"),
+        ("file_read a.py", "", "it is not valid JSON"),
     ],
 )
 def test_a_line_that_is_not_a_call_is_answered_under_its_id(program: Program, line: str, id: str, said: str) -> None:
@@ -229,7 +229,7 @@ def test_a_line_without_a_command_is_not_allowed_and_the_next_one_is_checked(pro
     assert first["verdict"] == "allow"
     for row in wrong:
         assert set(row) == {*first, "error"}
-        assert (row["verdict"], row["error"][:18]) == ("ask", 'Not a line like {"')
+        assert (row["verdict"], row["error"][:17]) == ("ask", "Not a valid line:")
 
 
 def test_explaining_no_command_is_a_usage_error(program: Program) -> None:
@@ -309,7 +309,7 @@ def test_local_status_says_how_to_get_the_weights(program: Program) -> None:
     assert "agentcli local install" in run.out
     found = json.loads(program("local", "status", "--json").out)
     assert (found["weights"], found["servers"]) == (False, [])
-    assert program("local", "stop").out == "No server runs.\n"
+    assert program("local", "stop").out == "No server is running.\n"
     assert program("local", "serve").code == 2
 
 

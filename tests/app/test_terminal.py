@@ -154,7 +154,7 @@ def test_a_project_is_trusted_only_after_all_its_parts_were_shown(open_terminal:
     terminal = open_terminal(None, "config", "trust", rows=30)
     assert "Trust" not in terminal.see(r"Show the rest \(\d+ more rows\)\?")
     terminal.type("\r")
-    terminal.see("Trust them as they are now")
+    terminal.see("Trust these files as they are now")
     assert r"echo \u202e; ./run" in terminal.text()
     terminal.type("n\r")
     assert terminal.exit_code() == 0
@@ -280,7 +280,7 @@ def test_any_queued_message_can_be_withdrawn(open_terminal: Open) -> None:
         terminal.type(f"{text}\t")
         terminal.see(f"queued: {text}")
     terminal.type("\x1b[1;3A")
-    terminal.see("Rewind what")
+    terminal.see("Take back")
     terminal.type("second")
     terminal.see("❯ second thing")
     terminal.type("\r")
@@ -612,7 +612,7 @@ def test_the_model_is_switched_in_mid_conversation(open_terminal: Open, tmp_path
     terminal.see("from the first")
     (tmp_path / "project" / "other.jsonl").write_text('{"text": "from the second"}\n')
     terminal.type("/model scripted/other.jsonl\r")
-    terminal.see("From the next request on")
+    terminal.see("Starting with the next request")
     terminal.type("and you?\r")
     assert "script.jsonl → scripted/other.jsonl" in terminal.see("from the second")
 
@@ -777,9 +777,9 @@ def test_a_window_resized_in_mid_stream_keeps_every_word(open_terminal: Open) ->
 
 def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Open) -> None:
     terminal = open_terminal(None)
-    assert "The built-in model" in terminal.see("No model is set up. How do you want to connect a model")
+    assert "Install the built-in model" in terminal.see("No model is set up yet. How do you want to connect one")
     terminal.type("\x1b[B\x1b[B\r")  # a server on this machine
-    terminal.see("❯ ● Ollama or LM Studio +none runs on this machine")
+    terminal.see("❯ ● Use Ollama or LM Studio +none is running on this machine")
     terminal.type("\x1b")
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()

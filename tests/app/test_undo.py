@@ -323,7 +323,7 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
     assert project.run("-c", "-p", "two", "-m", script, *BYPASS).code == 0
     for command, said, two, five in (
         ("/rewind 2 files", "a.txt", "two", "five"),
-        ("/redo yes", "done again", "TWO", "FIVE"),
+        ("/redo yes", "Reapplied", "TWO", "FIVE"),
         ("/rewind 1 both", "Back before: two", "TWO", "five"),
         ("/rewind 1 conversation", "Files are unchanged", "TWO", "five"),
     ):
@@ -337,7 +337,7 @@ def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) 
     assert "does not end in" in ran.err + ran.out
     slash(project, "/label profiles")
     assert project.run("-c", "-p", "two", "-m", project.script({"text": "second"})).code == 0
-    assert "Back" in slash(project, "/rewind profiles")
+    assert "Rewound" in slash(project, "/rewind profiles")
 
 
 def test_without_anyone_to_ask_the_slash_command_only_lists(project: Place) -> None:

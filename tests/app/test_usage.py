@@ -30,7 +30,7 @@ def usage(place: Place, *arguments: str) -> dict[str, Any]:
 
 
 def test_usage_adds_up_what_is_stored(place: Place) -> None:
-    assert place.run("usage").out == "Nothing was used in 30 days (--days 0 shows all).\n"
+    assert place.run("usage").out == "No usage in the last 30 days. To see all, add --days 0.\n"
     model = place.script({"error": {"kind": "overloaded"}}, FIRST, LAST)
     ran = place.run("-m", model, "-p", "go", "--output-format", "json")
     place.run("-m", place.script(LAST), "-p", "go")

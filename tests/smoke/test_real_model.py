@@ -52,7 +52,7 @@ def test_it_finds_out_through_a_tool(model: tuple[str, dict[str, str]], tmp_path
 def test_it_makes_a_small_change(model: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     repository = tmp_path / "shop"
     make_sample(repository)
-    prompt = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
+    prompt = "with_tax in price.py subtracts the tax from the net amount. It must add it. Fix it."
     run = ask(prompt, model, repository, "--permission-mode", "acceptEdits")
     assert run.returncode == 0, run.stderr
     assert "net + net * TAX" in (repository / "price.py").read_text()

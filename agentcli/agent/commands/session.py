@@ -127,7 +127,7 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
         raise UsageError(f"/compact has no option {unknown}. Usage: /compact [FOCUS], or /compact {DRY} [FOCUS].")
     compaction = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
     if isinstance(compaction, str):
-        raise UserError(f"Did not compact: {compaction}.")
+        raise UserError(f"Could not compact: {compaction}.")
     if is_dry:
         return _plan_text(compaction)
     cost = f" Cost: ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""

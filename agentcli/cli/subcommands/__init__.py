@@ -6,26 +6,26 @@ from typing import Any
 from agentcli.errors import UsageError
 
 COMMANDS = {
-    "demo": "the tour with a scripted model: no key, no network",
+    "demo": "take a tour with a scripted model: no key, no network",
     "sessions": "list, search, export, fork, remove, redact and check stored sessions",
-    "tools": "list the tools, or run one by hand",
+    "tools": "list the tools, or run one yourself",
     "undo": "undo the file changes of the last turn",
-    "redo": "reapply the changes that /undo reverted",
-    "skills": "skills: list, show, validate, new",
-    "hooks": "hooks: list them, try one",
-    "mcp": "MCP servers: add, list, remove, log in; be one",
-    "blame": "which call of which session wrote each line of a file",
-    "usage": "what the stored sessions used and cost",
-    "models": "list the models that are known",
-    "login": "try a provider's key and keep it",
-    "config": "show the settings, trust this project's, import those of other tools",
-    "permissions": "explain what would happen to a command",
+    "redo": "reapply the changes that undo reverted",
+    "skills": "list, show, validate and create skills",
+    "hooks": "list hooks, or test one",
+    "mcp": "add, list, remove and log in to MCP servers, or serve as one",
+    "blame": "show which session and tool call wrote each line of a file",
+    "usage": "show the tokens and costs of the stored sessions",
+    "models": "list the known models",
+    "login": "test and save a provider's API key",
+    "config": "show and change settings, trust this project's, import other tools'",
+    "permissions": "explain whether a command would run",
     "local": "install, check and serve the embedded model",
-    "acp": "serve an editor over the Agent Client Protocol",
-    "eval": "let a model do tasks, and see how well it did",
-    "serve": "serve sessions over HTTP, to programs and to a web page",
-    "doctor": "find what is wrong with this installation",
-    "completion": "print the script that completes agentcli in your shell",
+    "acp": "connect to an editor over the Agent Client Protocol",
+    "eval": "run a model on tasks and measure how well it does",
+    "serve": "serve sessions over HTTP, for programs and a web page",
+    "doctor": "check this installation for problems",
+    "completion": "print a shell completion script",
 }
 
 
@@ -74,7 +74,7 @@ def load_command(name: str) -> Any:
         case "completion":
             from agentcli.cli import completion as command
         case _:
-            raise UsageError(f"No command {name!r}; there is {', '.join(COMMANDS)}.")
+            raise UsageError(f"Unknown command {name!r}. Choose one of {', '.join(COMMANDS)}.")
     return command
 
 

@@ -17,8 +17,8 @@ from agentcli.models.choice import Models
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
 
-FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "keep a provider's key, and end"}))
-_ABOUT = "Serve an editor over the Agent Client Protocol. The editor starts this program: docs/acp.md has its settings."
+FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "save a provider's API key and exit"}))
+_ABOUT = "Connect to an editor over the Agent Client Protocol. The editor starts this program; see docs/acp.md."
 
 
 def run(arguments: list[str]) -> int:
@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
         return _log_in(config)
     set_up_logging(config)
     if sys.stdin is not None and sys.stdin.isatty():
-        warn("this speaks JSON-RPC with an editor, which starts it itself. Ctrl-D ends it.")
+        warn("This command speaks JSON-RPC with an editor, which starts it. Press Ctrl-D to exit.")
     return asyncio.run(_serve(options, config))
 
 
@@ -51,8 +51,8 @@ def _log_in(config: Config) -> int:
     """Ask for a provider, and let `agentcli login` ask for its key."""
     from agentcli.cli.subcommands import run_command
 
-    echo(f"Providers that take a key: {', '.join(Models(config).keys.takers())}.")
-    print("The provider: ", end="", flush=True)
+    echo(f"Providers that use an API key: {', '.join(Models(config).keys.takers())}.")
+    print("Provider: ", end="", flush=True)
     if not (provider := sys.stdin.readline().strip()):
-        raise UsageError("No provider was named.")
+        raise UsageError("Enter the name of a provider.")
     return run_command("login", [provider])

@@ -30,12 +30,12 @@ from agentcli.settings.load import Config, load_config, nested, personal_keys, p
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.setup.options import check_hosts
 
-app = make_app("Look at the settings, and change them.")
+app = make_app("Show and change settings.")
 
 
 @app.command()
 def show(json: AsJson = False) -> None:
-    """The settings that differ from the defaults (with --json: all); what is wrong with them is told."""
+    """Show the settings that differ from the defaults (with --json: all), and report mistakes in them."""
     config = configuration()
     builder = _check(config)
     if json:  # says nothing about keys, so works while the file with keys is unusable
@@ -54,12 +54,12 @@ def _check(config: Config) -> Builder:
     return builder
 
 
-Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max; names with dots in quotes.")]
+Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max. Put names with dots in quotes.")]
 
 
 @app.command()
 def get(key: Key, json: AsJson = False) -> None:
-    """Print the value that a setting has here (with --json: and the source it comes from); secrets are masked."""
+    """Print the value of a setting (with --json, also where it comes from). Secrets are masked."""
     parts = write.key_parts(key)
     setting_type(parts)
     config = configuration()
@@ -79,13 +79,13 @@ def get(key: Key, json: AsJson = False) -> None:
 @app.command("set")
 def set_setting(
     key: Key,
-    value: Annotated[str, typer.Argument(help='As in TOML: 3, true, ["a", "b"]; strings need no quotes.')],
+    value: Annotated[str, typer.Argument(help='A TOML value: 3, true, ["a", "b"]. Strings need no quotes.')],
     scope: Annotated[
         Literal["user", "project", "local"],
         typer.Option(help="Your config.toml, the project's .agentcli/config.toml, or its config.local.toml."),
     ] = "user",
 ) -> None:
-    """Set a setting in a config.toml, whose comments and layout stay. A wrong value changes nothing."""
+    """Set a setting in a config.toml and keep its comments and layout. An invalid value changes nothing."""
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
@@ -97,12 +97,12 @@ def set_setting(
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
-    echo(f"{key} is set in {file}.{override}" + " It counts after agentcli config trust." * (scope != "user"))
+    echo(f"Set {key} in {file}.{override}" + " To use it, run agentcli config trust." * (scope != "user"))
 
 
 @app.command()
 def path(json: AsJson = False) -> None:
-    """The files and folders that are used here."""
+    """Show the files and folders in use."""
     config = configuration()
     rows = {
         "user settings": config.paths.user_config,
@@ -117,12 +117,12 @@ def path(json: AsJson = False) -> None:
 
 
 @app.command()
-def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without asking.")] = False) -> None:
-    """Use this project's own settings from now on, until their files change: shows them, and asks in a terminal."""
+def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without asking.")] = False) -> None:
+    """Trust this project's own settings until their files change. In a terminal, shows them and asks first."""
     config = configuration()
     files = project_files(current_folder())
     if not files:
-        echo("This project has no settings of its own (.agentcli/config.toml).")
+        echo("This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust.")
         return
     fingerprints = project_fingerprints(current_folder())
     trusted = load_config(current_folder(), trust=True)
@@ -142,19 +142,19 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     ]
     for spec in servers:
         if spec.is_of_project:
-            own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
+            own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
             texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     if yes or not sys.stdin.isatty():
         echo(exposed("\n".join(texts)))
     else:
         texts.append(f"The project's files: {names}")
-        if not _show_by_pages(exposed("\n".join(texts))) or not typer.confirm("Trust them as they are now?"):
+        if not _show_by_pages(exposed("\n".join(texts))) or not typer.confirm("Trust these files as they are now?"):
             return
     if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
-        raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
+        raise UsageError("The project's files changed in the meantime. Run agentcli config trust again to review them.")
     remember_trust(config.paths, fingerprints | digests)
-    echo(f"Trusted as they are now: {names}")
+    echo(f"Trusted in their current state: {names}")
 
 
 def _show_by_pages(text: str) -> bool:
@@ -171,13 +171,13 @@ def _show_by_pages(text: str) -> bool:
 
 @app.command("import")
 def import_settings(
-    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}; without it both.")] = "",
-    project: Annotated[bool, typer.Option("--project", help="This project's settings, not yours.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
+    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: both.")] = "",
+    project: Annotated[bool, typer.Option("--project", help="Write this project's settings, not yours.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write them without asking.")] = False,
 ) -> None:
-    """Take over the settings of Claude Code and Codex: shows what it would write, and what is left out, and asks."""
+    """Import the settings of Claude Code and Codex. Shows what it would write and skip, and asks first."""
     if tool and tool not in TOOLS:
-        raise UsageError(f"{tool!r} is not known{did_you_mean(tool, TOOLS)}; there is {', '.join(TOOLS)}.")
+        raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
     config = configuration()
     plans = [
         (draft, write.merge_settings(draft.target, draft.values))
@@ -186,10 +186,10 @@ def import_settings(
     for draft, plan in plans:
         _show(draft, plan)
     if not any(plan.added for _, plan in plans):
-        echo("There is nothing to take over.")
+        echo("There is nothing to import.")
     elif not (yes or sys.stdin.isatty()):
-        echo("Nothing was written: agentcli config import --yes writes it.")
-    elif yes or typer.confirm("Write this?"):
+        echo("Nothing was written. To write it: agentcli config import --yes")
+    elif yes or typer.confirm("Write these settings?"):
         for draft, plan in plans:
             _write(draft, plan)
 
@@ -198,9 +198,9 @@ def _show(draft: Draft, plan: write.MergedFile) -> None:
     """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
-    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.kept)]
+    left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.kept)]
     if left_out:
-        echo("\n".join(("Left out:", *(f"  {line}" for line in left_out), "")))
+        echo("\n".join(("Skipped:", *(f"  {line}" for line in left_out), "")))
 
 
 def _write(draft: Draft, plan: write.MergedFile) -> None:
@@ -208,9 +208,9 @@ def _write(draft: Draft, plan: write.MergedFile) -> None:
         _require_within(draft.target, project_root(current_folder()))
     if plan.added:
         write.write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
-        echo(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
+        echo(f"Written: {draft.target}" + " (to use it, run agentcli config trust)" * draft.is_project)
 
 
 def _require_within(file: Path, root: Path) -> None:
     if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root)):
-        raise UsageError(f"{file} leads out of this project: nothing was written there.")
+        raise UsageError(f"{file} is outside this project. Nothing was written there.")

@@ -21,13 +21,13 @@ from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.library.agent import Agent
 
-QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
-CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
+QUESTION = "Search the project for with_tax. Where is it used, and what does it do?"
+CHANGE = "with_tax in price.py subtracts the tax from the net amount. It must add it. Fix it."
 
 
 @single_command
-def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, not the scripted one.")] = "") -> None:
-    """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""
+def app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
+    """Ask a question and make a small change in a sample repository, with real tools. Your files are not touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
         make_sample(repository)
@@ -47,7 +47,7 @@ async def _tour(repository: Path, model: str) -> int:
     theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
     view = TurnView(LinearOutput(sys.stdout, theme), unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
-    kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
+    kind = model or "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"
     view.print_line(f"agentcli demo — model: {kind}", "bold")
     view.print_line(f"Sample repository: {repository}\n", "muted")
     settings = {"permissions": {"allow": ["file_edit"]}}
@@ -60,7 +60,7 @@ async def _tour(repository: Path, model: str) -> int:
             async for event in agent.stream(blocks):
                 view.show(event)
                 if isinstance(event, TurnFailed):
-                    raise UserError("The tour ended early.")
+                    raise UserError("The tour stopped early.")
         return _verify(repository, view)
 
 
@@ -69,7 +69,7 @@ def _verify(repository: Path, view: TurnView) -> int:
         [sys.executable, "-m", "unittest", "-q"], cwd=repository, capture_output=True, text=True, check=False
     )
     if tests.returncode == 0:
-        view.print_line("✓ The sample's test passes now: the change does what was asked.", "ok")
+        view.print_line("✓ The sample's test passes now: the change is correct.", "ok")
         return 0
-    view.print_line("✗ The sample's test still fails: this model did not make the change. A larger one will.", "error")
+    view.print_line("✗ The sample's test still fails: this model did not make the change. Try a larger model.", "error")
     return 1

@@ -31,12 +31,12 @@ CHECKS: dict[str, Check] = {
     "installation": checks.check_installation,
     "ripgrep": checks.check_ripgrep,
     "bash": lambda subject: check_program(
-        subject.find_program("bash"), "bash", "commands run in /bin/sh, which takes fewer of them"
+        subject.find_program("bash"), "bash", "commands run in /bin/sh, which supports fewer of them"
     ),
     "git": lambda subject: check_program(
         subject.find_program("git"),
         "git",
-        "no commits, no /diff all and /review, and nobody is told what a command did to a repository",
+        "no commits, /diff all or /review, and no report of what a command did to a repository",
     ),
     "sandbox": checks.check_sandbox,
     "local model": checks.check_local_model,
@@ -59,7 +59,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
         try:
             results.extend(check(subject))  # what it finds before it fails stays
         except (AgentcliError, OSError, ImportError) as error:
-            results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
+            results.append(("problem", str(error), "Fix this first. The rest of this check did not run."))
         yield from (Finding(name, *result) for result in results or [("ok", "", "")])
 
 
@@ -68,16 +68,16 @@ def format_findings(findings: Sequence[Finding]) -> str:
     rows = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in findings if one.message]
     silent, indent = len(findings) - len(rows), "\n" + " " * 16
     lines = [f"{_MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in rows]
-    return "\n".join([*lines, f"{silent} more check{'s' * (silent != 1)} found nothing."])
+    return "\n".join([*lines, f"{silent} more check{'s' * (silent != 1)} found no problems."])
 
 
 @single_command
 def app(json: AsJson = False) -> None:
-    """Look at everything a session needs, and say how to mend what is wrong; exit 1 where something does not work."""
+    """Check everything a session needs, and say how to fix problems. Exits with 1 if something does not work."""
     try:
         config = configuration()
     except ConfigError as error:
-        mend = "Correct it there (docs/settings.md lists all settings), then call the doctor again."
+        mend = "Correct it there (docs/settings.md lists all settings), then run agentcli doctor again."
         findings = [Finding("settings", "problem", str(error), mend)]
     else:
         findings = list(examine(Subject(config)))

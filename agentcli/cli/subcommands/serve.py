@@ -39,12 +39,12 @@ from agentcli.settings.structs import ServeTokenSettings
 FLAGS = (
     *SERVER_FLAGS,
     (("--host",), {"default": "127.0.0.1", "metavar": "ADDRESS", "help": "listen on this address (127.0.0.1)"}),
-    (("--port",), {"type": int, "default": 0, "metavar": "N", "help": "listen on this port (any that is free)"}),
-    (("--socket",), {"metavar": "PATH", "help": "listen on a unix socket, which only you can use"}),
-    (("--token-file",), {"metavar": "FILE", "help": "holds the token; made when it is not there"}),
-    (("--workers",), {"type": int, "default": 1, "metavar": "N", "help": "this many processes (1)"}),
+    (("--port",), {"type": int, "default": 0, "metavar": "N", "help": "listen on this port (any free port)"}),
+    (("--socket",), {"metavar": "PATH", "help": "listen on a unix socket that only you can use"}),
+    (("--token-file",), {"metavar": "FILE", "help": "the file with the token, created if missing"}),
+    (("--workers",), {"type": int, "default": 1, "metavar": "N", "help": "the number of processes (1)"}),
 )
-_ABOUT = "Serve sessions over HTTP, to programs and to a web page. docs/serve.md tells of both."
+_ABOUT = "Serve sessions over HTTP, for programs and a web page. See docs/serve.md."
 _MAX_WORKERS, _MAX_PORT = 64, 65_535
 _MAX_ADDRESS_BYTES = 100  # of a unix socket's path, of which systems take little more
 _MIN_LIFE_S = 2.0  # a worker that ends sooner is not replaced at once
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 def run(arguments: list[str]) -> int:
     options = server_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
     if not 1 <= options.workers <= _MAX_WORKERS:
-        raise UsageError(f"--workers is a number from 1 to {_MAX_WORKERS}.")
+        raise UsageError(f"--workers must be a number from 1 to {_MAX_WORKERS}.")
     if not 0 <= options.port <= _MAX_PORT:
-        raise UsageError(f"--port is a number up to {_MAX_PORT}; 0 is any that is free.")
+        raise UsageError(f"--port must be a number up to {_MAX_PORT}; 0 is any free port.")
     config = load_for(options, current_folder())
     set_up_logging(config)
     for notice in config.notices:
@@ -96,16 +96,16 @@ def read_or_create_token(file: Path) -> str:
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UsageError(f"The token file {file} cannot be used: {error.strerror}.") from error
+        raise UsageError(f"Could not use the token file {file}: {error.strerror}.") from error
     with os.fdopen(descriptor, "r+") as opened:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
-            raise UsageError(f"Others may read the token file {file}: chmod 600 {file}")
+            raise UsageError(f"Others can read the token file {file}. Run chmod 600 {file}")
         token = opened.read(4_096).strip()
         if not token:
             token = secrets.token_urlsafe(32)
             opened.write(f"{token}\n")
     if len(token) < 16 or not token.isascii() or len(token.split()) != 1:
-        raise UsageError(f"{file} has no token: one word of at least 16 letters and digits, or nothing.")
+        raise UsageError(f"{file} has no valid token. Write one word of at least 16 letters and digits.")
     return token
 
 
@@ -159,7 +159,7 @@ def _inner_socket(folder: Path, advertise: str) -> Iterator[tuple[socket.socket,
             try:
                 listener, url = listen_tcp(advertise, 0)
             except OSError as error:
-                raise UsageError(f"serve.advertise: {advertise} is no address of this machine ({error}).") from error
+                raise UsageError(f"serve.advertise: this machine does not have {advertise} ({error}).") from error
             yield stack.enter_context(listener), url
             return
         path = folder / f"{os.getpid()}.sock"
@@ -217,14 +217,14 @@ class Workers:
                 count -= len(os.read(ready, 1_024))  # each process writes one byte once it serves
             if any(self._ended()):
                 self._end()
-                raise UserError("A worker could not begin: what it said is above, or in the log.")
+                raise UserError("A worker could not start. Its error is above, or in the log.")
             time.sleep(_CHECK_EVERY_S)
         if not self._signal:
             on_ready()
         while not self._signal:
             for pid, status in self._ended():
                 lifetime = time.monotonic() - self._started.pop(pid)
-                warn(f"worker {pid} ended with {os.waitstatus_to_exitcode(status)}: another one takes its place.")
+                warn(f"worker {pid} exited with {os.waitstatus_to_exitcode(status)}. Starting another one.")
                 time.sleep(max(0.0, _MIN_LIFE_S - lifetime))
                 if not self._signal:
                     self._start(lambda: None)
@@ -272,7 +272,7 @@ def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> 
     try:
         code = asyncio.run(_work(worker, on_ready, parent))
     except Exception as error:  # noqa: BLE001 - the outermost place of this process
-        warn(f"a worker could not go on: {error}")
+        warn(f"a worker stopped: {error}")
     finally:
         os._exit(code)
 
@@ -318,7 +318,7 @@ def _import_server() -> None:
         import agentcli.frontends.http.routes  # noqa: F401 - as above
     except ImportError as error:
         raise UsageError(
-            f"A server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
+            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
             "'agentcli[server]'."
         ) from error
 

@@ -42,22 +42,22 @@ from agentcli.settings.files import current_folder, replace_file
 
 _MAX_FAULTS = 50  # lines
 _MAX_LISTED = 1_000_000_000
-Everywhere = Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")]
-Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="At most so many; 0 for all.")]
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may be shortened, or a session's name.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Everywhere = Annotated[bool, typer.Option("--all", help="Include the sessions of all directories.")]
+Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="Show at most this many; 0 for all.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a session, its first letters, or its name.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
 
-app = make_app("Look at stored sessions, export them, change them, check the file they are in.")
+app = make_app("List, export, change and check stored sessions.")
 
 
 @app.command("list")
 def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Of one user only.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions.")] = None,
     json: AsJson = False,
 ) -> None:
-    """The sessions of this directory, newest first."""
+    """List the sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
     found = in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
     print_list(
@@ -67,13 +67,13 @@ def list_sessions(
         [(info.id, when(info.updated), f"{info.entries} entries", info.name or info.title) for info in found],
         as_json=json,
         numeric={"entries"},
-        empty="No sessions in this directory (--all shows those of others).",
+        empty="No sessions in this directory. To list those of all directories, add --all.",
     )
 
 
 @app.command()
 def show(session_id: str, json: AsJson = False) -> None:
-    """One session: what was said and done. ID may be shortened, or be the session's name."""
+    """Show the transcript of a session. ID may be shortened, or be the session's name."""
     info, entries = in_store(lambda store: store.load(session_id))
     text = "\n".join((f"{info.id}  {info.cwd}\n", *transcript_lines(entries)))
     print_answer(as_json(info, entries), text, as_json=json)
@@ -81,12 +81,12 @@ def show(session_id: str, json: AsJson = False) -> None:
 
 @app.command()
 def search(
-    text: Annotated[str, typer.Argument(help="Words; each finds all that begin with it.")],
+    text: Annotated[str, typer.Argument(help="Words; each one finds all words that begin with it.")],
     everywhere: Everywhere = False,
     limit: Limit = 20,
     json: AsJson = False,
 ) -> None:
-    """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
+    """Find entries that contain all of the words, newest first: prompts, answers, calls and results."""
     cwd = None if everywhere else current_folder()
     found: Sequence[SearchHit] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
     print_list(
@@ -94,18 +94,18 @@ def search(
         ("session", "when", "kind", "text"),
         [(hit.session_id, when(hit.time), hit.kind, hit.excerpt) for hit in found],
         as_json=json,
-        empty="Nothing found (--all looks in every directory).",
+        empty="Nothing found. To search all directories, add --all.",
     )
 
 
 @app.command()
 def export(
     session_id: SessionId,
-    format: Annotated[Form | None, typer.Option("--format", help="One of md, json, html; else by the ending.")] = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="In place of stdout.")] = "",
-    raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
+    format: Annotated[Form | None, typer.Option("--format", help="One of md, json, html (by the ending).")] = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Write this file, not stdout.")] = "",
+    raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
 ) -> None:
-    """Write a session as a document. Secrets are masked."""
+    """Export a session as a document. Secrets are masked."""
     info, entries = in_store(lambda store: store.load(session_id))
     text, places = document(format or form_of(output), info, entries, None if raw else asyncio.run(_mask()))
     data = text.encode(errors="replace")
@@ -116,9 +116,9 @@ def export(
         try:
             replace_file(Path(output), data, mode=0o644)
         except OSError as error:
-            raise UserError(f"{output} could not be written: {error.strerror}.") from error
+            raise UserError(f"Could not write {output}: {error.strerror}.") from error
     if places:
-        warn(f"masked what looks like a secret in {places} place{'s' * (places != 1)} (--raw leaves it).")
+        warn(f"Masked possible secrets in {places} place{'s' * (places != 1)}. To keep them, add --raw.")
 
 
 async def _mask() -> Mask | None:
@@ -132,60 +132,60 @@ async def _mask() -> Mask | None:
 @app.command()
 def fork(
     session_id: SessionId,
-    at: Annotated[str | None, typer.Option(metavar="ENTRY", help="The id of the last entry of the copy.")] = None,
-    name: Annotated[str, typer.Option(help="The name of the copy.")] = "",
+    at: Annotated[str | None, typer.Option(metavar="ENTRY", help="The id of the last entry to copy.")] = None,
+    name: Annotated[str, typer.Option(help="A name for the copy.")] = "",
     json: AsJson = False,
 ) -> None:
-    """Copy a session, or its beginning, into a new one of this directory, which `agentcli -r ID` goes on with."""
+    """Copy a session, or its beginning, to a new session of this directory. To open it: `agentcli -r ID`."""
 
     async def work(store: SessionStore) -> dict[str, str]:
         log, entries = await store.fork(session_id, cwd=current_folder(), name=name, at=at)
         source, _ = await store.load(session_id)
         last = entries[-1].id if entries else ""
         try:
-            await log.append(ContextNote(f"This session goes on from {source.id}, entry {last}.")).committed
+            await log.append(ContextNote(f"This session continues {source.id} from entry {last}.")).committed
         finally:
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
     copy = in_store(work)
-    print_answer(copy, f"{copy['session_id']}: go on with agentcli -r {copy['session_id']}.", as_json=json)
+    print_answer(copy, f"Forked to {copy['session_id']}. To open it: agentcli -r {copy['session_id']}", as_json=json)
 
 
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
-    """Move a session and its subagents to the trash. `restore` brings them back."""
+    """Move a session and its subagents to the trash. To undo this: `restore`."""
     info, _ = in_store(lambda store: store.load(session_id))
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
+            raise UsageError(f"Cannot ask here. To remove session {info.id}, add --yes.")
         question = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
         typer.confirm(printable(question), abort=True, err=True)
     in_store(lambda store: store.remove(info.id))
-    done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
+    done = f"Removed {info.id}. To restore it: agentcli sessions restore {info.id}"
     print_answer({"session_id": info.id}, done, as_json=json)
 
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
-    """Bring back what `rm` took last."""
+    """Restore a session that `rm` removed."""
     id = in_store(lambda store: store.restore(session_id))
-    print_answer({"session_id": id}, f"{id} is back.", as_json=json)
+    print_answer({"session_id": id}, f"Restored {id}.", as_json=json)
 
 
 @app.command()
 def redact(
     session_id: SessionId,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="- reads lines from stdin.")] = None,
-    found: Annotated[bool, typer.Option("--found", help="Redact what looks like a secret.")] = False,
+    found: Annotated[bool, typer.Option("--found", help="Redact everything that looks like a secret.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Replace texts in everything that is stored of a session by [redacted], for good."""
+    """Permanently replace texts by [redacted] in everything stored of a session."""
     secrets = [text for text in texts or () if text != "-"]
     if "-" in (texts or ()):
         secrets += [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
     if not (secrets or found):
-        raise UsageError(f"Say what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
+        raise UsageError(f"Add what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
     config = configuration()
 
     async def work(store: SessionStore) -> tuple[str, int]:
@@ -201,11 +201,11 @@ def redact(
 
     id, places = in_store(work)
     copies = _copies(config.paths.sessions)
-    done = f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too."
+    done = f"Redacted in {places} place{'s' * (places != 1)}, also in forks that share these entries."
     lines = [
-        done if places else "Nothing to redact was found in the session.",
-        "Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.",
-        *(f"Not touched: {path}, which may hold it; delete it if you can do without it." for path in copies),
+        done if places else "Found nothing to redact in this session.",
+        "Not changed: the prompt history, project files, and the sandbox's records of commands.",
+        *(f"Not changed: {path}, which may contain it. Delete it if you do not need it." for path in copies),
     ]
     data = {"session_id": id, "places": places, "not_touched": list(map(str, copies))}
     print_answer(data, "\n".join(lines), as_json=json)
@@ -231,27 +231,27 @@ def _copies(database: Path) -> list[Path]:
 
 @app.command()
 def fsck(
-    repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest sound copy.")] = False,
+    repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest intact copy.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""
+    """Check the stored sessions for damage. Exits with 1 if there is any, also after a repair."""
     path = configuration().paths.sessions
     report = (repair if repairs else check)(path)
     lines = [fault.text for fault in report.found[:_MAX_FAULTS]]
     if len(report.found) > _MAX_FAULTS:
-        lines.append(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
+        lines.append(f"… and {len(report.found) - _MAX_FAULTS} more. To see all, add --json.")
     if report.kept_as:
         lines.append(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
-        lines.append(f"{path} is sound.")
+        lines.append(f"{path} is intact.")
     elif not report.is_file_damaged:
         lines.append(
-            "Sessions go on without damaged entries; everything else in the file is sound, so it stays as it is."
+            "Sessions continue without the damaged entries. The rest of the file is intact and stays unchanged."
         )
     elif repairs:
-        lines.append(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
+        lines.append(f"There is no intact copy to restore {path} from. Move it away to start a new one.")
     else:
-        lines.append("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
+        lines.append("To restore it from the newest intact copy and keep this file: agentcli sessions fsck --repair")
     print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
     raise typer.Exit(int(not report.is_healthy))
 
@@ -261,18 +261,18 @@ _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 @single_command
 def usage_command(
-    days: Annotated[int, typer.Option(min=0, max=36_500, help="Of so many days, today included; 0: all.")] = 30,
-    session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
+    days: Annotated[int, typer.Option(min=0, max=36_500, help="Show this many days, including today; 0 for all.")] = 30,
+    session: Annotated[str, typer.Option(help="Show only this session (id or name), on all days.")] = "",
     json: AsJson = False,
 ) -> None:
-    """Show what the stored sessions used, by day, model, tool and user."""
+    """Show the tokens and costs of the stored sessions by day, model, tool and user."""
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
     found = in_store(lambda store: store.usage(since=since, session=session))
     if json:
         print_json(found.report())
     elif not found.total.requests:
-        echo("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
+        echo("No usage." if session or not days else f"No usage in the last {days} days. To see all, add --days 0.")
     else:
         _report(found, one_session=bool(session))
 
@@ -294,7 +294,7 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
             rows.append((name, counted(tool.calls, "call"), *figures, errors))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
     if total.unpriced:
-        echo(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
+        echo(f"\nThe price of {counted(total.unpriced, 'request')} is unknown and not included in the costs.")
 
 
 def _tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:

@@ -71,7 +71,7 @@ class Interrupted(UserError):
     """A signal ended the work in an orderly way: no part of it is still running."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("Interrupted: the same command continues this run.")
+        super().__init__("Interrupted. To continue this run, repeat the command.")
         self.exit_code = 128 + number
 
 

@@ -52,7 +52,7 @@ from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
-app = make_app("Look at the model's tools, or run them by hand.")
+app = make_app("List the model's tools, or run them yourself.")
 
 
 class ToolCallLine(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class ToolCallLine(msgspec.Struct, frozen=True):
 
 @app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
-    """Every tool: where it comes from, where it runs, what it can do, and its text for the model."""
+    """List all tools: where each comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
     facts = [{"name": one.name, "source": one.source, "mode": one.mode, "effect": one.effect} for one in tools]
     print_list(
@@ -79,7 +79,7 @@ def list_tools(as_json: AsJson = False) -> None:
 
 @app.command("run")
 def run_tools(
-    name: Annotated[str, typer.Argument(help="One tool; without it, calls are read from stdin.")] = "",
+    name: Annotated[str, typer.Argument(help="The tool to run. Default: read calls from stdin.")] = "",
     input: Annotated[str, typer.Argument(help="Its arguments as JSON.")] = "{}",
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "default",
 ) -> None:
@@ -161,7 +161,7 @@ async def _next_line(input: BinaryIO) -> bytes:
     try:
         return await asyncio.wrap_future(line)
     except OSError as error:
-        raise UsageError(f"Stdin could not be read: {error.strerror}.") from error
+        raise UsageError(f"Could not read stdin: {error.strerror}.") from error
 
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
@@ -169,7 +169,7 @@ async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
-        id, message = _id_in(line), f"Not a call: {_problem(line, error)}. A call is a line like {example}"
+        id, message = _id_in(line), f"Not a valid call: {_problem(line, error)}. Write a line like {example}"
         wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
         return _answer(ToolCallLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
     return await bench.answer(call)
@@ -186,8 +186,8 @@ def _id_in(line: bytes) -> str:
 
 def _problem(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
-        half = ", perhaps because of half a surrogate pair" if rb"\ud" in line.lower() else ""
-        return f"it cannot be read as JSON ({error}){half}"
+        half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
+        return f"it is not valid JSON ({error}){half}"
     problem, _, path = str(error).replace("`", "").partition(" - at $.")
     problem = problem[:1].lower() + problem[1:]
     return f"{path}: {problem}" if path else problem
@@ -257,7 +257,7 @@ def _write(answer: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-permissions_app = make_app("Look at permissions.")
+permissions_app = make_app("Explain permissions.")
 
 _VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}
 
@@ -269,14 +269,14 @@ def _group() -> None:
 
 @permissions_app.command()
 def explain(
-    command: Annotated[str, typer.Argument(help="A shell command; it is judged, never run.")] = "",
+    command: Annotated[str, typer.Argument(help="A shell command, which is not run.")] = "",
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "",
     json: AsJson = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines, write a verdict for each.')] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines, write verdicts.')] = False,
 ) -> None:
-    """Show if a command would run, be asked about or refused, part by part with the rule, and what it would touch."""
+    """Show if a command would run, need approval or be denied, with the rule for each part and its effects."""
     if not (jsonl or command.strip()):
-        raise UsageError('There is no command to explain: agentcli permissions explain "git push".')
+        raise UsageError('There is no command to explain. Add one: agentcli permissions explain "git push"')
     explainer = CommandExplainer(permission_mode)
     if jsonl:
         for number, line in enumerate(sys.stdin.buffer):
@@ -302,7 +302,7 @@ def _explain_line(line: bytes, explainer: CommandExplainer) -> dict[str, Any]:
         command = msgspec.json.decode(line, type=CommandLine).command
         return explainer.explain(command)
     except (ValueError, RecursionError, ToolError) as error:
-        why = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
+        why = str(error) if command else f'Not a valid line: {error}. Write a line like {{"command": "ls"}}.'
         effects = msgspec.to_builtins(Effects())
         return {"command": command, "verdict": "ask", "rule": "", "segments": [], "effects": effects, "error": why}
 

@@ -34,13 +34,13 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
     """Return `agentcli undo` or `agentcli redo`."""
 
     def command(
-        session: Annotated[str, typer.Option(help="Its id or name; else the newest of this directory.")] = "",
-        only_list: Annotated[bool, typer.Option("--list", help="Only show the files.")] = False,
-        yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+        session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
+        only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
         json: AsJson = False,
     ) -> None:
         if not (only_list or yes) and (json or not sys.stdin.isatty()):
-            raise UsageError(f"Nobody can be asked here: agentcli {direction} --yes does it, --list shows the files.")
+            raise UsageError(f"Cannot ask here. Add --yes to {direction} the changes, or --list to list them.")
         config, argument = configuration(), "list" if only_list else "yes" if yes else ""
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
@@ -59,8 +59,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
     return single_command(command)
 
 
-undo_command = make_command("undo", "Take back what a session's newest turn did to files. Exit code 1: not all of it.")
-redo_command = make_command("redo", "Do again what was taken back last. Exit code 1: not all of it.")
+undo_command = make_command("undo", "Undo the file changes of a session's last turn. Exits with 1 if some remain.")
+redo_command = make_command("redo", "Reapply the changes that undo reverted. Exits with 1 if some were not.")
 
 
 async def _run(
@@ -126,7 +126,7 @@ def _relative(path: Path) -> str:
 def blame_command(
     file: Annotated[str, typer.Argument(metavar="PATH[:LINE]", help="A file, or one line of it.")], json: AsJson = False
 ) -> None:
-    """Show who wrote each line: session, turn, prompt, call and model, by edit or by shell."""
+    """Show who wrote each line: session, turn, prompt, tool call and model."""
     paths = configuration().paths
     find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
     lines = in_store(lambda store: blame(file, find, store, read), paths.sessions)

@@ -63,7 +63,7 @@ class FakeHost:
     async def check_model(self, name: str) -> str:
         if name not in ("scripted/script", "scripted/other"):
             raise UsageError(f"{name!r} is not a model.")
-        return f"From the next request on: {name}."
+        return f"Starting with the next request: {name}."
 
     async def models(self) -> Sequence[tuple[str, str]]:
         return [("scripted/other", "here"), ("scripted/script", "here")]

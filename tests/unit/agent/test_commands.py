@@ -88,7 +88,7 @@ async def test_model_and_effort_count_from_the_next_request_on(tmp_path: Folder)
         state = host.session.state
         assert (await host.says("/model")).splitlines()[1] == "● scripted/script  here"
         assert (await host.says("/model scripted/script high")).startswith(
-            "From the next request on: scripted/script. Effort high."
+            "Starting with the next request: scripted/script. Effort high."
         )
         await host.stage.ask("Go")
         assert host.stage.provider.requests[-1].effort == "high"
