@@ -322,7 +322,7 @@ class Builder:
         tools = setup.named_tools(self.config, self._all_tools)
         left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
         if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
-            self._on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
+            self._on_notice("web_search is off because it needs a Tavily API key (TAVILY_API_KEY).")
         return self._with_servers(tools.clone(exclude=left_out))
 
     def _can_work(self, tool: str) -> bool:

@@ -64,7 +64,7 @@ class NoKey(UsageError):
     """A provider's key is not there; `provider` is its name, `variable` where the key is looked for."""
 
     def __init__(self, provider: str, variable: str) -> None:
-        super().__init__(f"{provider} needs a key: set {variable}, or keep one with agentcli login {provider}.")
+        super().__init__(f"{provider} needs an API key. Set {variable}, or save one with agentcli login {provider}.")
         self.provider = provider
         self.variable = variable
 
@@ -88,7 +88,7 @@ class StorageError(UserError):
 
 class NoSession(StorageError):
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"No session {session_id!r}: agentcli sessions list shows them.")
+        super().__init__(f"There is no session {session_id!r}. To list the sessions: agentcli sessions list")
 
 
 class AmbiguousSession(StorageError):
@@ -98,19 +98,19 @@ class AmbiguousSession(StorageError):
 class SessionInUse(StorageError):
     def __init__(self, session_id: str, *, was_asked: bool = False) -> None:
         ways = (
-            "end that one by hand"
+            "Close it there"
             if was_asked
-            else "take it over with --take-over, which ends that one in order, continue a copy with --fork-session, or "
+            else "Take it over with --take-over, which closes it there, continue in a copy with --fork-session, or "
             f"only read it (agentcli sessions show {session_id})"
         )
-        refused = " and does not give it up" if was_asked else ""
-        super().__init__(f"Session {session_id} is open in another agentcli{refused}: {ways}.")
+        refused = ", which does not give it up" if was_asked else ""
+        super().__init__(f"Session {session_id} is open in another agentcli{refused}. {ways}.")
         self.session_id = session_id
 
 
 class StreamMoved(StorageError):
     def __init__(self, stream_id: str) -> None:
-        super().__init__(f"Another program goes on with the event stream {stream_id}: nothing was added to it.")
+        super().__init__(f"Another program took over the event stream {stream_id}. Nothing was added to it.")
 
 
 class ToolError(AgentcliError):
@@ -144,7 +144,7 @@ class ToolError(AgentcliError):
 
     @property
     def told(self) -> str:
-        warn("ToolError.told is ToolError.line now; the next release drops the old name.", DeprecationWarning, 2)
+        warn("ToolError.told is now ToolError.line. The next release removes the old name.", DeprecationWarning, 2)
         return self.line
 
 
@@ -176,8 +176,8 @@ def errno_name(error: OSError) -> str:
 
 
 OUT_OF_MEMORY = (
-    "There is not enough memory, or no room for another thread: raise the limit (`ulimit -v`, `ulimit -u`, that of the"
-    " container), or end other programs."
+    "Out of memory or threads. Raise the limit (`ulimit -v`, `ulimit -u`, that of the container), or close other"
+    " programs."
 )
 
 

@@ -108,7 +108,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
                 kind, _, encoding = head.partition(";")
                 yield Image(Base64Source(kind, data if encoding else base64.b64encode(data.encode()).decode()))
             case _:
-                raise UsageError(f"There is no form here for {str(part)[:80]}: text, or images and files as base64.")
+                raise UsageError(f"Could not send {str(part)[:80]}. Use text, or images and files as base64.")
 
 
 def _use(call: Any, number: int) -> ToolUse:

@@ -56,7 +56,7 @@ class Draft:
         if has_secret(value):
             self.leave_out(source_key, LOGIN)
         elif self.is_project and personal_keys(table):
-            self.leave_out(source_key, f"{key} cannot be a project setting. Import it without --project")
+            self.leave_out(source_key, f"{key} cannot be set by a project. Import it without --project")
         elif found := find_error(table, Settings):
             self.leave_out(source_key, found[1].rstrip("."))
         else:

@@ -104,7 +104,7 @@ class LocalEngine:
         person = self._person
         if wrong := sorted(task.settings.keys() - _FROM_TASK):
             raise UsageError(
-                f"{task.folder / 'task.toml'}: a task sets only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
+                f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
         masked = [str(BUNDLED), str(task.folder.parent)]
         if task.repository is not None:  # its later commits hold the solution
@@ -291,8 +291,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:
         raise UsageError(
-            "Nothing confines commands on this machine (see agentcli doctor). In a container that holds nothing else, "
-            'run with --settings FILE, in which [sandbox] has profile = "danger-full-access".'
+            "There is no sandbox on this machine (see agentcli doctor). In a dedicated container, run with "
+            '--settings FILE, in which [sandbox] has profile = "danger-full-access".'
         )
     variables = {
         "AGENTCLI_EVAL_TASK": copied,
@@ -307,7 +307,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     finally:
         await shell.aclose()
     if result.timed_out:
-        return CheckResult(reason=f"The check took more than {task.check_time_s:g} s.")
+        return CheckResult(reason=f"The check timed out after {task.check_time_s:g} s.")
     passed, output = result.exit_code == 0, result.output.strip()
     last_line = output.rpartition("\n")[2].strip()
     score = min(1.0, float(last_line)) if _SCORE.fullmatch(last_line) else float(passed)

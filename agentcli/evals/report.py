@@ -71,7 +71,7 @@ def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
         f"agentcli {_text(about.agentcli)}",
         f"run {run.id}",
         f"baseline {_text(baseline.about.name or baseline.id)}" if baseline else "",
-        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(about.jobs)} attempts made",
+        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(about.jobs)} attempts done",
     ]
     head = f"### {_text(about.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
     failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]

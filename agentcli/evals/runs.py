@@ -71,8 +71,8 @@ async def finish_run(
         await engine.aclose()
     if failures:
         raise RunFailed(
-            f"{len(failures)} attempts could not be made: {failures[-1]} "
-            f"The other attempts are kept: the same command continues run {run.id}."
+            f"{len(failures)} attempts failed to run: {failures[-1]} "
+            f"The other results are saved. To continue run {run.id}, repeat the command."
         )
     store.end(run.id)
     return store.find(run.id)
@@ -143,7 +143,7 @@ def compare(a: EvalRun, b: EvalRun) -> Comparison:
         if versions[0].get(name) == versions[1].get(name) and a.of_task(name) and b.of_task(name)
     )
     if not pairs:
-        raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
+        raise UsageError(f"Runs {a.id} and {b.id} have no task version in common.")
     left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
     return Comparison(a=a, b=b, pairs=pairs, left_out=left_out, measures=_measures(pairs), chance=_chance(pairs))
 

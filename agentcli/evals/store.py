@@ -235,7 +235,7 @@ class EvalStore:
         try:
             lock.acquire()
         except Timeout as error:
-            raise UsageError(f"Run {run.id} is under way in another program; --new begins another.") from error
+            raise UsageError(f"Another program is running {run.id}. To start another run, add --new.") from error
         try:
             yield
         finally:
@@ -264,8 +264,8 @@ class EvalStore:
         found = found or [run for run in runs if name and run.id.startswith(name)]
         if len(found) == 1:
             return found[0]
-        problem = "Several runs begin" if found else "No run begins"
-        raise UsageError(f"{problem} with {name!r}: `agentcli eval list` shows them.")
+        problem = "Several runs start" if found else "No run starts"
+        raise UsageError(f"{problem} with {name!r}. To list the runs: `agentcli eval list`")
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
         """Return the packed conversation of an attempt that is stored."""

@@ -92,12 +92,12 @@ def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[
     try:
         files = {path.parent.name: path for path in sorted(folder.glob("*/task.toml"))}
     except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"Could not read {folder}: {error.strerror}.") from error
     if not files:
-        raise UsageError(f"There are no tasks in {folder}: a task is a folder with a task.toml (see docs/evals.md).")
+        raise UsageError(f"There are no tasks in {folder}. A task is a folder with a task.toml (see docs/evals.md).")
     for name in names:
         if name not in files:
-            raise UsageError(f"No task {name}{did_you_mean(name, files)}; there is {', '.join(files)}.")
+            raise UsageError(f"Unknown task {name}{did_you_mean(name, files)}. Choose one of {', '.join(files)}.")
     tasks = [read_task(file) for name, file in files.items() if not names or name in names]
     return sorted(tasks, key=lambda task: DIFFICULTIES.index(task.difficulty))
 
@@ -118,9 +118,9 @@ def read_task(file: Path) -> Task:
     if not task.prompts or not all(prompt.strip() for prompt in task.prompts):
         raise UsageError(f"{file}: the prompt is empty.")
     if task.repository is None and not (folder / "start").is_dir():
-        raise UsageError(f"{folder} holds no folder start/, which the agent gets a copy of.")
+        raise UsageError(f"{folder} has no folder start/. The agent works on a copy of it.")
     if not os.access(folder / "check", os.X_OK) or not (folder / "check").is_file():
-        raise UsageError(f"{folder / 'check'} is no program that can be run: write one, and `chmod +x` it.")
+        raise UsageError(f"{folder / 'check'} is not an executable program. Write one, and `chmod +x` it.")
     return task
 
 
@@ -180,7 +180,7 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"Could not read {file}: {error.strerror}.") from error
     found: dict[str, tuple[str, _Instance]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -191,10 +191,10 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         if instance.instance_id in found:
-            raise UsageError(f"{place}: instance_id: {instance.instance_id} is there twice.")
+            raise UsageError(f"{place}: instance_id: {instance.instance_id} is a duplicate.")
         found[instance.instance_id] = place, instance
     if not found:
-        raise UsageError(f"{file} holds no instances.")
+        raise UsageError(f"{file} contains no instances.")
     return found
 
 
@@ -208,7 +208,7 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
         "PASS_TO_PASS": _test_ids(f"{place}: PASS_TO_PASS", instance.pass_to_pass),
     }
     if not tests["FAIL_TO_PASS"]:
-        raise UsageError(f"{place}: FAIL_TO_PASS: it names no test, so nothing could be checked.")
+        raise UsageError(f"{place}: FAIL_TO_PASS: it names no tests, so there is nothing to check.")
     task = {
         "title": instance.problem_statement.strip().partition("\n")[0].strip()[:100] or instance.instance_id,
         "prompt": _PROMPT_HEAD + instance.problem_statement,
@@ -237,7 +237,7 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
         for name, content in files.items():
             replace_file(folder / name, content, mode=0o700 if name == "check" else 0o600, syncs=False)
     except OSError as error:
-        raise UsageError(f"The task {folder} cannot be written: {error.strerror}.") from error
+        raise UsageError(f"Could not write the task {folder}: {error.strerror}.") from error
 
 
 def _test_ids(place: str, ids: list[str] | str) -> list[str]:
@@ -247,7 +247,7 @@ def _test_ids(place: str, ids: list[str] | str) -> list[str]:
     try:
         return msgspec.json.decode(ids, type=list[str])
     except ValueError as error:
-        raise UsageError(f"{place}: neither a list nor the JSON text of one: {error}") from error
+        raise UsageError(f"{place}: not a list, nor a list as JSON text: {error}") from error
 
 
 def _find_clone(place: str, repo: str, repositories: Path) -> Path:
@@ -258,8 +258,8 @@ def _find_clone(place: str, repo: str, repositories: Path) -> Path:
         if is_bare or (path / ".git").exists():
             return path
     raise UsageError(
-        f"{place}: repo: there is no clone of {repo}: none of {', '.join(map(str, folders))} is one. "
-        f"`git clone --bare https://github.com/{repo} {folders[0]}` makes it."
+        f"{place}: repo: there is no clone of {repo} in {', '.join(map(str, folders))}. "
+        f"To create it: `git clone --bare https://github.com/{repo} {folders[0]}`"
     )
 
 

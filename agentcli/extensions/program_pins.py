@@ -24,7 +24,7 @@ MAX_BYTES = 50_000_000  # of a larger program the size and the time of the last 
 MISSING = ""  # the digest of a file that is not there
 _MAX_MATCHES = 200  # of a glob
 _MAX_BRACE_WORDS = 64  # that the braces of a word stand for
-RUN, REFUSE = "Run it as it is now", "Do not run it"
+RUN, REFUSE = "Trust it and run it", "Do not run it"
 
 
 class ProgramPins:

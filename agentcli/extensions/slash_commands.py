@@ -22,7 +22,7 @@ _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○
 
 def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     """Add `/skills` and a command for each skill, called `/SOURCE:NAME` if its name is taken."""
-    help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
+    help, forms = "show the skills, turn one on or off", ("", "NAME", "off NAME", "off")
     commands.add(SlashCommand("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
@@ -34,7 +34,7 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
 
 async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
     await _activate(host, name, argument)
-    return AsPrompt(argument or f"Do what the skill {name} says.")
+    return AsPrompt(argument or f"Follow the skill {name}.")
 
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
@@ -61,29 +61,29 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         if one.for_person
     ]
     if not rows:
-        return "There are no skills here. agentcli skills new NAME makes one."
-    chosen = await host.choose("Skills: choose one to switch it on or off", rows)
+        return "There are no skills here. To create one: agentcli skills new NAME"
+    chosen = await host.choose("Which skill do you want to turn on or off?", rows)
     if chosen is None:
         width = max(len(name) for name, _ in rows)
-        problems = [f"Left out: {folder}: {why}" for folder, why in catalog.problems.items()]
+        problems = [f"Skipped: {folder}: {why}" for folder, why in catalog.problems.items()]
         lines = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
-        return "\n".join([*lines, *problems, "/NAME begins with one, /skills off NAME ends it."])
+        return "\n".join([*lines, *problems, "To use one: /NAME. To turn it off: /skills off NAME"])
     name = rows[chosen][0]
     return _end(skills, name) if skills.registry.is_active(name) else await _switch_on(host, name)
 
 
 async def _switch_on(host: CommandHost, name: str) -> str:
     await _activate(host, name)
-    return f"The skill {name} is active until /skills off {name}."
+    return f"The skill {name} is on. To turn it off: /skills off {name}"
 
 
 def _end(skills: SessionSkills, name: str) -> str:
     own = [one.skill.name for one in skills.registry.active if one.by == "person"]
     if not own and not name:
-        raise UserError("You have activated no skill.")
+        raise UserError("You have not turned on any skill.")
     for each in [name] if name else reversed(own):
         skills.end(each)
-    return f"{name or ', '.join(own)}: active no longer."
+    return f"Turned off {name or ', '.join(own)}."
 
 
 def _summary(skill: Skill) -> str:
@@ -99,7 +99,7 @@ _RUN_MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "li
 
 def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
     """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
-    help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
+    help, forms = "show the subagents or what one did, or stop one", ("", "show ID", "stop ID")
     commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
@@ -110,8 +110,8 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
 
 async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
     if not task:
-        raise UsageError(f"Say what the agent {kind} is to do.")
-    return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
+        raise UsageError(f"Add a task for the agent {kind}.")
+    return AsPrompt(f"Delegate this to a subagent (create_subagent with agent={kind}) and report its answer: {task}")
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
@@ -122,15 +122,15 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
         case "":
             listed = {run.session_id for run in agents.runs}
             earlier = [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in listed]
-            rows = [*map(_run_row, agents.runs), *earlier] or ["No subagent has worked here yet."]
+            rows = [*map(_run_row, agents.runs), *earlier] or ["No subagents in this session yet."]
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
             agents.stop(id.strip())
-            return f"{id.strip()} ends; its parent gets what it has."
+            return f"Stopping {id.strip()}. Its parent gets its answer so far."
         case "show":
             return "\n".join(transcript_lines(await agents.transcript(id.strip())))
         case _:
-            raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
+            raise UsageError("Usage: /agents, /agents show ID or /agents stop ID.")
 
 
 def _run_row(run: AgentRun) -> str:

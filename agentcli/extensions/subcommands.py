@@ -36,12 +36,12 @@ description: {description}
 """
 _DESCRIPTION = "Does …. Use when the user asks for …"
 
-skills_app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
+skills_app = make_app("List, show, check and create skills: folders with a SKILL.md.")
 
 
 @skills_app.command("list")
 def list_skills(json: AsJson = False) -> None:
-    """List the skills that are found here, those that count first."""
+    """List the skills found here, the usable ones first."""
     config = configuration()
     catalog, settings = all_skills(config, with_untrusted=True), config.settings.skills
     usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
@@ -54,7 +54,7 @@ def list_skills(json: AsJson = False) -> None:
             "path": f"{folder}/{FILE}",
             "source": "",
             "active": False,
-            "warnings": [f"left out: {why}"],
+            "warnings": [f"skipped: {why}"],
         }
         for folder, why in catalog.problems.items()
     ]
@@ -64,19 +64,19 @@ def list_skills(json: AsJson = False) -> None:
         lines.append(f"{mark} {row['name']:<{width}}  {row['source']:<8} {description}")
         lines += [f"  {'':<{width}}  {warning}" for warning in row["warnings"]]
     if any(not row["active"] for row in rows):
-        lines.append("○: not used. A project's skills count after `agentcli config trust`.")
+        lines.append("○: not used. To use a project's skills, run `agentcli config trust`.")
     print_answer(rows, "\n".join(lines), as_json=json)
 
 
 @skills_app.command()
-def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJson = False) -> None:
-    """Show a skill as the model gets it: what it is, its instructions, its files."""
+def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json: AsJson = False) -> None:
+    """Show a skill as the model sees it: description, instructions, files."""
     catalog = all_skills(configuration(), with_untrusted=True)
     skill = SkillRegistry(catalog).get(name)
     try:
         keys, body = keys_of(Path(skill.folder))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{skill.file} could not be read: {error}.") from error
+        raise UsageError(f"Could not read {skill.file}: {error}.") from error
     row = _row(skill, catalog, is_active=True)
     if json:
         print_json(
@@ -96,7 +96,7 @@ def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills against the specification (agentskills.io): those named, else all here. Exits 1 for a fault."""
+    """Check skills (default: all here) against the specification (agentskills.io). Exits with 1 on errors."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
         catalog = all_skills(configuration(), with_untrusted=True)
@@ -111,31 +111,31 @@ def validate(
 def new(
     name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens.")],
     description: Annotated[str, typer.Option(help="What it does, and when to use it.")] = _DESCRIPTION,
-    project: Annotated[bool, typer.Option("--project", help="For this project, not for you.")] = False,
+    project: Annotated[bool, typer.Option("--project", help="Create it in this project.")] = False,
 ) -> None:
-    """Begin a skill: a folder with a SKILL.md to fill in."""
+    """Create a skill: a folder with a SKILL.md to fill in."""
     base = project_root(current_folder()) / ".agentcli" if project else configuration().paths.config
     folder = base / "skills" / name
     if faults := list(problems_in({"name": name, "description": description}, name)):
         limits = f"{MAX_CHARS['name']} and {MAX_CHARS['description']:,} characters"
         raise UsageError(f"{faults[0]} (at most {limits}).")
     if folder.exists():
-        raise UsageError(f"{folder} is there already.")
+        raise UsageError(f"{folder} already exists.")
     try:
         folder.mkdir(parents=True)
         quoted = msgspec.json.encode(description).decode()  # JSON is YAML, whatever is in the text
         text = _TEMPLATE.format(name=name, description=quoted, title=name.replace("-", " ").capitalize())
         (folder / FILE).write_text(text, "utf-8")
     except OSError as error:
-        raise UsageError(f"{folder} could not be made: {error.strerror}.") from error
-    hint = " It counts once `agentcli config trust` was run here." if project else ""
-    echo(f"{folder / FILE}: write down what to do, then /{name} begins with it.{hint}")
+        raise UsageError(f"Could not create {folder}: {error.strerror}.") from error
+    hint = " To use it, run `agentcli config trust` here." if project else ""
+    echo(f"Created {folder / FILE}. Write its instructions, then use it with /{name}.{hint}")
 
 
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
     first, warnings = catalog.by_name.get(skill.name), list(skill.warnings)
     if first is not None and first.folder != skill.folder:
-        warnings.append(f"{first.folder} stands before it; /{skill.source}:{skill.name} begins with this one")
+        warnings.append(f"{first.folder} has the same name; to use this one: /{skill.source}:{skill.name}")
     about = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
     return {**about, "active": is_active, "warnings": warnings}
 
@@ -148,20 +148,20 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
     except (OSError, ValueError) as error:
         return [getattr(error, "strerror", None) or str(error)], []
     if (lines := len(body.splitlines())) > MAX_LINES:
-        faults.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
+        faults.append(f"its instructions have {lines} lines, more than {MAX_LINES}. Move parts to references/")
     added = ", ".join(key for key in keys if key in ADDED_KEYS)
-    return faults, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []
+    return faults, [f"(not in the specification, so other tools may reject it: {added})"] if added else []
 
 
 # Hooks
 
-hooks_app = make_app("Show which commands run at which events, and try them.")
+hooks_app = make_app("List hooks and test them.")
 _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
 
 
 @hooks_app.command("list")
 def list_hooks(json: AsJson = False) -> None:
-    """List the hooks that count here: yours, then those of the project where it is trusted."""
+    """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
     keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
     rows = [
@@ -171,7 +171,7 @@ def list_hooks(json: AsJson = False) -> None:
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
     print_answer(
         [dict(zip(keys, row, strict=True)) for row in rows],
-        "\n".join(lines) or "No hook is set: see docs/hooks.md.",
+        "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md.",
         as_json=json,
     )
 
@@ -179,17 +179,17 @@ def list_hooks(json: AsJson = False) -> None:
 @hooks_app.command("test")
 def try_hooks(
     event: Annotated[str, typer.Argument(help=f"One of {', '.join(EVENTS)}.")],
-    tool: Annotated[str, typer.Option(help="The tool that a call is of.")] = "bash",
+    tool: Annotated[str, typer.Option(help="The tool that is called.")] = "bash",
     input: Annotated[str, typer.Option(help="Its arguments, or the fields of another event, as JSON.")] = "{}",
     json: AsJson = False,
 ) -> None:
-    """Run the hooks of an event now, and show what each of them answers and what follows from all of it."""
+    """Run the hooks of an event now, and show their answers and the result."""
     if event not in EVENTS:
-        raise UsageError(f"There is no event {event!r}{did_you_mean(event, EVENTS)}; there is {', '.join(EVENTS)}.")
+        raise UsageError(f"Unknown event {event!r}{did_you_mean(event, EVENTS)}. Choose one of {', '.join(EVENTS)}.")
     try:
         fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise UsageError(f"--input is no JSON object: {error}.") from error
+        raise UsageError(f"--input is not a JSON object: {error}.") from error
     runs: list[HookRan] = []
     answer = EventAnswer()
     if hooks := Hooks(configuration(), is_bare=False, on_notice=warn).of_session("test", lambda: "default"):
@@ -200,12 +200,12 @@ def try_hooks(
         )
     lines = []
     for run in runs:
-        parts = " · ".join(filter(None, (run.decision or "says nothing", run.reason, run.problem)))
+        parts = " · ".join(filter(None, (run.decision or "no decision", run.reason, run.problem)))
         lines.append(f"{run.command}: {parts} ({run.duration_ms} ms)")
-    lines = lines or ["No hook is for that."]
+    lines = lines or ["No hooks match."]
     if answer.input is not None:
-        lines.append(f"The arguments become {msgspec.json.encode(answer.input).decode()}")
+        lines.append(f"New arguments: {msgspec.json.encode(answer.input).decode()}")
     if answer.context:
-        lines.append(f"The model is told: {answer.context}")
+        lines.append(f"Context for the model: {answer.context}")
     data = {"ran": list(map(msgspec.to_builtins, runs)), "answer": msgspec.to_builtins(answer)}
     print_answer(data, "\n".join(lines), as_json=json)

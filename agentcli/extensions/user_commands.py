@@ -81,8 +81,8 @@ async def _output(command: str, template: Template, state: AgentState, calls: Se
         verdict = decide_with_exposure(find_facts(tool, arguments, calls.workspace), state.mode, rules)
         if verdict.decision != "allow":
             raise UserError(
-                f"/{template.name} wants to run `{command}`, which may not run unasked: {verdict.reason}. "
-                f"Add bash({command}) to allowed-tools in {template.file}, or /permissions allow bash({command})."
+                f"/{template.name} wants to run `{command}`, which requires approval: {verdict.reason}. "
+                f"Add bash({command}) to allowed-tools in {template.file}, or use /permissions allow bash({command})."
             )
         context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
         output = await tool.output(arguments, context)
@@ -100,9 +100,9 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
             try:
                 command, allowed = _read_command(file, folder)
                 if command.name in commands.names:
-                    raise ValueError(f"/{command.name} is one of agentcli's own")
+                    raise ValueError(f"/{command.name} is a built-in command")
             except (OSError, ValueError, UsageError) as error:
-                on_notice(f"{file} is no command: {error}")
+                on_notice(f"{file} is not a command: {error}")
                 continue
             found[command.name] = command
             for rule in allowed:  # commands of other agents may name tools that are not here, and work nevertheless
@@ -122,10 +122,10 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
     """
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
-        raise ValueError("its name has characters that a command's cannot have")
+        raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
-        raise ValueError("it says nothing")
+        raise ValueError("it is empty")
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
     template = Template(name=":".join(parts), body=body.strip(), allowed=allowed, file=file)
     model = one_line(keys, "model")

@@ -162,7 +162,7 @@ async def open_after(
 ) -> Session:
     """Open the session that follows another one; a new one, or a copy, keeps its mode, model and effort."""
     if session_id is not None and before.id.startswith(session_id) and not fork:
-        raise UsageError("That is this conversation.")
+        raise UsageError("This session is already open here.")
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
@@ -176,7 +176,7 @@ async def open_after(
 def absolute_path(name: str) -> Path:
     """Return the path that a client names. Raises `UsageError` if it is not absolute."""
     if not name.startswith("/") or "\0" in name:
-        raise UsageError(f"{name[:200]!r} is no absolute path.")
+        raise UsageError(f"{name[:200]!r} is not an absolute path.")
     return Path(name)
 
 
@@ -246,7 +246,7 @@ class ScreenlessHost(OpenerHost):
     def require_command(self, text: str) -> TypedCommand:
         """Return the command that a control names. Raises `UsageError` if the text is none."""
         if (typed := self.command_in(text)) is None:
-            raise UsageError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
+            raise UsageError(f"{text[:80]!r} is not a slash command. Commands start with /.")
         return typed
 
     def command_of(self, content: Sequence[Block]) -> TypedCommand | None:
@@ -256,7 +256,7 @@ class ScreenlessHost(OpenerHost):
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
         """Run a command; a prompt that it stands for ends with `more`. Never raises: others use the session, too."""
         if typed.command is None:
-            return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
+            return _failed(typed, typed.error or UsageError(f"Unknown command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         try:
             outcome = await self.run_command(typed.command, typed.argument)
@@ -306,7 +306,7 @@ class ScreenlessHost(OpenerHost):
         before = self._session
         if not self._stays_open:
             raise UsageError(
-                "This needs the terminal, or a stream that stays open; one run takes --resume ID or --fork-session."
+                "This works only in the terminal or in an open stream. For one run, use --resume ID or --fork-session."
             )
         if before.is_busy or before.snapshot().conversation.queue.follow_ups:
             raise UserError("A turn is running. Interrupt it first, or wait until it ends.")

@@ -161,7 +161,7 @@ def parse_line(raw: bytes) -> InputLine:
             case {"type": "control", "id": str() | int() | None as given} if not isinstance(given, bool):
                 id = given
             case {"type": "control", "id": _}:
-                raise ValueError("id is a string or an integer")
+                raise ValueError("id must be a string or an integer")
         return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
         return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
@@ -191,9 +191,9 @@ def check_request(request: object) -> None:
         case ClientToolsControl(tools):
             for tool in tools:
                 if not _TOOL_NAME.fullmatch(tool.name):
-                    raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
+                    raise ValueError(f"{tool.name[:80]!r} is not a tool name: use 1 to 64 letters, digits, _ and -")
                 if tool.input_schema.get("type") != "object":
-                    raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
+                    raise ValueError(f'the input_schema of {tool.name} needs "type": "object"')
         case ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
 
@@ -206,7 +206,7 @@ def check_media(blocks: Sequence[Media]) -> None:
         source = block.source
         kind, known = ("image", IMAGE_TYPES) if isinstance(block, Image) else ("document", DOCUMENT_TYPES)
         if source.media_type not in known:
-            raise ValueError(f"the media_type of an {kind} is {' or '.join(known)}, not {source.media_type!r}")
+            raise ValueError(f"the media_type of an {kind} must be {' or '.join(known)}, not {source.media_type!r}")
         try:
             data = base64.b64decode(source.data, validate=True)
         except (binascii.Error, ValueError) as error:
@@ -225,11 +225,11 @@ def _expected(data: Any) -> str:
             )
         case {"type": "control", "subtype": str(subtype)} if form := CONTROLS.get(subtype):
             fields = [f"{one.encode_name}{'' if one.required else '?'}" for one in msgspec.structs.fields(form)]
-            return f"Expected {subtype} with {', '.join(fields) or 'nothing more'}."
+            return f"Expected {subtype} with {', '.join(fields) or 'no other fields'}."
         case {"type": "control"}:
             return f"Expected a subtype, one of {', '.join(CONTROLS)}."
         case _:
-            return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
+            return 'Expected one JSON object per line, with "type":"user" or "type":"control".'
 
 
 def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]:
@@ -277,5 +277,5 @@ async def control(host: ScreenlessHost, request: Control) -> None:
 
 def _check_waits(id: str, waiting: Collection[str], kind: str) -> None:
     if id not in waiting:
-        known = f"there is {', '.join(waiting)}" if waiting else "none waits"
-        raise NobodyWaits(f"No {kind} {id[:80]!r} waits for an answer; {known}.")
+        known = f"waiting: {', '.join(waiting)}" if waiting else "none is waiting"
+        raise NobodyWaits(f"No {kind} {id[:80]!r} is waiting for an answer; {known}.")

@@ -168,7 +168,7 @@ class Dialogue:
         await self._wait_for_results()
         if self._has_rejected and not self._has_accepted and not self._leaving.is_set():
             # A client whose lines were all wrong still waits for a result.
-            failed = TurnFailed("No prompt was accepted: every line of the input was rejected.", False, cost_usd=0.0)
+            failed = TurnFailed("Every line of the input was rejected, so there was no prompt.", False, cost_usd=0.0)
             self._output.show(failed)
             self._code = exit_code(failed, self._demands)
         if not self._over.done():

@@ -51,11 +51,11 @@ async def print_answer(
                 mark = "✗" if result.is_error else "✓"
                 _log_line(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=is_live)
             case events.Retry(number, delay_s, error):
-                _log_line(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
+                _log_line(log, f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
             case events.Notice(text):
                 _log_line(log, text, after_text=is_in_text)
             case events.ProviderSwitched(before, after):
-                _log_line(log, f"Went from {before} to {after}.")
+                _log_line(log, f"Switched from {before} to {after}.")
             case events.TurnFailed(error):
                 _log_line(log, f"agentcli: {error}", after_text=is_live)
                 return exit_code(event, demands)
@@ -112,19 +112,19 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
     """Return lines on an end that is not the usual one, and on demands that the answer did not meet."""
     limit = f"Stopped at the limit of {session.runtime.limits.max_turns} turns"
     reasons = {
-        "max_turns": f"{limit}: raise --max-turns, or go on with --continue.",
+        "max_turns": f"{limit}. Raise --max-turns, or resume with --continue.",
         "max_tokens": "The answer was cut off by its length limit.",
-        "interrupted": "Interrupted; what was said is kept: go on with --continue.",
+        "interrupted": "Interrupted. The session is saved; resume it with --continue.",
     }
     lines = [reasons[done.reason]] if done.reason in reasons else []
     for kind, head in (
-        ("denied", "Denied without anybody to ask"),
-        ("dropped", "Changes dropped, as nobody was asked"),
+        ("denied", "Denied because no one could approve it"),
+        ("dropped", "Changes discarded because no one could approve them"),
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
-            lines.append(f"{head}: {names}. Allow it with --allow or --permission-mode.")
+            lines.append(f"{head}: {names}. To allow it, use --allow or --permission-mode.")
     if why := demands.misfit(done):
-        lines.append(f"The answer does not fit the schema: {why}")
+        lines.append(f"The answer does not match the schema: {why}")
     for claim in unproven(done) if demands.evidence else ():
         verdict = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
         lines.append(f"{verdict} ({claim.kind}): {' '.join(claim.text.split())}")

@@ -48,7 +48,7 @@ def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
     def replace(match: re.Match[str]) -> str:
         found = match.groupdict()
         if empty := found.get("empty"):
-            return f"… {len(empty):,} more line ends\n"
+            return f"… {len(empty):,} more line breaks\n"
         return found.get("stays") or "".join(map(shown, match.group()))
 
     text = text.replace("\r\n", "\n")

@@ -73,7 +73,7 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
         awaits_somebody = watched.state.awaits_reset or watched.open_questions or watched.waiting_for_client
         if not is_silent or watched is not session() or awaits_somebody or not watched.is_busy:
             continue
-        why = f"Nothing has happened for {limit_s:g} s: the run was ended (limits.idle_s)."
+        why = f"The run was stopped because nothing happened for {limit_s:g} s (limits.idle_s)."
         watched.submit(Interrupt(why))
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT_S):
@@ -99,7 +99,7 @@ def jobs_that_end(session: Session) -> str:
     if not jobs:
         return ""
     subject = "A job was" if len(jobs) == 1 else f"{len(jobs)} jobs were"
-    return f"{subject} still running and ended with the session: {named(jobs)}."
+    return f"{subject} still running and stopped with the session: {named(jobs)}."
 
 
 def named(jobs: Sequence[BackgroundJob]) -> str:

@@ -116,7 +116,7 @@ class Agent:
         event_store: EventStore | None = None,
     ) -> None:
         if conversation_store is not None and (store is not None or not conversation_id):
-            raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
+            raise UsageError("A conversation_store needs a conversation_id, and replaces a store.")
         options = SessionOptions(
             system_prompt=system_prompt,
             accepts_client_tools=True,
@@ -182,7 +182,7 @@ class Agent:
 
     def _check_owner(self, id: str, owner: str) -> None:
         if owner != self._user_id:
-            raise UsageError(f"The conversation {id} is not one of {self._user_id or 'nobody in particular'}.")
+            raise UsageError(f"The conversation {id} does not belong to {self._user_id or 'a user without an id'}.")
 
     async def _save_entries(self) -> None:
         """Save to the `conversation_store`, if there is one. Raises `StorageError`."""
@@ -240,7 +240,7 @@ class Agent:
         them are stored before this ends.
         """
         if stream_id and self._events is None:
-            raise UsageError("A stream_id needs an event_store: Agent(event_store=…) keeps its events.")
+            raise UsageError("A stream_id needs an event_store. Pass one: Agent(event_store=…)")
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
@@ -305,7 +305,7 @@ class Agent:
         """
         with suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise UsageError("run_sync is for callers without an event loop: here, await agent.run(prompt).")
+            raise UsageError("run_sync works only without an event loop. Here, await agent.run(prompt).")
 
         async def once() -> Done:
             try:

@@ -133,7 +133,7 @@ class PromptOrder:
     async def hold(self) -> AsyncIterator[None]:
         """Wait for the prompt before. Raises `UsageError` if nobody reads its stream, or if it waits for this one."""
         if self in _PROMPTED.get():
-            raise UsageError("A tool of an agent cannot prompt that agent, which waits for it: use another Agent.")
+            raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
         for _ in range(3):  # lets the event loop close a stream whose `async for` was just left
             await asyncio.sleep(0)
         acquiring = asyncio.ensure_future(self._lock.acquire())
@@ -141,7 +141,7 @@ class PromptOrder:
             while not acquiring.done():
                 if self._unread_since and time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S:
                     raise UsageError(
-                        "A stream of this agent is open and nobody reads it: read it to its end, or close it "
+                        "A stream of this agent is still open. Read it to its end, or close it "
                         "(contextlib.aclosing), before the next prompt."
                     )
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)

@@ -53,11 +53,11 @@ PROBE_S = 0.3  # for the answer of a server on this machine
 
 _FIXED_FIELDS = ("id", "provider", "is_known", "sends_back")  # of a model, which a row in the settings cannot set
 
-NO_MODEL = """No model is set up. Three ways to get one:
-  a key             agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, GEMINI_API_KEY, DEEPSEEK_API_KEY)
-  an own server     start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
+NO_MODEL = """No model is set up. Three ways to connect one:
+  an API key        agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, GEMINI_API_KEY, DEEPSEEK_API_KEY)
+  your own server   start Ollama or LM Studio with a model, or name one with -m ollama/MODEL
   the built-in one  agentcli local install (about 1.2 GB, runs on this machine)
-To see the program at work without a model: agentcli demo"""
+To take a tour without a model: agentcli demo"""
 
 
 def check_settings(config: Config) -> None:
@@ -65,7 +65,7 @@ def check_settings(config: Config) -> None:
     settings, bundled = config.settings, provider_names()
     for name, server in settings.providers.items():
         if not server.base_url and name not in bundled:
-            why = f"base_url is missing{did_you_mean(name, bundled)}; without it: {', '.join(bundled)}."
+            why = f"base_url is missing{did_you_mean(name, bundled)}. Without it, choose one of {', '.join(bundled)}."
             raise config.error(why, f"providers.{name}")
         _check_server(name, server, config)
     fields = [field for field in ModelInfo.__struct_fields__ if field not in _FIXED_FIELDS]
@@ -94,11 +94,11 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     headers = ((header, "headers") for header in server.headers)
     for header, at in ((server.key_header, "key_header"), *headers):
         if not is_header_name(header) and (header or at == "headers"):  # an empty `key_header` is none
-            raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
+            raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
     if server.quirks and name in PROVIDERS:
-        raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", f"{key}.quirks")
+        raise config.error(f"{name} has none: they apply only to servers that use Chat Completions.", f"{key}.quirks")
     if server.quirks:
         from agentcli.llm.wire.chat_completions import Quirks
 
@@ -206,7 +206,7 @@ class Models:
         finally:
             await models.aclose()
         if health.models:  # only a key that is accepted gets the list, whether or not our model is in it
-            return Health(True, f"{provider} takes the key and lists {len(health.models):,} models", health.models)
+            return Health(True, f"{provider} accepts the key and lists {len(health.models):,} models", health.models)
         return health
 
     def usual_model(self, provider: str) -> str:
@@ -286,7 +286,7 @@ def split_name(name: str) -> tuple[str, str]:
     if not slash and (info := bundled_models().find_short(name)):
         return info.provider, info.id
     if not provider or not model:
-        message = f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."
+        message = f"{name!r} is not a model. Write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."
         raise UsageError(message)
     return provider, model
 

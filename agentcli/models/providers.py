@@ -32,7 +32,7 @@ _SIGNED_IN = {
     "vertex": (("GOOGLE_APPLICATION_CREDENTIALS",), ".config/gcloud/application_default_credentials.json"),
     "foundry": (("AZURE_CLIENT_ID",), ".azure/azureProfile.json"),
 }
-NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
+NO_ADDRESS = "this is not a server address; write http://HOST:PORT/PATH (or https)."
 _LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK signs requests with
 
 
@@ -116,9 +116,9 @@ class ProviderKeys:
     def store(self, provider: str, variable: str, key: str) -> str:
         """Store a key, and return a sentence about its place. Raises `ConfigError`."""
         place = self._config.kept_keys.store(variable, key)
-        kept = f"The key for {provider} is {place}; agentcli login --remove {provider} removes it."
+        kept = f"The key for {provider} is {place}. To remove it: agentcli login --remove {provider}"
         if self._config.key_in_environment(variable):
-            kept += f" {variable} in the environment wins over it in later sessions."
+            kept += f"\nIn later sessions, {variable} in the environment overrides it."
         return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
@@ -129,10 +129,10 @@ class ProviderKeys:
         """
         places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
-        rest = f" {in_environment} in the environment still holds one." if in_environment else ""
+        rest = f" {in_environment} in the environment still has one." if in_environment else ""
         if not places:
-            raise UsageError(f"No key for {provider} is kept.{rest}")
-        return f"The key for {provider}, {places[0]}, is removed.{rest}"
+            raise UsageError(f"No key for {provider} is saved.{rest}")
+        return f"Removed the key for {provider} ({places[0]}).{rest}"
 
     def _is_at_hand(self, provider: str) -> bool:
         """Return True if the key was typed or is in the environment; it then counts before commands and stored keys."""
@@ -301,8 +301,8 @@ def no_provider(name: str, config: Config) -> str:
     """Return the error message for a name that no provider has."""
     known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
     return (
-        f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
-        f"server set [providers.{name}] base_url in {config.paths.user_config}."
+        f"Unknown provider {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}. For another "
+        f"OpenAI-compatible server, set [providers.{name}] base_url in {config.paths.user_config}."
     )
 
 

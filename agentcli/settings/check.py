@@ -58,14 +58,14 @@ def setting_type(key: Sequence[str]) -> Any:
             return Any
         kinds = _member_types(kind)
         if (member := kinds.get(name, kinds.get("*"))) is None:
-            single = f"there is no such setting: {'.'.join(key[: depth - 1])} has a single value."
+            single = f"unknown setting: {'.'.join(key[: depth - 1])} is a single value."
             raise ConfigError(unknown_setting(name, kinds) if kinds else single, key=".".join(key[:depth]))
         kind = member
     return kind
 
 
 def unknown_setting(name: str, known: Collection[str]) -> str:
-    return f"there is no such setting{did_you_mean(name, known)}; there is {', '.join(known)}."
+    return f"unknown setting{did_you_mean(name, known)}; choose one of {', '.join(known)}."
 
 
 def explain_error(message: str, kind: Any) -> str:
@@ -76,7 +76,7 @@ def explain_error(message: str, kind: Any) -> str:
     if item := re.match(r"\[(\d+)\]", place):
         message += f" (item {int(item[1]) + 1} of the list)"
     if allowed := allowed_values(kind):
-        message += f"; it is one of {', '.join(allowed)}"
+        message += f"; choose one of {', '.join(allowed)}"
     return message
 
 

@@ -70,7 +70,7 @@ def from_home(name: str, given_as: str = "") -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{f'{given_as}: ' * bool(given_as)}{name} names a home that is not there.") from error
+        raise UsageError(f"{f'{given_as}: ' * bool(given_as)}{name} names a missing home folder.") from error
 
 
 def current_folder() -> Path:
@@ -78,7 +78,7 @@ def current_folder() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise UsageError("The current folder is gone: `cd` to another one.") from error
+        raise UsageError("The current folder no longer exists. `cd` to another one.") from error
 
 
 def home_of(environment: Mapping[str, str]) -> Path:
@@ -150,7 +150,7 @@ def read_small_file(
         with suppress(OSError):  # no /proc: another system, which cannot say where the path led
             is_elsewhere = real is not None and os.readlink(f"/proc/self/fd/{descriptor}") != str(real)  # noqa: PTH115
         if is_elsewhere:
-            raise OSError(errno.ELOOP, "it leads elsewhere by now", str(path))
+            raise OSError(errno.ELOOP, "it now points elsewhere", str(path))
         content = file.read(max_bytes if is_cut else max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))

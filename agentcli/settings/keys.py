@@ -51,8 +51,8 @@ class KeptKeys:
     def place(self, variable: str) -> str:
         """Describe where a key is kept; empty if it is not. Raises `ConfigError` for a file that others can read."""
         if stored := self._index().get(variable):
-            return "kept in the keyring" if stored.in_keyring else f"kept in {self._file}"
-        return "typed for this session" if variable in self.typed else ""
+            return "saved in the keyring" if stored.in_keyring else f"saved in {self._file}"
+        return "entered for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
         """Return the kept key, "" for none; `afresh` reads it again. Raises `ConfigError`."""
@@ -93,14 +93,14 @@ class KeptKeys:
             raise ConfigError(f"could not be read ({reason}).", file=str(self._file)) from error
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise ConfigError(
-                f"holds keys and is not yours alone (mode {stat.S_IMODE(status.st_mode):o}): no key of it is used. "
-                f"chmod 600 it, and think of new keys.",
+                f"contains keys but is not private to you (mode {stat.S_IMODE(status.st_mode):o}), so none is used. "
+                f"Run chmod 600 on it, and replace the keys.",
                 file=str(self._file),
             )
         return index
 
     def _write(self, index: dict[str, _StoredKey]) -> None:
-        assert self._file is not None, "a process without a file holds keys and keeps none"
+        assert self._file is not None, "a process without a file stores no keys"
         try:
             if not index:
                 self._file.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ class KeptKeys:
             return keyring.get_password(_SERVICE, variable) or ""
         except Exception as error:
             raise ConfigError(
-                f"its key is kept in the keyring, which does not give it ({error}): unlock it, or set the variable.",
+                f"could not read its key from the keyring ({error}). Unlock the keyring, or set the variable.",
                 key=variable,
             ) from error
 
@@ -124,7 +124,7 @@ class KeptKeys:
 def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
     """Return the key. Raises the `error` if an HTTP header cannot carry it."""
     if not (key.isascii() and key.isprintable()):
-        raise error("the key contains a character that an HTTP header cannot carry: copy it again.")
+        raise error("the key contains a character that HTTP headers do not allow. Copy it again.")
     return key
 
 
@@ -147,7 +147,7 @@ def _remove_from_keyring(variable: str) -> None:
     except Exception as error:
         if keyring.errors.PasswordDeleteError in type(error).__mro__:  # it is gone already
             return
-        raise ConfigError(f"the keyring does not remove its key ({error}).", key=variable) from error
+        raise ConfigError(f"could not remove its key from the keyring ({error}).", key=variable) from error
 
 
 class KeyHelper:
@@ -178,11 +178,11 @@ class KeyHelper:
         try:
             end = await run_short_program(words, timeout_s=_MAX_RUN_S, max_bytes=_MAX_OUTPUT_BYTES, cwd=self._folder)
         except OSError as error:
-            raise self._error(f"the command could not be started ({error.strerror}).") from error
+            raise self._error(f"could not start the command ({error.strerror}).") from error
         if end.exit_code is None:
             raise self._error(f"the command did not finish within {_MAX_RUN_S:g} s.")
         if end.exit_code != 0:
-            raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
+            raise self._error(f"the command failed with exit code {end.exit_code}. Run it yourself to see why.")
         if not (key := end.stdout.decode(errors="replace").strip()):
             raise self._error("the command printed no key.")
         return sendable_key(key, self._error)
@@ -196,5 +196,5 @@ def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str
     try:
         program, *arguments = shlex.split(command)
     except ValueError as problem:
-        raise error(f"this is no command ({problem}).") from problem
+        raise error(f"this is not a valid command ({problem}).") from problem
     return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one

@@ -27,9 +27,9 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 _OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")  # AGENTCLI_… that are no settings
 _UNUSED = {
-    "compaction.summary_share": "summaries take the room that a compaction has",
-    "budgets.fallback_model": "a budget does not switch to another model",
-    "budgets.fallback_at": "a budget does not switch to another model",
+    "compaction.summary_share": "summaries use the space that a compaction has",
+    "budgets.fallback_model": "budgets do not switch models",
+    "budgets.fallback_at": "budgets do not switch models",
 }
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
 
@@ -192,8 +192,8 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
     names = ", ".join(map(str, files[:4])) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
     is_one = len(files) == 1
     notices.append(
-        f"{names} {'is' if is_one else 'are'} not used: run `agentcli config trust` here, or pass --trust, "
-        f"once you have read {'it' if is_one else 'them'}."
+        f"{names} {'is' if is_one else 'are'} not trusted and not used: review {'it' if is_one else 'them'}, then run "
+        "`agentcli config trust` here, or pass --trust."
     )
     return []
 
@@ -222,7 +222,7 @@ def personal_keys(values: Mapping[str, Any]) -> list[str]:
 
 
 def project_refusal(name: str, paths: Paths) -> str:
-    return f"{name if '.' in name else f'[{name}]'} is not taken from a project: set it in {paths.user_config}."
+    return f"{name if '.' in name else f'[{name}]'} cannot be set by a project: set it in {paths.user_config}."
 
 
 def _may_exist(file: Path) -> bool:
@@ -250,7 +250,7 @@ def read_layer(file: Path) -> SettingsLayer:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"could not be read ({error}).", file=str(file), line=line) from error
     except RecursionError as error:
-        raise ConfigError("its brackets are nested too deep to be read.", file=str(file)) from error
+        raise ConfigError("its brackets are nested too deeply.", file=str(file)) from error
     except ValueError as error:
         lines = text.count("\n") + 1 if "end of document" in str(error) else 0
         named = re.search(r"\bline (\d+)", str(error))
@@ -265,7 +265,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in values if names.count(name) > 1)}: the key is there twice: keep one")
+        raise ValueError(f"{next(name for name in values if names.count(name) > 1)}: duplicate key; keep one")
     return values
 
 
@@ -313,7 +313,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
         known = [*_OTHER_VARIABLES, *(name.removeprefix("AGENTCLI_") for name, _, _ in _variables())]
         for name in sorted(names.difference(known)):
             hint = did_you_mean(name, known).replace("mean ", "mean AGENTCLI_")
-            yield f"AGENTCLI_{name} is no setting{hint}: it is not used. docs/settings.md lists them."
+            yield f"AGENTCLI_{name} is not a setting{hint} and is ignored: see docs/settings.md for all settings."
 
 
 def _environment_layer(environment: Mapping[str, str]) -> SettingsLayer:

@@ -101,17 +101,17 @@ def look_problems(
     known = [*THEMES, *themes]
     if theme not in known:
         hint = did_you_mean(theme, known)
-        yield "terminal.theme", f"there is no theme {theme!r}{hint}; it is one of {', '.join(known)}."
+        yield "terminal.theme", f"unknown theme {theme!r}{hint}; choose one of {', '.join(known)}."
     for name, table in themes.items():
         if name in THEMES:
-            yield f"terminal.themes.{name}", f"{name} is a theme of agentcli's own: choose another name."
+            yield f"terminal.themes.{name}", f"{name} is a built-in theme; choose another name."
         for role, colour in table.items():
             key = f"terminal.themes.{name}.{role}"
             if role not in ROLES and role not in COLOURS:
                 roles = [*COLOURS, *ROLES]
-                yield key, f"there is no such role{did_you_mean(role, roles)}; there is {', '.join(roles)}."
+                yield key, f"unknown role{did_you_mean(role, roles)}; choose one of {', '.join(roles)}."
             elif not (colour in range(256) or colour in COLOUR_NAMES or _RGB.match(str(colour))):
-                yield key, f"{colour!r} is no colour: {_COLOUR_HELP}."
+                yield key, f"{colour!r} is not a colour: {_COLOUR_HELP}."
     if keys != KeySettings():
         yield from _key_problems(keys)
 
@@ -126,13 +126,13 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     for action in changed:
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):
-                yield f"terminal.keys.{action}", f"{key!r} is no key that can be chosen: {_KEY_HELP}."
+                yield f"terminal.keys.{action}", f"{key!r} is not a valid key: {_KEY_HELP}."
                 continue
             for other, others in actions.items():
                 clash = next((one for one in others if other != action and _clashes(key, one)), None)
                 if clash is not None and {action, other} != _MAY_SHARE:
-                    message = f"{key} is a key of {other} already" + (f" ({clash})" if clash != key else "")
-                    yield f"terminal.keys.{action}", f"{message}: choose another one, or give {other} another."
+                    message = f"{key} is already used for {other}" + (f" ({clash})" if clash != key else "")
+                    yield f"terminal.keys.{action}", f"{message}: choose another key, or change {other}."
 
 
 def _clashes(key: str, other: str) -> bool:

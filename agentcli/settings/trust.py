@@ -109,7 +109,7 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
                 stamp = _digest(folder, root, reads_files=False)  # first, so that a later change of a file shows
                 fingerprints[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
     except OSError as error:
-        raise ConfigError(f"cannot be trusted, as some of it cannot be read ({error}).", file=str(root)) from error
+        raise ConfigError(f"cannot be trusted: some of it could not be read ({error}).", file=str(root)) from error
     return fingerprints
 
 
@@ -186,7 +186,7 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
                 sorted_entries = sorted(entries, key=lambda entry: entry.name)
             count += len(sorted_entries)
             if count > _MAX_ENTRIES:
-                raise OSError(errno.EFBIG, f"it holds more than {_MAX_ENTRIES:,} files", str(folder))
+                raise OSError(errno.EFBIG, f"it contains more than {_MAX_ENTRIES:,} files", str(folder))
         except OSError:
             if is_strict:
                 raise

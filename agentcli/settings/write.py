@@ -36,13 +36,13 @@ def describe_override(config: Config, key: str, file: Path) -> str:
     sources = [layer.source for layer in config.layers]
     above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
     winner = next((layer for layer in reversed(above) if layer.holds(key)), None)
-    return f" Here another value wins: {winner.names.get(key, key)} ({winner.source})." if winner else ""
+    return f" {winner.names.get(key, key)} ({winner.source}) overrides it here." if winner else ""
 
 
 def store_in(file: Path, key: str, value: Any) -> str:
     """Set a dotted key in a file of settings, or remove it with None; return where. Raises `UserError`."""
     write_settings(file, with_setting(file, key.split("."), value))
-    return f"{'Kept in' if value is not None else 'Taken out of'} {file}."
+    return f"{'Saved in' if value is not None else 'Removed from'} {file}."
 
 
 def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
@@ -61,7 +61,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
                 return text
             table = table.setdefault(group, tomlkit.table())
             if not isinstance(table, MutableMapping):
-                raise UserError(f"{file} could not be changed: {group} is no table there.")
+                raise UserError(f"Could not change {file}: {group} is not a table.")
         if value is not None:
             table[name] = value
         else:
@@ -70,7 +70,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
                 document.pop(groups[0])
         return byte_order_mark + tomlkit.dumps(document)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        raise UserError(f"{file} could not be changed: {error}") from error
+        raise UserError(f"Could not change {file}: {error}") from error
 
 
 class MergedFile(Struct, frozen=True):
@@ -91,12 +91,12 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
         text = tomlkit.dumps(document)
         merged = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{file} could not be read: {error}") from error
+        raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
     if lost := _add(
         merged, values, "", []
     ):  # tables that tomlkit cannot add to, because others are between their parts
-        raise UserError(f"{file} has the parts of [{next(iter(lost))}] in several places: move them together first.")
+        raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 
 
@@ -125,7 +125,7 @@ def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
             real.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(real, text.encode(), mode=stat.S_IMODE(real.stat().st_mode) if real.exists() else mode)
     except OSError as error:
-        raise UserError(f"{file} could not be written: {error.strerror}.") from error
+        raise UserError(f"Could not write {file}: {error.strerror}.") from error
 
 
 def key_parts(key: str) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def key_parts(key: str) -> tuple[str, ...]:
             ((name, value),) = value.items()
             parts.append(name)
     except ValueError as error:
-        raise UsageError(f"{key!r} is not the name of a setting: write SECTION.KEY, such as retry.max.") from error
+        raise UsageError(f"{key!r} is not the name of a setting. Write SECTION.KEY, such as retry.max.") from error
     return tuple(parts)
 
 
@@ -174,7 +174,7 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
 
 def readable_settings(settings: Settings) -> str:
     """Return the settings that differ from the defaults as TOML, without known secrets. Mask the result."""
-    return to_toml(without_secrets(changed_values(settings))).rstrip() or "# Every setting has its default."
+    return to_toml(without_secrets(changed_values(settings))).rstrip() or "# All settings have their defaults."
 
 
 def to_toml(settings: Settings | dict[str, Any]) -> str:

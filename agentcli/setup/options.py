@@ -110,7 +110,7 @@ async def open_log(
     if choice.how == "newest":
         newest = await store.list(cwd=cwd, limit=1)
         if not newest:
-            raise UsageError(f"There is no session of {cwd} to continue: leave out --continue.")
+            raise UsageError(f"There is no session to continue in {cwd}. Leave out --continue.")
         id = newest[0].id
     if choice.fork:
         log, entries = await store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
@@ -214,7 +214,7 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
             check_rule(rule, tools, written=text, more_may_come=True)
             rules.of(verb).append(rule)
         except UsageError as error:
-            on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")
+            on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is skipped.")
 
 
 def all_tools(added: Sequence[Tool]) -> ToolRegistry:
@@ -230,7 +230,7 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
         for name in names:
             if name not in tools and name != "none" and not name.startswith("mcp__"):
                 known = [tool.name for tool in tools]
-                message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
+                message = f"Unknown tool {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}."
                 raise config.error(message, key, item=name if key == "tools.only" else "")
     names_of_tools = [name for name in settings.only if name != "none" and not name.startswith("mcp__")]
     return tools.clone(only=names_of_tools if settings.only else None)
@@ -270,7 +270,7 @@ class SessionExport:
         if not exported_to(self._config):
             return
         if not is_installed("opentelemetry.exporter.otlp.proto.http"):
-            self._on_notice(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
+            self._on_notice(f"[observability] exports nothing without the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
             from agentcli.infra.telemetry import Telemetry

@@ -80,7 +80,7 @@ class PrefixBuilder:
         shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(
-                f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
+                f"{len(left_out)} MCP tools are hidden from the model because all of them would use more than "
                 f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
             )
         return shown, NOTE if shown != specs else ""

@@ -49,7 +49,7 @@ class WorkspaceFactory:
         check_hosts(config)
         added = _added_folders(config)
         if settings.kind == "docker" and not settings.docker_image:
-            raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
+            raise config.error("set sandbox.docker_image to the image to run commands in.", "sandbox.kind")
         state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
@@ -98,7 +98,7 @@ def _added_folders(config: Config) -> list[Path]:
     folders = [config.cwd / from_home(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if not folder.is_dir():
-            message = f"{folder} is not a folder that could be added."
+            message = f"{folder} is not a folder."
             raise config.error(message, "permissions.additional_directories", item=name)
     return folders
 
@@ -188,7 +188,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     try:
         make_private_folder(tmp)
     except OSError as error:
-        raise ToolError(f"Commands cannot be confined: {tmp} could not be made ({error.strerror}).") from error
+        raise ToolError(f"Could not set up the sandbox: could not create {tmp} ({error.strerror}).") from error
     return choose_confinement(tmp=tmp, kinds=KINDS.get(sys.platform, ()) if kind == "auto" else (kind,))
 
 

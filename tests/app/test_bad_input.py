@@ -118,7 +118,7 @@ def test_without_a_model_the_ways_to_get_one_are_named(place: Place) -> None:
 def test_a_broken_config_file_is_named_with_line_and_key(place: Place) -> None:
     place.home.mkdir()
     (place.home / "config.toml").write_text("[limits]\nmax_turns = 3\nmax_turn = 4\n")
-    refused(place.run("-p", "x"), 2, f"{place.home / 'config.toml'}, line 3: limits.max_turn: there is no such setting")
+    refused(place.run("-p", "x"), 2, f"{place.home / 'config.toml'}, line 3: limits.max_turn: unknown setting")
     (place.home / "config.toml").write_text("[limits\n")
     refused(place.run("-p", "x"), 2, f"{place.home / 'config.toml'}, line 1")
 
@@ -194,7 +194,7 @@ def test_a_server_that_is_down_is_reported_with_its_address(place: Place) -> Non
     ran = place.run(*CLAUDE, "-p", "go", env=env)
     assert ran.code == 1
     assert address.removeprefix("http://") in ran.err
-    assert "Trying again" in ran.err
+    assert "Retrying in" in ran.err
 
 
 def test_a_page_in_place_of_the_api_is_reported_as_one(place: Place) -> None:

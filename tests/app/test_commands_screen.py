@@ -128,18 +128,18 @@ def test_a_setting_is_kept_and_the_file_around_it_left_alone(open_terminal: Open
     file.chmod(0o640)
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/theme light keep\r")
-    terminal.see("Theme light. Kept in")
+    terminal.see("Theme light. Saved in")
     terminal.type("/effort\r")
     terminal.see("❯ ● default")
     terminal.type(DOWN + KEEP)
-    terminal.see("next request on: low. Kept in")
+    terminal.see("next request: low. Saved in")
     text = file.read_text()
     assert text.startswith("# mine\n[terminal]  # looks\nediting_mode = 'emacs'\ntheme = \"light\"\n")
     assert "[limits]\nmax_turns = 7 # few\n" in text
     assert tomllib.loads(text)["tokens"] == {"effort": "low"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     terminal.type("/effort default keep\r")
-    terminal.see("Taken out of")
+    terminal.see("Removed from")
     assert "tokens" not in tomllib.loads(file.read_text())
 
 
@@ -192,7 +192,7 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
         terminal.settle(1.0)
         assert not any(b"sk-right" in file.read_bytes() for file in home.rglob("*") if file.is_file())
         terminal.type(ENTER)
-        terminal.see(r"work takes the key and lists 2 mod")
+        terminal.see(r"work accepts the key and lists 2 mod")
         terminal.type(DOWN + ENTER)
         terminal.see("This session uses")
         terminal.type("\x1f")
@@ -214,7 +214,7 @@ def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, hom
         first.see("❯ Save it")
         assert server.others[0].headers["x-api-key"] == "sk-ant-mine"
         first.type(ENTER)
-        first.see("is kept in")
+        first.see("is saved in")
         first.see("claude-sonnet-5-5")
         kept = home / "credentials.json"
         wait_until(kept.exists, "the file")
@@ -242,7 +242,7 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         terminal.type(ENTER)
         terminal.see("Which model do you want to use")
         terminal.type("large" + ENTER)
-        terminal.see("openrouter/large: Kept in")
+        terminal.see("openrouter/large: Saved in")
         terminal.type("hello\r")
         terminal.see("large speaks")
         assert "GET /v1/key" in {f"{other.method} {other.path}" for other in server.others}
@@ -266,7 +266,7 @@ def test_without_a_key_the_model_stays(open_terminal: Open) -> None:
     terminal.type("/model groq/llama\r")
     terminal.see("Paste your API key for groq")
     terminal.type(ESC)
-    terminal.see("groq needs a key: set GROQ_API_KEY")
+    terminal.see("groq needs an API key. Set GROQ_API_KEY")
     terminal.type("hello\r")
     terminal.see("Hello.")
 

@@ -35,16 +35,16 @@ def test_a_value_is_set_and_all_else_stays_as_it_was(place: Place, config: Path)
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("retry.mxa", "5", "retry.mxa: there is no such setting (did you mean max?)"),
-        ("retries.max", "5", "retries: there is no such setting (did you mean retry?)"),
-        ("retry.max.x", "5", "retry.max.x: there is no such setting: retry.max has a single value."),
+        ("retry.mxa", "5", "retry.mxa: unknown setting (did you mean max?)"),
+        ("retries.max", "5", "retries: unknown setting (did you mean retry?)"),
+        ("retry.max.x", "5", "retry.max.x: unknown setting: retry.max is a single value."),
         ("a b", "5", "'a b' is not the name of a setting"),
         ("retry.max", "many", "retry.max: Expected `int`, got `str`."),
         ("retry.max", "99", "retry.max: Expected `int` <= 20."),
         ("tokens.effort", "extreme", "it is one of low, medium, high, xhigh, max"),
         ("tools.only", "bash", 'Write a list as ["a", "b"].'),
         ("tools.only", '["bsh"]', "did you mean bash?"),
-        ("terminal.theme", "pink", "there is no theme 'pink'"),
+        ("terminal.theme", "pink", "unknown theme 'pink'"),
         ("provider.fallback_model", "antropic/x", "did you mean anthropic?"),
         ("permissions.deny", '["Bsh(x)"]', "unknown tool 'Bsh'"),
         ("sandbox.hosts", '["a b"]', "'a b' is not the name of a host"),
@@ -66,7 +66,7 @@ def test_a_wrong_file_is_repaired_by_setting_what_is_wrong(place: Place, config:
     assert place.run("config", "set", "retry.max", "5").code == 0
     assert place.run("config", "get", "retry.max").out == "5\n"
     config.write_text("retry = 3\n")
-    assert "retry is no table there" in place.run("config", "set", "retry.max", "5").err
+    assert "retry is not a table" in place.run("config", "set", "retry.max", "5").err
 
 
 def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place: Place, config: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place:
         ):
             refused = place.run("config", "set", key, value, "--scope", scope)
             assert (refused.code, refused.err) == (
-                2, f"agentcli: {shown} is not taken from a project: set it in {config}.\n",
+                2, f"agentcli: {shown} cannot be set by a project: set it in {config}.\n",
             )  # fmt: skip
     assert place.run("config", "get", "limits.max_turns").out == "\n"
     place.run("config", "trust", "--yes")
@@ -94,7 +94,7 @@ def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place:
 def test_the_value_that_counts_is_shown_with_its_source(place: Place, config: Path) -> None:
     env = {"AGENTCLI_RETRY_MAX": "2"}
     ran = place.run("config", "set", "retry.max", "4", env=env)
-    assert ran.out.endswith(" Here another value wins: AGENTCLI_RETRY_MAX (environment).\n")
+    assert ran.out.endswith(" AGENTCLI_RETRY_MAX (environment) overrides it here.\n")
     got = json.loads(place.run("config", "get", "retry.max", "--json", env=env).out)
     assert got == {"key": "retry.max", "value": 2, "source": "environment"}
     got = json.loads(place.run("config", "get", "tokens.effort", "--json").out)

@@ -338,7 +338,7 @@ def test_jobs_that_run_at_the_end_are_ended_and_named(place: Place, format: str)
     replies = (JOB, {"tool_calls": [call("bash", command="until test -s pid; do sleep 0.01; done")]}, {"text": "ok"})
     ran = place.run("-m", place.script(*replies), "-p", "go", "--output-format", format, *UNCONFINED)
     assert ran.code == 0
-    assert "A job was still running and ended with the session: job_" in ran.err
+    assert "A job was still running and stopped with the session: job_" in ran.err
     assert "exec sleep 60" in ran.err
     assert is_gone(place.folder / "pid")
     if format == "stream-json":

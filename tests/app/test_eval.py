@@ -211,7 +211,7 @@ def test_other_versions_of_a_task_are_not_compared(place: Place) -> None:
     (folder / "check").write_text(CHECK.replace("42", "43"))
     evaluated(place, "--name", "b")
     ran = place.run("eval", "compare", "a", "b")
-    assert (ran.code, "no attempts at the same version" in ran.err) == (2, True)
+    assert (ran.code, "no task version in common" in ran.err) == (2, True)
 
 
 def test_reports(place: Place) -> None:
@@ -255,7 +255,7 @@ def test_a_run_is_made_by_one_program_at_a_time(place: Place) -> None:
     store = place.home / "state" / "evals.db"
     until(lambda: store.exists() and bool(json.loads(place.run("eval", "list", "--json").out)))
     second = place.run(*arguments)
-    assert (second.code, "under way" in second.err) == (2, True)
+    assert (second.code, "Another program is running" in second.err) == (2, True)
     first.communicate()
 
 

@@ -60,7 +60,7 @@ def test_sessions_of_a_folder_that_looks_alike_are_others(place: Place) -> None:
 
 def test_a_session_to_continue_is_missed_in_words(place: Place) -> None:
     ran = place.run("-m", place.script({"text": "x"}), "-p", "go on", "--continue")
-    assert (ran.code, "There is no session of" in ran.err) == (2, True)
+    assert (ran.code, "There is no session to continue in" in ran.err) == (2, True)
 
 
 def test_the_project_can_be_trusted(place: Place) -> None:

@@ -119,7 +119,7 @@ def test_a_decision_that_is_not_a_known_word_denies_and_is_reported(place: Place
     ran = stream(place, WRITE)
     assert not (place.folder / "made").exists()
     (told,) = (line["text"] for line in ran.of("system", "notice"))
-    assert f"`{command}`: it decided {word!r}, which is none of allow, ask and deny" in told
+    assert f"`{command}`: its decision {word!r} is not allow, ask or deny" in told
     assert repr(word) in results(ran)[0]
 
 
@@ -297,7 +297,7 @@ def test_list_and_test(place: Place) -> None:
     assert (row["event"], row["matcher"]) == ("PreToolUse", "Write")
     tried = place.run("hooks", "test", "PreToolUse", "--tool", "Write", "--input", '{"path": "a"}', "--json")
     assert json.loads(tried.out)["answer"]["decision"] == "deny"
-    assert "No hook is for that" in place.run("hooks", "test", "PreToolUse", "--tool", "Read").out
+    assert "No hooks match" in place.run("hooks", "test", "PreToolUse", "--tool", "Read").out
     wrong = place.run("hooks", "test", "PreTolUse")
     assert wrong.code == 2
     assert "did you mean PreToolUse" in wrong.err

@@ -91,7 +91,7 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
     assert "\nNothing was written" in shown.out
     assert not (person.home / "config.toml").exists()
     written = person.run("config", "import", "--yes")
-    assert written.out.startswith(shown.out.partition("Left out:")[0])
+    assert written.out.startswith(shown.out.partition("Skipped:")[0])
     assert settings(person) == {
         "permissions": {
             "allow": ["Bash(npm run test:*)"],
@@ -123,7 +123,7 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
 
 def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(person: Place) -> None:
     ran = person.run("config", "import", "--yes")
-    left_out = ran.out.partition("Left out:\n")[2]
+    left_out = ran.out.partition("Skipped:\n")[2]
     for what, why in {
         "Edit(/src/**)": "the settings folder",
         "NotebookEdit": "no counterpart to",
@@ -131,7 +131,7 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "Bash(curl": "a key or token",
         "/nowhere/at/all": "no such folder",
         "../shared": "depends on the project",
-        "Setup": "no such event",
+        "Setup": "unknown event",
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
@@ -212,7 +212,7 @@ def test_a_project_gets_its_own_and_its_local_settings(place: Place) -> None:
     assert shared.keys() == {"permissions", "hooks"}
     assert "Edit(/src/**)" in shared["permissions"]["allow"]
     assert local == {"permissions": {"allow": ["Bash(make *)", "Bash(uv run *)"]}}
-    assert "provider.model is not taken from a project" in ran.out
+    assert "provider.model cannot be set by a project" in ran.out
     assert "to use it, run agentcli config trust" in ran.out
     assert not (place.home / "config.toml").exists()
 
@@ -231,12 +231,12 @@ def test_a_projects_link_leads_no_write_out_of_it(place: Place) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        (".claude/settings.json", "{", "could not be read"),
+        (".claude/settings.json", "{", "could not read it"),
         (".claude/settings.json", "[]", "nothing to import"),
-        (".claude/settings.json", '{"permissions": 3, "hooks": 4, "env": []}', "no table of events"),
-        (".codex/config.toml", "model = [", "could not be read"),
+        (".claude/settings.json", '{"permissions": 3, "hooks": 4, "env": []}', "not a table of events"),
+        (".codex/config.toml", "model = [", "could not read it"),
         (".codex/config.toml", "model = 3\nsandbox_mode = 4\nmcp_servers = 5", "sandbox_mode"),
-        (".codex/config.toml", 'sandbox_mode = "danger-full-access"\napproval_policy = "never"', "by hand"),
+        (".codex/config.toml", 'sandbox_mode = "danger-full-access"\napproval_policy = "never"', "set it yourself"),
     ],
 )
 def test_files_that_make_no_sense_are_reported_and_nothing_is_written(

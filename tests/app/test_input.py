@@ -388,10 +388,10 @@ def test_a_custom_theme(open_terminal: Open, tmp_path: Path, term: str, colorter
     ("written", "says"),
     [
         ('[terminal.keys]\nstash = "c-o"\n', "line 2: terminal.keys.stash: c-o is a key of unfold already"),
-        ('[terminal.keys]\n# mine\nstsh = "f2"\n', "line 3: terminal.keys.stsh: there is no such setting"),
+        ('[terminal.keys]\n# mine\nstsh = "f2"\n', "line 3: terminal.keys.stsh: unknown setting"),
         ('[terminal.keys]\nstash = ["f2", "ctrl-q"]\n', "line 2: terminal.keys.stash: 'ctrl-q' is no key"),
-        ("[terminal.themes.mine]\nblu = 3\n", "line 2: terminal.themes.mine.blu: there is no such role"),
-        ('[terminal]\ntheme = "mine"\n', "line 2: terminal.theme: there is no theme 'mine'"),
+        ("[terminal.themes.mine]\nblu = 3\n", "line 2: terminal.themes.mine.blu: unknown role"),
+        ('[terminal]\ntheme = "mine"\n', "line 2: terminal.theme: unknown theme 'mine'"),
     ],
 )
 def test_keys_and_themes_that_cannot_be_are_errors_of_the_settings(

@@ -57,11 +57,11 @@ WRONG: list[tuple[str | bytes, str]] = [
     (b'{"type":"user","message":{"content":"\xff\xfe"}}', "UTF-8"),
     (b"\x00\x01\x02", "not JSON"),
     ("{", "not JSON"),
-    ("7", "one JSON object a line"),
-    ("null", "one JSON object a line"),
-    ("[]", "one JSON object a line"),
-    ('"hello"', "one JSON object a line"),
-    ("true", "one JSON object a line"),
+    ("7", "one JSON object per line"),
+    ("null", "one JSON object per line"),
+    ("[]", "one JSON object per line"),
+    ('"hello"', "one JSON object per line"),
+    ("true", "one JSON object per line"),
     ("{}", '"type":"user" or "type":"control"'),
     ('{"type":7}', '"type":"user" or "type":"control"'),
     ('{"type":"user"}{"type":"user"}', "not JSON"),
@@ -97,7 +97,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (control("command", text=["/usage"]), "`$.text`"),
     (control("approve"), "Expected approve with id, scope?, comment?, rule?, hunks?, mode?."),
     (control("approve", id=7), "Expected `str`, got `int` - at `$.id`"),
-    (control("approve", id="nothing"), "No question 'nothing' waits for an answer; none waits."),
+    (control("approve", id="nothing"), "No question 'nothing' is waiting for an answer; none is waiting."),
     (control("deny", id="nothing"), "No question 'nothing' waits"),
     (control("deny", id="nothing", comment=5), "`$.comment`"),
     (control("client_tools", tools=LOOK_UP), "`$.tools`"),
@@ -108,8 +108,8 @@ WRONG: list[tuple[str | bytes, str]] = [
     (control("client_result", id="nothing", content="x"), "No call 'nothing' waits"),
     (control("client_result", id="nothing"), "required field `content`"),
     (control("client_result", id="nothing", content=7), "`$.content`"),
-    (control("interrupt", id=[1]), "id is a string or an integer"),
-    (control("interrupt", id=True), "id is a string or an integer"),
+    (control("interrupt", id=[1]), "id must be a string or an integer"),
+    (control("interrupt", id=True), "id must be a string or an integer"),
 ]  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_an_answer_carries_the_id_of_its_question_and_counts_once(place: Place) 
         (id, False), ("other", False), (id, True), (id, False), (id, False),
     ]  # fmt: skip
     unknown = ran.of("system", "control")[1]["error"]
-    assert unknown == f"No question 'other' waits for an answer; there is {id}."
+    assert unknown == f"No question 'other' is waiting for an answer; waiting: {id}."
     assert (place.folder / "made").exists()
     assert ran.result["permission_denials"] == []
 
@@ -317,7 +317,7 @@ def test_a_stream_of_refused_lines_ends_with_a_result(place: Place, lines: list[
     assert len(ran.of("system", "input_error")) == len(lines)
     assert len(ran.of("result")) == 1
     assert (ran.result["subtype"], ran.result["is_error"]) == ("error_during_execution", True)
-    assert "No prompt was accepted" in ran.result["result"]
+    assert "Every line of the input was rejected" in ran.result["result"]
 
 
 @pytest.mark.parametrize("stdin", ["", "\n\n", control("interrupt") + "\n"])
@@ -340,4 +340,4 @@ def test_a_byte_order_mark_ahead_of_the_stream_is_passed_over(place: Place) -> N
 def test_the_prompt_and_the_stream_cannot_both_be_stdin(place: Place) -> None:
     ran = place.run("-m", place.script({"text": "x"}), "-p", "-", *BOTH, stdin=user("go") + "\n")
     assert (ran.code, ran.out) == (2, "")
-    assert "leave out -" in ran.err
+    assert "Leave out -" in ran.err

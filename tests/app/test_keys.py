@@ -57,17 +57,17 @@ def test_a_key_runs_as_a_dry_run_kept_and_used(place: Place) -> None:
         ran = place.run("login", "openai", stdin=f"{KEY}\n", env=at(server))
         assert (ran.code, ran.err) == (0, "")
         file = place.home / "credentials.json"
-        assert ran.out.startswith("openai takes the key and lists 2 models.\nThe key for openai is kept in ")
+        assert ran.out.startswith("openai accepts the key and lists 2 models.\nThe key for openai is saved in ")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert place.run(*ASK, env=at(server)).out == "Hi.\n"
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     for command in (("login",), ("doctor",), ("config", "show"), ("-m", place.script(), "-p", "/config")):
         shown = place.run(*command)
-        assert f"kept in {file}" in shown.out
+        assert f"saved in {file}" in shown.out
         assert KEY not in shown.out + shown.err
     rows = json.loads(place.run("login", "--json").out)
-    assert {"provider": "openai", "variable": "OPENAI_API_KEY", "place": f"kept in {file}"} in rows
-    assert place.run("login", "openai", "--remove").out == f"The key for openai, kept in {file}, is removed.\n"
+    assert {"provider": "openai", "variable": "OPENAI_API_KEY", "place": f"saved in {file}"} in rows
+    assert place.run("login", "openai", "--remove").out == f"Removed the key for openai (saved in {file}).\n"
     assert not file.exists()
     assert place.run("login", "openai", "--remove").code == 2
     assert place.run("models", "default").code == 2
@@ -96,7 +96,7 @@ def test_the_environment_wins(place: Place) -> None:
             assert place.run(*ASK, env={**at(server), "OPENAI_API_KEY": "sk-given"}).out == "Hi.\n"
             assert server.requests[0].headers["authorization"] == "Bearer sk-given"
     said = place.run("login", "openai", "--untried", stdin="sk-new", env={"OPENAI_API_KEY": "sk-given"})
-    assert "OPENAI_API_KEY in the environment wins over it" in said.out
+    assert "OPENAI_API_KEY in the environment overrides it" in said.out
     assert "OPENAI_API_KEY in the environment" in place.run("doctor", env={"OPENAI_API_KEY": "sk-given"}).out
 
 
@@ -106,7 +106,7 @@ def test_a_file_that_others_can_read_is_not_used(place: Place, mode: int) -> Non
     (place.home / "credentials.json").chmod(mode)
     ran = place.run(*ASK)
     assert ran.code == 2
-    assert f"credentials.json: holds keys and is not yours alone (mode {mode:o})" in ran.err
+    assert f"credentials.json: contains keys but is not private to you (mode {mode:o})" in ran.err
     assert place.run("config", "show").code == 2
     assert '"limits"' in place.run("config", "show", "--json").out
     assert KEY not in ran.err
@@ -122,7 +122,7 @@ def test_a_keyring_is_used_where_there_is_one(place: Place, tmp_path: Path) -> N
         "TEST_KEYRING": str(tmp_path / "keyring.json"),
     }
     ran = place.run("login", "openai", "--untried", stdin=KEY, env=env)
-    assert ran.out.startswith("The key for openai is kept in the keyring")
+    assert ran.out.startswith("The key for openai is saved in the keyring")
     assert json.loads((tmp_path / "keyring.json").read_text()) == {"agentcli OPENAI_API_KEY": KEY}
     assert KEY not in (place.home / "credentials.json").read_text()
     with chat_server([chat_reply("Hi.")]) as server:
@@ -155,7 +155,7 @@ def test_a_kept_key_is_masked_like_any_other_secret(place: Place) -> None:
         (
             ("-p", "/model groq/llama"),
             None,
-            "groq needs a key: set GROQ_API_KEY, or keep one with agentcli login groq",
+            "groq needs an API key. Set GROQ_API_KEY, or save one with agentcli login groq",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_server_of_the_settings_has_its_key_kept_too(place: Place) -> None:
         (place.home / "config.toml").write_text(
             f'[providers.work]\nbase_url = "{server.url}"\napi_key_env = "WORK_KEY"\n'
         )
-        assert "work takes the key" in place.run("login", "work", stdin=KEY).out
+        assert "work accepts the key" in place.run("login", "work", stdin=KEY).out
         assert place.run("-m", "work/test-model", "-p", "go").out == "Hi.\n"
 
 
@@ -277,8 +277,8 @@ def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_retried(place: 
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("exit-with 3", "could not be started (No such file or directory)"),
-        ("sh -c 'echo sk-told-to-nobody; exit 3'", "ended with exit code 3: run it by hand"),
+        ("exit-with 3", "could not start the command (No such file or directory)"),
+        ("sh -c 'echo sk-told-to-nobody; exit 3'", "failed with exit code 3. Run it yourself"),
         ("true", "printed no key"),
         ("printf 'sk-a\\nsk-b'", "a character that an HTTP header cannot carry"),
     ],
@@ -304,7 +304,7 @@ def test_a_project_has_no_command_run(place: Place) -> None:
     (place.folder / ".agentcli").mkdir()
     (place.folder / ".agentcli/config.toml").write_text('[providers.openai]\napi_key_helper = "touch ran"\n')
     ran = place.run(*ASK, "--trust")
-    assert "[providers] is not taken from a project" in ran.err
+    assert "[providers] cannot be set by a project" in ran.err
     assert not (place.folder / "ran").exists()
 
 

@@ -239,7 +239,7 @@ async def test_a_connection_to_a_custom_server_is_used_and_closed(agent: Make, t
         assert (await one.run("double it")).text == "42"
         wrong = await one.call_tool("mcp__calc__double", {"n": -1})
         assert wrong.error is not None
-        assert "The arguments, as a JSON Schema" in str(wrong.result.content)
+        assert "The JSON Schema of the arguments" in str(wrong.result.content)
     assert client.closed == 1
 
 

@@ -17,7 +17,7 @@ from tests.app.running import Place, call
         ("ulimit -v 131072", ""),
         ("ulimit -s 80000; ulimit -v 400000", ""),  # room for two threads
         ("ulimit -s 150000; ulimit -v 400000", ""),
-        ("ulimit -s 250000; ulimit -v 400000", "not enough memory, or no room for another thread"),
+        ("ulimit -s 250000; ulimit -v 400000", "Out of memory or threads"),
     ],
 )
 def test_with_too_little_memory_it_says_so_and_ends(place: Place, limits: str, told: str) -> None:

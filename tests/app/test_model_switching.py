@@ -174,6 +174,6 @@ def test_a_missing_key_of_the_session_s_model_is_reported_before_anything_is_sen
         ran = place.run("-c", "-p", "b", env=env | {"ANTHROPIC_API_KEY": "sk-2"})
         assert len(server.requests) == 1
         assert (ran.code, ran.out) == (2, "")
-        assert "openai needs a key: set OPENAI_API_KEY" in ran.err
+        assert "openai needs an API key. Set OPENAI_API_KEY" in ran.err
         usage = place.run("-c", "-p", "/usage", env=env)  # for which no model is needed, nor found here
     assert usage.code == 0, usage

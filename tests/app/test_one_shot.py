@@ -158,7 +158,7 @@ def test_a_denied_call_is_reported_and_listed_and_may_fail_the_run(place: Place)
     assert ran.result["terminal_reason"] == "permission_denied"
     ran = place.run("-m", model, "-p", "go", "--fail-on-denial", env={"AGENTCLI_PERMISSIONS_TRY": "false"})
     assert ran.code == 56
-    assert "Denied without anybody to ask: bash" in ran.err
+    assert "Denied because no one could approve it: bash" in ran.err
 
 
 def test_the_limit_of_rounds_is_exit_code_53(place: Place) -> None:
@@ -198,7 +198,7 @@ def test_retries_are_reported_on_stderr(place: Place) -> None:
     model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
     ran = place.run("-m", model, "-p", "go")
     assert (ran.code, ran.out) == (0, "There.\n")
-    assert "No room. Trying again in 0 s (retry 1)." in ran.err
+    assert "No room. Retrying in 0 s (retry 1)." in ran.err
 
 
 @pytest.mark.sampled(2)

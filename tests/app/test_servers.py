@@ -681,7 +681,7 @@ def test_a_malformed_address_is_a_configuration_error_that_names_its_variable(pl
     for provider, variable in (("openai", "OPENAI_BASE_URL"), ("anthropic", "ANTHROPIC_BASE_URL")):
         ran = place.run("-m", f"{provider}/m", "-p", "go", env=addresses("http://127.0.0.1:9") | {variable: address})
         assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith(f"agentcli: {variable}: this is no address of a server")
+        assert ran.err.startswith(f"agentcli: {variable}: this is not a server address")
     ran = place.run("-m", "ollama/m", "-p", "go", env={"OLLAMA_HOST": "127.0.0.1:99999"})
     assert (ran.code, "OLLAMA_HOST" in ran.err) == (2, True)
 

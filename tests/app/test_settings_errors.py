@@ -22,7 +22,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[tools]\nonly = ["bash", 3]\n', 2, "tools.only", "(item 2 of the list)"),
     ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); there is max, initial_delay."),
     ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); there is provider, providers, tokens, "),
-    ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "base_url is missing; without it: anthropic, "),
+    ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "base_url is missing. Without it, choose one of anthropic, "),
     ('[providers.opnai]\napi_key_env = "K"\n', 1, "providers.opnai", "(did you mean openai?)"),
     (f'{WORK}quirks = {{ system_rol = "x" }}\n', 3, "providers.work.quirks.system_rol", "(did you mean system_role?)"),
     (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "it is one of true, false"),
@@ -31,11 +31,11 @@ WRONG: list[tuple[str, int, str, str]] = [
         "it is one of none, reasoning_effort, ",
     ),
     ("[providers.anthropic]\nquirks = { store = true }\n", 2, "providers.anthropic.quirks", "anthropic takes none"),
-    ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "No provider 'opnai' (did you mean openai?)"),
+    ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "Unknown provider 'opnai' (did you mean openai?)"),
     ('[models.openai."gpt-6.1"]\nwindow = "x"\n', 2, "models.openai.gpt-6.1.window", "Expected `int`, got `str`"),
     ('[models.openai."gpt-6.1"]\nwindow = 0\n', 2, "models.openai.gpt-6.1.window", ">= 1"),
     ('[models.openai."gpt-6.1"]\nwindw = 9\n', 2, "models.openai.gpt-6.1.windw", "(did you mean window?); there is "),
-    ('[models.openai."gpt-6.1"]\nid = "x"\n', 2, "models.openai.gpt-6.1.id", "there is no such setting"),
+    ('[models.openai."gpt-6.1"]\nid = "x"\n', 2, "models.openai.gpt-6.1.id", "unknown setting"),
     ('[models.openai."gpt-6.1"]\nthinking = "on"\n', 2, "models.openai.gpt-6.1.thinking", "it is one of none, "),
     ('[models.openai."x".prices]\ninptu = 3\n', 2, "models.openai.x.prices.inptu", "(did you mean input?)"),
     ('[models.openai."x"]\nprices = { input = -1 }\n', 2, "models.openai.x.prices.input", ">= 0"),
@@ -76,7 +76,7 @@ def test_the_same_in_json_names_the_key(place: Place, text: str, key: str, says:
     assert says in told
 
 
-TWICE = "wrong.json: {}: the key is there twice"
+TWICE = "wrong.json: {}: duplicate key"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ TWICE = "wrong.json: {}: the key is there twice"
             '{"models": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
             "deep.json: its brackets are nested",
         ),
-        ("deep.toml", f"x = {'[' * 3000}{']' * 3000}", "deep.toml: its brackets are nested too deep to be read.\n"),
+        ("deep.toml", f"x = {'[' * 3000}{']' * 3000}", "deep.toml: its brackets are nested too deeply.\n"),
     ],
 )
 def test_a_file_that_cannot_be_read_or_says_something_twice_is_refused(
@@ -119,10 +119,10 @@ def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
     ("flags", "says"),
     [
         (("--max-turns", "0"), "command line: --max-turns (limits.max_turns): Expected `int` >= 1"),
-        (("-m", "claude"), "command line: --model (provider.model): 'claude' is not a model: write PROVIDER/MODEL"),
-        (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): No provider"),
+        (("-m", "claude"), "command line: --model (provider.model): 'claude' is not a model. Write PROVIDER/MODEL"),
+        (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): Unknown provider"),
         (("--add-dir", "/no/such"), "command line: --add-dir (permissions.additional_directories): /no/such is not"),
-        (("--tools", "bsh"), "command line: --tools (tools.only): No tool 'bsh' (did you mean bash?)"),
+        (("--tools", "bsh"), "command line: --tools (tools.only): Unknown tool 'bsh' (did you mean bash?)"),
     ],
 )
 def test_a_wrong_flag_is_named(place: Place, flags: tuple[str, ...], says: str) -> None:
@@ -159,7 +159,7 @@ def test_an_empty_variable_counts_as_unset(place: Place) -> None:
 def test_a_variable_that_is_not_a_setting_is_a_warning(place: Place) -> None:
     env: dict[str, Any] = {"AGENTCLI_RETY_MAX": "3", "AGENTCLI_BIN": "/x", "AGENTCLI_PREFIX": "/y"}
     env |= {"AGENTCLI_SESSION_ID": "z", "AGENTCLI_TEST_GGUF": "/w", "AGENTCLI_MODEL": place.script(SAID)}
-    told = "AGENTCLI_RETY_MAX is no setting (did you mean AGENTCLI_RETRY_MAX?)"
+    told = "AGENTCLI_RETY_MAX is not a setting (did you mean AGENTCLI_RETRY_MAX?)"
     ran = place.run("-p", "go", env=env)
     assert (ran.code, ran.out) == (0, "Hello.\n")
     assert ran.err.startswith(f"agentcli: {told}")

@@ -112,11 +112,11 @@ def test_skills_nest_with_a_stack_and_no_cycle(place: Place, own: Path) -> None:
     said = results(ran)
     assert "a → a" in said[1]
     assert "a → b → a" in said[3]
-    assert "nest 3 deep" in said[5]
+    assert "nest at most 3 deep" in said[5]
     assert "a → b → c → d" in said[5]
     assert "c is the innermost" in said[6]
     assert [text.split()[2] for text in said[7:10]] == ["c", "b", "a"]
-    assert "No skill that you activated" in said[10]
+    assert "None of the skills you activated" in said[10]
 
 
 def test_what_the_model_may_not_activate_it_is_not_reported_of(place: Place, own: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_person_s_skill_stays_until_it_is_switched_off(place: Place, own: Path
         commanded = Commanded(running, answered=1)
         assert "● on" in commanded.command("/skills")
         commanded.say("more", "two")
-        assert "no longer" in commanded.command("/skills off tone")
+        assert "Turned off tone" in commanded.command("/skills off tone")
         assert "○" in commanded.command("/skills")
         commanded.say("and now", "three")
     text = told(place, ended["session_id"])
@@ -153,7 +153,7 @@ def test_a_person_s_skill_outlives_the_program(place: Place, own: Path) -> None:
     assert first.lines[0]["skills"].count("careful") == 1
     write = {"tool_calls": [call("bash", command="touch made")]}
     ran = stream(place, write, flags=("-c", "--permission-mode", "bypassPermissions"))
-    assert "the skill careful leaves only Read, Grep" in results(ran)[0]
+    assert "the skill careful allows only Read, Grep" in results(ran)[0]
     assert not (place.folder / "made").exists()
     assert told(place, ran.result["session_id"]).count("Follow me.") == 1
 
@@ -212,7 +212,7 @@ def test_a_trusted_skill_that_is_changed_in_the_session_grants_nothing(place: Pl
     change = {"tool_calls": [call("bash", command="echo more >>.agents/skills/deploy/SKILL.md")]}
     ran = stream(place, change, use("deploy"), flags=("--trust", "--permission-mode", "bypassPermissions"))
     assert folder.joinpath("SKILL.md").read_text().endswith("more\n")
-    assert "changed since the session began" in results(ran)[1]
+    assert "changed since the session started" in results(ran)[1]
 
 
 def test_files_of_other_tools_load_with_warnings(place: Place, own: Path) -> None:
@@ -227,7 +227,7 @@ def test_files_of_other_tools_load_with_warnings(place: Place, own: Path) -> Non
     first = place.run("-p", "go", "-m", place.script(DONE)).err
     assert "broken" in first
     assert "silent" in first
-    assert "left out" in first
+    assert "skipped" in first
     rows = listed(place)
     assert "1,1" in rows["long"]["warnings"][0]
     assert "flavour" in rows["odd"]["warnings"][0]
@@ -236,16 +236,16 @@ def test_files_of_other_tools_load_with_warnings(place: Place, own: Path) -> Non
     assert not rows["broken"]["active"]
     second = place.run("-p", "go", "-m", place.script(DONE)).err
     assert "flavour" not in second
-    assert "left out" in second
+    assert "skipped" in second
 
 
 def test_a_failed_activation_leaves_everything_as_it_was(place: Place, own: Path) -> None:
     skill(own, "shell", "Now: !`touch made`", allowed_tools="Read")
     skill(own, "empty", "")
     ran = stream(place, use("shell"), use("empty"), END)
-    assert "may not run unasked" in results(ran)[0]
+    assert "requires approval" in results(ran)[0]
     assert "no instructions" in results(ran)[1]
-    assert "No skill that you activated" in results(ran)[2]
+    assert "None of the skills you activated" in results(ran)[2]
     assert "<skill name" not in told(place, ran.result["session_id"])
 
 

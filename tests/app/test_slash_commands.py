@@ -70,8 +70,8 @@ def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) ->
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("/usgae", "There is no command /usgae. Did you mean /usage?"),
-        ("/zzzzz now", "There is no command /zzzzz."),
+        ("/usgae", "Unknown command /usgae. Did you mean /usage?"),
+        ("/zzzzz now", "Unknown command /zzzzz."),
         ("/theme dark", "/theme works only in the terminal."),
         ("/copy", "/copy works only in the terminal."),
         ("/effort colossal", "Unknown effort 'colossal'"),
@@ -173,7 +173,7 @@ def test_one_run_has_no_other_session_to_continue_with(place: Place, typed: str)
     place.run("-m", model, "-p", "hi again")
     ran = place.run("-m", model, "-c", "-p", typed)
     assert (ran.code, ran.out) == (2, "")
-    assert "needs the terminal, or a stream that stays open" in ran.err
+    assert "works only in the terminal or in an open stream" in ran.err
     assert "hi" in place.run("-m", model, "-c", "-p", "/resume").out
 
 
@@ -216,11 +216,11 @@ def test_a_command_that_fails_says_so_once(place: Place) -> None:
         ran = running.ended()
     assert of_commands(ran) == [("/nonsense", True), ("/permissions", True)]
     assert [line["error"] for line in ran.of("system", "input_error")] == [
-        "'usage' is no slash command: one begins with / and its name."
+        "'usage' is not a slash command. Commands start with /."
     ]
     (acknowledged,) = ran.of("system", "control")
     assert (acknowledged["id"], acknowledged["ok"]) == (1, False)
-    assert "There is no command /nonsense" in acknowledged["error"]
+    assert "Unknown command /nonsense" in acknowledged["error"]
     assert [line["result"] for line in ran.of("result")] == ["Still here."]
 
 
@@ -371,7 +371,7 @@ def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place:
     assert effort.startswith("● default  model default\n  low      fast")
     assert permissions.startswith("Mode default: asks before edits")
     assert mode == "Mode plan: changes nothing and presents a plan."
-    assert kept == f"Effort, starting with the next request: high. Kept in {place.home / 'config.toml'}."
+    assert kept == f"Effort, starting with the next request: high. Saved in {place.home / 'config.toml'}."
     assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
     assert "\n● high" in effort_after
     assert permissions_after.startswith("Mode plan")

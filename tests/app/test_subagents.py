@@ -174,7 +174,7 @@ def test_a_question_of_theirs_is_answered_through_the_parent(place: Place) -> No
 
 
 @pytest.mark.parametrize(
-    ("more", "told"), [({"max_turns": 1}, "at its limit (max_turns)"), ({}, "It failed: ")], ids=["limit", "failure"]
+    ("more", "told"), [({"max_turns": 1}, "reached its limit (max_turns)"), ({}, "The subagent failed: ")], ids=["limit", "failure"]
 )
 def test_one_that_does_not_finish_gives_what_it_has(place: Place, more: dict[str, Any], told: str) -> None:
     child = place.script(
@@ -273,7 +273,7 @@ def test_another_session_s_agents_are_not_its_own(place: Place) -> None:
     ran = stream(place, lets(agent(model=place.script({"text": "secret of one"}))))
     session = next(line["agent_session_id"] for line in ran.of("system", "subagent_started"))
     other = stream(place, lets(agent("tell", model=place.script({"text": "two"}), resume=session)))
-    assert "no subagent of this session" in answers(other)[0]
+    assert "not a subagent of this session" in answers(other)[0]
 
 
 def test_one_that_is_stopped_takes_its_question_along(place: Place) -> None:
@@ -302,7 +302,7 @@ def test_definitions_of_other_tools_are_used_as_they_are(place: Place) -> None:
     assert not (place.folder / "made").exists()
     assert "tester" in ran.lines[0]["slash_commands"]
     unknown = stream(place, lets(agent(agent="tester", model=child)))
-    assert "There is no agent 'tester'" in answers(unknown)[0]
+    assert "Unknown agent 'tester'" in answers(unknown)[0]
 
 
 @pytest.mark.slow

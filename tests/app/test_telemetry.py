@@ -370,7 +370,7 @@ def test_a_project_does_not_choose_what_is_exported(place: Place, came: Collecto
         f'[observability]\ntraces = true\nsampling = "always"\nendpoint = "{came.url}"\ncontent = true\n'
     )
     ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", "--trust")
-    assert "[observability] is not taken from a project" in ran.err
+    assert "[observability] cannot be set by a project" in ran.err
     assert came.paths == []
 
 
@@ -381,7 +381,7 @@ def test_a_missing_extra_is_reported_and_ends_nothing(place: Place, tmp_path: Pa
     env = settings("http://127.0.0.1:9") | {"PYTHONPATH": str(hidden.parent)}
     ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=env)
     assert (ran.code, ran.out) == (0, "Hi.\n")
-    assert "needs the extra otel: ./install.sh --extras otel" in ran.err
+    assert "without the extra otel: ./install.sh --extras otel" in ran.err
 
 
 # A collector that is ill

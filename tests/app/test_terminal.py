@@ -551,7 +551,7 @@ def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Ope
     second.see("script.jsonl")
     second.type("/resume 1\r")
     second.type("hello there\r")
-    second.see("Going on with")
+    second.see("Resumed")
     second.see("new answer")
     second.rest()
     second.type("/rewind\r")
@@ -587,7 +587,7 @@ def test_leaving_with_jobs_asks_once(open_terminal: Open, flags: tuple[str, ...]
     terminal.see(r"A job is still running: job_\w+ \(sleep 60\)")
     terminal.settle()
     terminal.type(keys)
-    terminal.see("A job was still running and ended with the session")
+    terminal.see("A job was still running and stopped with the session")
     assert terminal.exit_code() == (130 if flags and keys == "\x03" else 0)
 
 
@@ -596,7 +596,7 @@ def test_a_signal_ends_jobs_without_asking_and_says_so(open_terminal: Open, flag
     terminal = open_terminal([BACKGROUND, {"text": "it runs"}], *flags, "--permission-mode", "bypassPermissions", "go")
     terminal.see("it runs")
     terminal.kill(signal.SIGTERM)
-    terminal.see("A job was still running and ended with the session")
+    terminal.see("A job was still running and stopped with the session")
     assert terminal.exit_code() == 143
 
 

@@ -324,7 +324,7 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
     for command, said, two, five in (
         ("/rewind 2 files", "a.txt", "two", "five"),
         ("/redo yes", "Reapplied", "TWO", "FIVE"),
-        ("/rewind 1 both", "Back before: two", "TWO", "five"),
+        ("/rewind 1 both", 'Rewound to before "two"', "TWO", "five"),
         ("/rewind 1 conversation", "Files are unchanged", "TWO", "five"),
     ):
         assert said in slash(project, command)

@@ -34,7 +34,7 @@ class Unheeding:
 
 async def accept_defaults(question: str, options: Sequence[str]) -> str | None:
     """As a person who is content with what is proposed."""
-    proposed = [option for option in options if option.startswith("As it is")]
+    proposed = [option for option in options if option.startswith("Keep the default")]
     return next(iter([*proposed, *options]), "text")
 
 

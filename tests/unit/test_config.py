@@ -117,8 +117,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("permissions.try", "never", "Expected `bool`"),
     ("provider.fallback_model", "claude/", "PROVIDER/MODEL"),
     ("observability.endpoint", "collector:4318", "begins with http:// or https://"),
-    ("observability.log_outputs", ["disk"], "(item 1 of the list); it is one of file, stderr"),
-    ("terminal.theme", "pink", "there is no theme 'pink'"),
+    ("observability.log_outputs", ["disk"], "(item 1 of the list); choose one of file, stderr"),
+    ("terminal.theme", "pink", "unknown theme 'pink'"),
     ("serve.database", "mysql://x", "match"),
     ("retry.initial_delay", float("nan"), "Expected `float`"),
     ("provider.read_timeout", float("inf"), "Expected `float` <= 86400.0"),
@@ -419,7 +419,7 @@ def test_where_prompts_go_who_counts_and_what_is_watched_is_never_a_project_s_ch
     tokens = TokenSettings(max_output=7) if named == "tokens.encoders" else TokenSettings()
     assert found.settings == Settings(limits=LimitSettings(max_turns=3), tokens=tokens)
     (notice,) = found.notices
-    assert f"{named} is not taken from a project" in notice
+    assert f"{named} cannot be set by a project" in notice
     assert str(paths.user_config) in notice
 
 

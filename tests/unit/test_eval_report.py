@@ -96,7 +96,7 @@ def test_a_report_says_what_is_known_and_what_changed() -> None:
     assert "- down (attempt 1, max turns): ```` x ``` y z [masked" in text
     assert "✗ down #1: 0.00, 0 requests, $0.0000, 0.0 s, max_turns, 1 false claim" in page
     for one in (text, page):
-        assert "unfinished: 5 of 6 attempts made" in one
+        assert "unfinished: 5 of 6 attempts done" in one
         assert KEY not in one
     assert f"and {300 - MAX_FAILURES} more" in as_markdown(RUNS["large"])
 

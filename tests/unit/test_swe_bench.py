@@ -257,7 +257,7 @@ def test_the_same_file_gives_the_same_tasks(origin, tmp_path):
         ({"instance_id": ".."}, r"line 1: .*instance_id"),
         ({"instance_id": "x\n"}, r"line 1: .*instance_id"),
         ({"repo": "../calc"}, r"line 1: .*repo"),
-        ({"FAIL_TO_PASS": "[1"}, r"line 1: FAIL_TO_PASS: neither a list"),
+        ({"FAIL_TO_PASS": "[1"}, r"line 1: FAIL_TO_PASS: not a list"),
         ({"FAIL_TO_PASS": []}, r"line 1: FAIL_TO_PASS: it names no test"),
         ({"PASS_TO_PASS": 3}, r"line 1: .*PASS_TO_PASS"),
         ({"repo": "owner/other"}, r"line 1: repo: .*repos/owner__other, .*repos/owner/other, .*repos/other is"),
@@ -272,7 +272,7 @@ def test_an_error_names_line_and_field(origin, tmp_path, changes, told):
 def test_errors_of_the_file_itself(origin, tmp_path):
     line = origin.write().read_text()
     for text, told in [
-        ("\n", "holds no instances"),
+        ("\n", "contains no instances"),
         (line + line, f"line 2: instance_id: {NAME} is there twice"),
         (line + "{", "line 2: "),
     ]:

@@ -188,4 +188,4 @@ class CommandSet:
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
         hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
-        raise UsageError(f"There is no command /{name}.{''.join(hints)} /help shows all.")
+        raise UsageError(f"Unknown command /{name}.{''.join(hints)} To list all: /help")

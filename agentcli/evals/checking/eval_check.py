@@ -46,7 +46,7 @@ def text_of(path: str) -> str:
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{path} cannot be read: {error}")
+        fail(f"could not read {path}: {error}")
 
 
 def require_unchanged(*paths: str) -> None:
@@ -71,9 +71,9 @@ def run(
             output.seek(0)
             return subprocess.CompletedProcess(command, done.returncode, output.read())
     except subprocess.TimeoutExpired:
-        fail(f"{' '.join(command)} took more than {timeout_s:g} s")
+        fail(f"{' '.join(command)} timed out after {timeout_s:g} s")
     except OSError as error:
-        fail(f"{command[0]} could not be run: {error}")
+        fail(f"could not run {command[0]}: {error}")
 
 
 def tests(folder: str | Path) -> tuple[int, bool, str]:

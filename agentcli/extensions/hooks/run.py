@@ -94,15 +94,15 @@ class HookSpec(Struct, frozen=True, kw_only=True):
 def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iterator[HookSpec]:
     """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
     if not isinstance(table, Mapping):
-        report(f"{source}: hooks is no table of events.")
+        report(f"{source}: hooks is not a table of events.")
         return
     for event, groups in table.items():
         if event not in EVENTS:
-            report(f"{source}: hooks.{event} is left out: no such event is known.")
+            report(f"{source}: hooks.{event} is skipped: unknown event.")
             continue
         for group in groups if isinstance(groups, list | tuple) else [groups]:
             if not isinstance(group, Mapping):
-                report(f"{source}: hooks.{event} holds something that is no table.")
+                report(f"{source}: hooks.{event} contains something that is not a table.")
                 continue
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:
@@ -115,9 +115,9 @@ def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iter
 def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
     """Return a hook of the settings. Raises `ValueError` or `UsageError` that says why it is left out."""
     if not isinstance(hook, Mapping) or not isinstance(hook.get("command"), str) or not hook["command"].strip():
-        raise ValueError("a hook without a command is left out")
+        raise ValueError("a hook without a command is skipped")
     if (kind := hook.get("type", "command")) != "command":
-        raise ValueError(f"a hook of the type {kind!r} is left out, only commands are run")
+        raise ValueError(f"a hook of type {kind!r} is skipped; only commands are supported")
     keys = {"command": "command", "timeout": "timeout_s", "on_error": "on_error", "onError": "on_error"}
     values = {ours: hook[theirs] for theirs, ours in keys.items() if theirs in hook}
     condition = str(hook.get("if") or "")
@@ -128,7 +128,7 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
         values |= {"event": event, "matcher": matcher, "condition": condition, "source": source}
         return msgspec.convert(values, HookSpec)
     except (re.error, UsageError, msgspec.ValidationError) as error:
-        raise ValueError(f"it is left out ({error})") from error
+        raise ValueError(f"it is skipped ({error})") from error
 
 
 # Calls in the names of other agents
@@ -175,12 +175,12 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
     if exit_code in _NOT_RUN or is_script_missing:
-        return _failed(spec, f"it could not be started ({' '.join(stderr.split())[:200]})")
+        return _failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
-        return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` refused this.")
+        return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")
     if exit_code:
         first_line = stderr.partition("\n")[0]
-        return EventAnswer(problem=f"`{spec.command}` ended with {exit_code}: {first_line}".rstrip(": "))
+        return EventAnswer(problem=f"`{spec.command}` exited with {exit_code}: {first_line}".rstrip(": "))
     return _read_output(spec, stdout.removeprefix("\ufeff"))
 
 
@@ -201,7 +201,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
                 break  # no answer follows in the text
-            failure = failure or _failed(spec, f"its answer is no JSON ({error})")
+            failure = failure or _failed(spec, f"its answer is not valid JSON ({error})")
             position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
         if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):
@@ -213,7 +213,7 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
     if answers:
         return combine_answers(answers)
     if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
-        return _failed(spec, "its answer does not begin a line")
+        return _failed(spec, "its answer does not start on a new line")
     return EventAnswer(context=text if takes_text else "")
 
 
@@ -232,7 +232,7 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     """Return the answer that an object stands for; the strictest of the decisions in it counts."""
     own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(own, dict):
-        return _failed(spec, "its hookSpecificOutput is no object")
+        return _failed(spec, "its hookSpecificOutput is not an object")
     inner = own.get("decision")
     behaviour = inner if isinstance(inner, dict) else {"behavior": inner}  # an object for PermissionRequest
     words = (own.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
@@ -241,7 +241,7 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
         if found is None:  # a call that the hook was asked about is not let through unseen
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
-            return _failed(spec, f"it decided {word!r}, which is none of allow, ask and deny", decision)
+            return _failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
     reason = next(filter(None, reasons), "")
@@ -263,7 +263,7 @@ def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventA
     problem, decision = f"`{spec.command}`: {why}", decision or spec.on_error
     if decision == "allow":
         return EventAnswer(problem=problem)
-    return EventAnswer(decision, f"A hook whose answer is required failed: {problem}", problem=problem)
+    return EventAnswer(decision, f"A required hook failed: {problem}", problem=problem)
 
 
 # Events whose hooks can deny: one that may not run must not let through what it might have denied.
@@ -356,9 +356,9 @@ class CommandHooks:
                 ends_children=True,
             )
         except OSError as error:
-            return _failed(spec, f"it could not be started ({error.strerror or error})")
+            return _failed(spec, f"could not start it ({error.strerror or error})")
         if end.exit_code is None:
-            return _failed(spec, f"it took longer than {spec.timeout_s:g} s")
+            return _failed(spec, f"it timed out after {spec.timeout_s:g} s")
         stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
         return read_answer(spec, end.exit_code, stdout, stderr)
 

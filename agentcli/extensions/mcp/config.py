@@ -98,7 +98,7 @@ def server_specs(
                 specs[name] = _spec(name, servers[name], timeouts, scope=scope, source=source)
             except ValueError as error:
                 specs[name] = None
-                on_notice(f"{source}: the MCP server {name} is not used: {error}.")
+                on_notice(f"{source}: the MCP server {name} is skipped: {error}.")
     return [spec for spec in specs.values() if spec is not None]
 
 
@@ -133,7 +133,7 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
     read = msgspec.convert(entry, _ServerEntry)
     kind = _TYPES.get(read.type)
     if kind is None:
-        raise ValueError(f"there is no type {read.type!r}, but stdio, http and sse")
+        raise ValueError(f"unknown type {read.type!r}; use stdio, http or sse")
     if not (read.command or read.url):
         raise ValueError("it has neither a command nor a url")
     if read.disabled or not read.enabled:
@@ -165,7 +165,7 @@ def _from_environment(config: Config, name: str, on_notice: Callable[[str], None
         try:
             return msgspec.convert(value, Positive, strict=False) / 1000
         except msgspec.ValidationError as error:
-            on_notice(f"{name} is not used: {error}.")
+            on_notice(f"{name} is ignored: {error}.")
     return 0
 
 
@@ -176,12 +176,12 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
         name = found[1]
         if name in forbidden:
             raise ToolError(
-                f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
+                f"A project's server cannot use {name}, a model's key. Move the server to your own settings.",
                 kind="permission_denied",
             )
         replacement = environment.get(name, found[2])  # found[2] is the default, or None
         if replacement is None:
-            raise ToolError(f"{name} is not set in the environment, and the server needs it.", kind="dependency_error")
+            raise ToolError(f"The server needs the variable {name}, which is not set.", kind="dependency_error")
         return replacement
 
     return _VARIABLE.sub(value, text)

@@ -117,7 +117,7 @@ class ServerConnection:
         """Report that the transport has ended, unless `close` ended it."""
         if not self._closing.is_set():
             self._closing.set()
-            self._server.lost(f"The MCP server {self.name} is gone. {why}")
+            self._server.lost(f"Lost the connection to the MCP server {self.name}. {why}")
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of lists; servers of the older era announce these without a subscription."""
@@ -206,7 +206,7 @@ class ServerConnection:
             if isinstance(error, MCPError) and error.code == types.URL_ELICITATION_REQUIRED and ask is not None:
                 for question in types.ElicitationRequiredErrorData.model_validate(error.data).elicitations:
                     await messages.elicit(question, ask)
-                raise ToolError("The person was asked to open an address first: make the call again.") from error
+                raise ToolError("The user was asked to open an address first. Make the call again.") from error
             raise self._own_error(error) from error
 
     def _own_error(self, error: Exception) -> Exception:
@@ -216,25 +216,25 @@ class ServerConnection:
             case ToolError():
                 return error
             case OAuthFlowError():
-                return NeedsLogin(f"{where} wants a login: agentcli mcp login {self.name}", kind="permission_denied")
+                return NeedsLogin(f"{where} needs a login: agentcli mcp login {self.name}", kind="permission_denied")
             case MCPError(code=types.INVALID_PARAMS):
-                return ToolError(f"{where} says: {error}", kind="invalid_parameters")
+                return ToolError(f"{where} answered: {error}", kind="invalid_parameters")
             case MCPError(code=types.CONNECTION_CLOSED):
-                return ToolError(f"{where} is gone: {error}", kind="resource_error", code="connection_closed")
+                return ToolError(f"{where} has exited: {error}", kind="resource_error", code="connection_closed")
             case MCPError():
-                return ToolError(f"{where} says: {error}", code=str(error.code))
+                return ToolError(f"{where} answered: {error}", code=str(error.code))
             case ValidationError():
-                return ToolError(f"{where} sent what is no answer: {messages.fault_of(error)}.")
+                return ToolError(f"{where} sent an invalid answer: {messages.fault_of(error)}.")
             case httpx2.HTTPStatusError() if error.response.status_code in (401, 403):
                 return NeedsLogin(
-                    f"{where} refuses access (HTTP {error.response.status_code}): check its headers, or "
+                    f"{where} denied access (HTTP {error.response.status_code}). Check its headers, or run "
                     f"agentcli mcp login {self.name}",
                     kind="permission_denied",
                 )
             case TimeoutError():
                 return ToolError(f"{where} did not answer in time.", kind="timeout")
             case OSError() | httpx2.HTTPError() | RuntimeError():
-                return ToolError(f"{where} could not be reached: {error}", kind="dependency_error")
+                return ToolError(f"Could not reach the MCP server {self.name}: {error}", kind="dependency_error")
             case _:
                 return error
 

@@ -16,7 +16,7 @@ from agentcli.tools.tool import Ask
 
 Value = str | int | float | bool | list[str] | None
 _TOOL_KEYS = ("name", "title", "description")  # beside `inputSchema`: all that agentcli reads of a tool
-_YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
+_YES, _DONE, _NO, _SKIP = "Yes", "Done", "No", "Skip"
 _NUMBERS: dict[Any, tuple[type[int | float | str], str]] = {
     "integer": (int, "a whole number"),
     "number": (float, "a number"),
@@ -44,7 +44,7 @@ class MessageReader:
         except ValidationError as error:
             match json.loads(text):
                 case {"id": int() | str() as id, **fields} if "method" not in fields:
-                    message = f"a reply that cannot be read: {fault_of(error)}: {text[:500]}"
+                    message = f"invalid reply: {fault_of(error)}: {text[:500]}"
                     return types.JSONRPCError(
                         jsonrpc="2.0", id=id, error=types.ErrorData(code=types.PARSE_ERROR, message=message)
                     )
@@ -92,7 +92,7 @@ def _part(block: types.ContentBlock) -> Text | Image | Document:
         case types.ImageContent():
             return _media(block.data, block.mime_type, "an image")
         case types.AudioContent():
-            return Text(f"[audio, {block.mime_type}, which cannot be shown]")
+            return Text(f"[audio, {block.mime_type}: not supported]")
         case types.ResourceLink():
             about = " · ".join(part for part in (block.title or block.name, block.description, block.mime_type) if part)
             return Text(f"[resource {block.uri}: {about}]")
@@ -110,14 +110,14 @@ def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
     try:
         base64.b64decode(data, validate=True)
     except binascii.Error:
-        return Text(f"[{what} that is no base64]")
+        return Text(f"[{what}: invalid base64]")
     match mime_type:
         case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take
             return Image(Base64Source(mime_type, data))
         case "application/pdf":
             return Document(Base64Source(mime_type, data))
         case _:
-            return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")
+            return Text(f"[{what}, {mime_type or 'of an unknown type'}: not supported]")
 
 
 # Questions
@@ -159,7 +159,7 @@ async def _ask_field(
     None says that the person leaves the whole form, by no answer or by three that do not fit.
     """
     choices, default = _choices(field), field.get("default")
-    keep_default = _SKIP if default is None else f"As it is: {default}"
+    keep_default = _SKIP if default is None else f"Keep the default: {default}"
     options = [*choices, *([keep_default] if is_optional or default is not None else ())]
     problem = ""
     for _ in range(3):
@@ -196,10 +196,10 @@ def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
     if choices:
         if answer not in choices:
-            raise ValueError(f"it is one of {', '.join(choices)}")
+            raise ValueError(f"choose one of {', '.join(choices)}")
         return choices[answer]
     convert, name = _NUMBERS.get(kind, (str, ""))
     try:
         return convert(answer)
     except ValueError:
-        raise ValueError(f"it is {name}") from None
+        raise ValueError(f"enter {name}") from None

@@ -108,7 +108,7 @@ class AsksForLogin(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         response = yield request
         if response.status_code == 401:
-            raise OAuthFlowError("The server wants a login.")
+            raise OAuthFlowError("The server requires a login.")
 
 
 def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
@@ -163,7 +163,7 @@ async def login_auth(
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
         is_answer = target.path == "/callback" and bool(query) and query.get("state") in states
-        writer.write(_PAGE % (b"You are logged in: back to the terminal." if is_answer else b"Nothing is here."))
+        writer.write(_PAGE % (b"You are logged in. Return to the terminal." if is_answer else b"Nothing here."))
         writer.close()
         if is_answer:
             answers.put_nowait(query)
@@ -176,7 +176,7 @@ async def login_auth(
         async with asyncio.timeout(_LOGIN_TIMEOUT_S):
             values = await answers.get()
         if "code" not in values:
-            raise OAuthFlowError(values.get("error_description") or values.get("error") or "There is no code.")
+            raise OAuthFlowError(values.get("error_description") or values.get("error") or "No code received.")
         return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
     server = await asyncio.start_server(

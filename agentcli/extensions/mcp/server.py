@@ -35,7 +35,7 @@ MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
 
-_USE, _REFUSE = "Use it as it is now", "Do not use it"
+_USE, _REFUSE = "Approve and use it", "Do not use it"
 
 
 class NeedsLogin(ToolError):
@@ -68,7 +68,7 @@ class Pins(NamedTuple):
             make_private_folder(self.folder)
             replace_file(self._file(spec), msgspec.json.encode(offer))
         except OSError as error:
-            raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
+            raise StorageError(f"Could not store what the MCP server {spec.name} offers: {error}.") from error
 
     def _file(self, spec: ServerSpec) -> Path:
         project = str(self.project) if spec.is_of_project else ""
@@ -131,8 +131,8 @@ class Server:
             now = time.monotonic()
             if len(self._starts) > MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
                 raise ToolError(
-                    f"The MCP server {self.name} ended again and again and is not started any more: {self.problem} "
-                    f"`/mcp restart {self.name}` tries once more.",
+                    f"The MCP server {self.name} kept exiting, so agentcli no longer starts it: {self.problem} "
+                    f"To try again: `/mcp restart {self.name}`.",
                     kind="dependency_error",
                 )
             self._starts.append(now)
@@ -163,8 +163,8 @@ class Server:
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
-            limit = f"did not answer within {self.spec.startup_timeout_s:g} s (its startup_timeout_sec)."
-            why = limit if isinstance(error, TimeoutError) else f"cannot be reached: {error}"
+            limit = f"did not start within {self.spec.startup_timeout_s:g} s (startup_timeout_sec)."
+            why = limit if isinstance(error, TimeoutError) else f"could not be reached: {error}"
             self.problem = f"The MCP server {self.name} {why}"
             raise ToolError(self.problem, kind="dependency_error") from error
         else:
@@ -184,8 +184,8 @@ class Server:
             self._pin(self.current)
         elif self.is_changed:
             self._on_notice(
-                f"The MCP server {self.name} of this project offers something else than what you approved "
-                f"({self.changes()}). You are asked before it is used; `/mcp approve {self.name}` approves all of it."
+                f"The MCP server {self.name} of this project changed since you approved it "
+                f"({self.changes()}). agentcli asks before using it. To approve it: `/mcp approve {self.name}`."
             )
 
     def changes(self) -> str:
@@ -198,7 +198,7 @@ class Server:
             "changed": [name for name in after if name in before and after[name] != before[name]],
         }
         changes = [f"{change}: {', '.join(tools)}" for change, tools in names.items() if tools]
-        return "; ".join(changes) or "its prompts or its instructions"
+        return "; ".join(changes) or "its prompts or instructions"
 
     async def approve(self) -> str:
         """Trust the files that start the server, and its current offer; return the changes since the last approval.
@@ -216,7 +216,7 @@ class Server:
         if self.is_changed and self.current:
             changes.append(self.changes())
             self._pin(self.current)
-        return "; ".join(changes) or "nothing was changed"
+        return "; ".join(changes) or "no changes"
 
     def _pin(self, offer: Offer) -> None:
         """Approve an offer, so that models see it."""
@@ -231,16 +231,16 @@ class Server:
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a server that has changed since it was approved. Raises `ToolError` if it may not be used."""
         if self.current is None or all(one.name != tool.name for one in self.current.tools):
-            raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
+            raise ToolError(f"The MCP server {self.name} no longer has the tool {tool.name}.", kind="not_found")
         async with self._asking:  # several calls may need the answer: the person is asked once
             while self.is_changed:  # again if it has changed while the question was asked
                 offer, about = self.current, f"({self.changes()})"
-                question = f"The project's MCP server {self.name} offers something else than what you approved {about}."
+                question = f"The project's MCP server {self.name} changed since you approved it {about}."
                 texts = _new_texts(self.pinned or Offer(), offer)
                 if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
                     raise ToolError(
-                        f"The MCP server {self.name} was changed since the person approved it {about}, and may not be "
-                        "used before they approve it.",
+                        f"The MCP server {self.name} changed since the user approved it {about}. It cannot be used "
+                        "until they approve it again.",
                         kind="permission_denied",
                     )
                 if self.current == offer:
@@ -253,8 +253,8 @@ class Server:
         user = f"the MCP server {self.name}"
         if why := await refusal(self._pins.programs, command, user, ask=ask, on_notice=self._on_notice):
             raise ToolError(
-                f"{why} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
-                f"`agentcli mcp approve {self.name}` to trust the new version.",
+                f"{why} The server was not started. Check the change, then approve the new version with "
+                f"`/mcp approve {self.name}` or `agentcli mcp approve {self.name}`.",
                 kind="permission_denied",
             )
 
@@ -291,14 +291,14 @@ class Server:
                 )
         except TimeoutError as error:
             raise ToolError(
-                f"{tool.name} did not finish within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
+                f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",
                 kind="timeout",
             ) from error
         instructions = self.pinned.instructions.strip() if self.pinned else ""
         if result.is_error or not instructions or context.workspace.files in self._introduced_to:
             return result
         self._introduced_to.add(context.workspace.files)
-        note = Text(f"[The MCP server {self.name} says of itself: {instructions[:MAX_INSTRUCTIONS]}]")
+        note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
@@ -325,12 +325,12 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
     """Yield the texts for models that the second offer has and the first has not."""
     for tool in after.tools:
         if tool not in before.tools:
-            yield f"{tool.name}: {tool.description} Its arguments: {msgspec.json.encode(tool.schema).decode()}"
+            yield f"{tool.name}: {tool.description} Arguments: {msgspec.json.encode(tool.schema).decode()}"
     for prompt in after.prompts:
         if prompt not in before.prompts:
             yield f"The prompt {prompt.name}: {prompt.description}"
     if after.instructions != before.instructions:
-        yield f"It says of itself: {after.instructions}"
+        yield f"Instructions: {after.instructions}"
 
 
 def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:

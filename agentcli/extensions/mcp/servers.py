@@ -88,7 +88,7 @@ class Servers:
         """Return a server by its name. Raises `UsageError` that lists the servers."""
         if name not in self._servers:
             known = ", ".join(self._servers) or "none"
-            raise UsageError(f"There is no MCP server {name!r}{did_you_mean(name, self._servers)}; there is {known}.")
+            raise UsageError(f"Unknown MCP server {name!r}{did_you_mean(name, self._servers)}. Known servers: {known}.")
         return self._servers[name]
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class Servers:
             if late := [server.name for server in unknown if server.pinned is not None]:
                 calls.delegates.unknown_servers.difference_update(late)
                 self.add_tools(calls)
-                self.on_notice(f"From this prompt on, the model can use the tools of: {', '.join(late)}")
+                self.on_notice(f"Starting with this prompt, the model can use the tools of: {', '.join(late)}")
             for server in unknown:
                 if server.pinned is None:
                     self._start(server)  # by now it may have downloaded the programs that it needs
@@ -143,7 +143,7 @@ class Servers:
             finally:  # also if the turn is interrupted
                 self._waiting = None
         for server in [server for server in new if server.pinned is None]:
-            state = "has not answered yet. Its tools are available from the first prompt after it answers."
+            state = "has not answered yet. Its tools become available with the first prompt after it answers."
             state = f"offers no tools: {server.problem}" if server.problem else state
             self.on_notice(f"The MCP server {server.name} {state}")
 
@@ -179,11 +179,11 @@ class Servers:
                 async with asyncio.timeout(self._servers[server].spec.timeout_s):
                     parts = await client.read_resource(uri)
             except (ToolError, TimeoutError) as error:
-                reason = str(error) or "it took too long"
-                emit(Notice(f"@{server}:{uri} was not read: {reason}"))
-                parts = (Text(f"It could not be read: {reason}"),)
+                reason = str(error) or "timed out"
+                emit(Notice(f"Could not read @{server}:{uri}: {reason}"))
+                parts = (Text(f"Could not read it: {reason}"),)
             cut = (Text(cut_middle(part.text, MAX_TEXT)) if isinstance(part, Text) else part for part in parts)
-            head = Text(f"The resource {uri} of the MCP server {server}, which the prompt names:")
+            head = Text(f"The resource {uri} of the MCP server {server}, mentioned in the prompt:")
             state.notes.append(User((head, *cut), is_reminder=True))
 
     def _mentions(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
@@ -216,14 +216,14 @@ async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) ->
 
 
 GROUP = "MCP"
-NO_SERVERS = "No MCP server is configured here. Add one: agentcli mcp add NAME -- COMMAND, or with its URL."
+NO_SERVERS = "No MCP servers are configured here. To add one: agentcli mcp add NAME -- COMMAND, or NAME URL"
 _MAX_HELP = 80  # characters
 _MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
 
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
     """Add `/mcp`, and the servers' prompts as `/mcp__SERVER__PROMPT`, also those that become known later."""
-    help, forms = "show the MCP servers; restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
+    help, forms = "show the MCP servers, restart or approve one", ("", "NAME", "restart NAME", "approve NAME")
     commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=forms))
     if servers is not None:
         servers.on_prompts = partial(_add_prompts, commands, servers)
@@ -252,7 +252,7 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
     if not text.strip():
         raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
     return AsPrompt(
-        f"Do what this prompt of the MCP server {server.name} says.",
+        f"Follow this prompt of the MCP server {server.name}.",
         more=(foreign_text(f"prompt {prompt.name}", text),),
     )
 
@@ -267,7 +267,7 @@ def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"The arguments cannot be read: {error}.") from error
+        raise UsageError(f"Could not read the arguments: {error}.") from error
     named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
     values = [word for word in words if word.partition("=")[0] not in named]
     unnamed = [name for name in names if name not in named]
@@ -294,7 +294,7 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
                 return server_row(server, server.status)
             case "approve" if name:
                 changes = await servers.get(name).approve()
-                return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
+                return f"Approved: {changes}. The model sees it after the next compaction, or in a new session."
             case _:
                 return describe_offer(server := servers.get(argument), server.status)
     except ToolError as error:
@@ -303,7 +303,7 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
 
 def server_row(server: Server, status: Status) -> str:
     """Return a server as a line of `/mcp`, with its changes and its problem below it."""
-    tools = f"{len(server.pinned.tools)} tools" if server.pinned else "its tools are not known yet"
+    tools = f"{len(server.pinned.tools)} tools" if server.pinned else "tools not known yet"
     about = (server.name, status, tools, server.spec.scope, str(server.spec.transport))
     row = f"  {_MARKS[status]} {' · '.join(about)}"
     changed = f"\n    changed: {server.changes()}" if server.is_changed else ""

@@ -73,7 +73,7 @@ async def _start(
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))
     if found is None:
-        raise ToolError(f"The program {program} is not there: install it, or name it with its path.", kind="not_found")
+        raise ToolError(f"The program {program} does not exist. Install it, or use its full path.", kind="not_found")
     argv = [found, *arguments]
     if setpriv := shutil.which("setpriv"):  # a server that ignores the end of its stdin is killed when agentcli ends
         argv = [setpriv, "--pdeathsig", "KILL", *argv]
@@ -91,7 +91,7 @@ async def _start(
         )
         return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
     except (OSError, ValueError) as error:
-        raise ToolError(f"{program} could not be started: {error}.", kind="dependency_error") from error
+        raise ToolError(f"Could not start {program}: {error}.", kind="dependency_error") from error
 
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -118,19 +118,19 @@ async def _read(
             try:
                 message: SessionMessage | Exception = SessionMessage(reader.validate_json(line))
             except ValueError as error:  # some servers print texts for people to stdout
-                log.warning("no message of MCP: %.200r", line)
+                log.warning("not an MCP message: %.200r", line)
                 message = error
             await session.send(message)
     except ValueError:
-        reason = f"It wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
+        reason = f"The server wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
             await process.wait()
     code, last_words = process.returncode, stderr.decode(errors="replace").strip()[-500:]
-    reason = reason or (f"It ended with {code}." if code is not None else "It closed stdout.")
-    on_end(f"{reason} Its last words: {last_words}" if last_words else reason)
+    reason = reason or (f"The server exited with {code}." if code is not None else "The server closed stdout.")
+    on_end(f"{reason} Its last output: {last_words}" if last_words else reason)
     session.close()
 
 

@@ -29,7 +29,7 @@ from agentcli.settings.write import store_in, store_setting, write_settings
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 
-app = make_app("Add, list and remove MCP servers, log in to one; be one.")
+app = make_app("Add, list and remove MCP servers, log in to one, or serve as one.")
 
 Name = Annotated[str, typer.Argument(help="The server's name.")]
 Scope = Literal["user", "project", "local"]
@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
 
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
-    """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
+    """Connect to the configured servers, and show what each offers. Exits with 1 if one does not work."""
     servers = list(_servers(configuration(warns=True)))
     statuses = asyncio.run(_connect(*servers))
     print_answer(
@@ -55,7 +55,7 @@ def list_servers(json: AsJson = False) -> None:
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
-    """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
+    """Connect to one server and show its tools. Exits with 1 if it does not work."""
     server = _servers(configuration(warns=True)).get(name)
     (status,) = asyncio.run(_connect(server))
     tools = msgspec.to_builtins(server.current.tools if server.current else ())
@@ -66,22 +66,22 @@ def show_server(name: Name, json: AsJson = False) -> None:
 @app.command("add", context_settings={"ignore_unknown_options": True})
 def add_server(
     name: Name,
-    target: Annotated[list[str], typer.Argument(help="An address, or after -- a command with its arguments.")],
+    target: Annotated[list[str], typer.Argument(help="A URL, or after -- a command with its arguments.")],
     *,
-    scope: Annotated[Scope, typer.Option(help="Where it counts.")] = "user",
-    env: Annotated[list[str], typer.Option("--env", "-e", help="K=V for its environment.")] = [],  # noqa: B006 - typer copies it
-    header: Annotated[list[str], typer.Option("--header", "-H", help="'Name: value' for its requests.")] = [],  # noqa: B006 - typer copies it
-    transport: Annotated[str, typer.Option(help="stdio, http or sse. Default: as the target suggests.")] = "",
+    scope: Annotated[Scope, typer.Option(help="Where to save it.")] = "user",
+    env: Annotated[list[str], typer.Option("--env", "-e", help="An environment variable, K=V.")] = [],  # noqa: B006 - typer copies it
+    header: Annotated[list[str], typer.Option("--header", "-H", help="A request header, 'Name: value'.")] = [],  # noqa: B006 - typer copies it
+    transport: Annotated[str, typer.Option(help="stdio, http or sse. Default: by the target.")] = "",
 ) -> None:
-    """Add a server to your settings, to this project (.mcp.json), or to this folder for you alone (local)."""
+    """Add a server to your settings, to this project (.mcp.json), or to this folder only for you (local)."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise UsageError(f"{name!r} is no name for a server: letters, digits, - and _ make one.")
+        raise UsageError(f"{name!r} is not a valid server name. Use letters, digits, - and _.")
     config = configuration()
     is_address = target[0].startswith(("http://", "https://"))
     if "://" in target[0] and not is_address:
-        raise UsageError(f"{target[0]} is no address that a server can have: it begins with https:// or http://.")
+        raise UsageError(f"{target[0]} is not a valid URL of a server. Start it with https:// or http://.")
     if is_address and len(target) > 1:
-        raise UsageError("A server with an address takes no command.")
+        raise UsageError("Use either a URL or a command, not both.")
     keys: dict[str, Any] = {
         "type": transport or ("http" if is_address else ""),
         **({"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}),
@@ -91,25 +91,25 @@ def add_server(
     entry = {key: value for key, value in keys.items() if value or key == "args"}
     load_sdk()  # a server that could not be used is not added
     change = "replaced" if name in _servers_of(config, scope) else "added"
-    echo(f"{name} is {change}. {_write(config, scope, name, entry)}")
+    echo(f"{change.capitalize()} {name}. {_write(config, scope, name, entry)}")
 
 
 @app.command("remove")
 def remove_server(
-    name: Name, scope: Annotated[str, typer.Option(help="Remove it here only; default: everywhere.")] = ""
+    name: Name, scope: Annotated[str, typer.Option(help="Remove it only here. Default: everywhere.")] = ""
 ) -> None:
-    """Take a server out of the settings."""
+    """Remove a server from the settings."""
     config = configuration()
     scopes = [one for one in get_args(Scope) if scope in ("", one) and name in _servers_of(config, one)]
     if not scopes:
-        raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
+        raise UsageError(f"There is no MCP server {name!r} in your settings, this project or this folder.")
     for one in scopes:
         echo(_write(config, one, name, None))
 
 
 @app.command("approve")
 def approve_server(name: Name) -> None:
-    """Approve what a server of the project offers now."""
+    """Approve the current version of a project's server."""
     server = _servers(configuration(warns=True)).get(name)
 
     async def approve() -> str:
@@ -123,29 +123,29 @@ def approve_server(name: Name) -> None:
 
 @app.command("login")
 def log_in(name: Name) -> None:
-    """Log in to a server in your browser; the tokens are kept as API keys are."""
+    """Log in to a server in your browser. The tokens are stored like API keys."""
     config = configuration(warns=True)
     echo(asyncio.run(_log_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
 def log_out(name: Name) -> None:
-    """Forget the tokens of a server."""
+    """Log out of a server: remove its tokens."""
     config = configuration(warns=True)
     spec = _servers(config).get(name).spec
     load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
     is_removed = KeptLogins(config.kept_keys).remove(_address(config, spec).url)
-    echo(f"The login of {name} is forgotten." if is_removed else f"There is no login of {name}.")
+    echo(f"Logged out of {name}." if is_removed else f"You are not logged in to {name}.")
 
 
 @app.command("serve")
 def serve(
-    permission_mode: Annotated[str, typer.Option(help="What is asked; what would ask is refused.")] = "default",
-    tools: Annotated[str, typer.Option(help="Only these tools, separated by commas.")] = "",
+    permission_mode: Annotated[str, typer.Option(help="What requires approval, and is denied here.")] = "default",
+    tools: Annotated[str, typer.Option(help="Offer only these tools, separated by commas.")] = "",
 ) -> None:
-    """Offer agentcli's own tools to another agent on stdin and stdout, with the sandbox and the permissions."""
+    """Serve agentcli's own tools to another agent on stdin and stdout, with its sandbox and permissions."""
     only = [name for name in tools.split(",") if name]
     asyncio.run(_serve_tools(configuration(warns=True), parse_mode(permission_mode), only))
 
@@ -201,14 +201,14 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     text = msgspec.json.format(msgspec.json.encode({**content, "mcpServers": servers}), indent=2)
     write_settings(file, f"{text.decode()}\n", mode=0o644)
     if entry is None:
-        return f"Taken out of {file}."
-    return f"It is in {file}, which counts once you trust the project: agentcli config trust."
+        return f"Removed from {file}."
+    return f"Saved in {file}. To use it, trust the project: agentcli config trust"
 
 
 def _address(config: Config, spec: ServerSpec, *, with_oauth: bool = False) -> HttpSpec:
     """Return the address of a server, with its variables replaced. Raises `UsageError` for a program."""
     if isinstance(spec.transport, StdioSpec):
-        raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
+        raise UsageError(f"{spec.name} runs on this machine and has no login. Set what it needs in its env.")
     return Connector(config).expand_address(spec, spec.transport, with_oauth=with_oauth)
 
 
@@ -216,12 +216,12 @@ async def _log_in(config: Config, server: Server) -> str:
     """Log in to a server in the browser; return a sentence on it. Raises `UsageError` and `ToolError`."""
     spec, address = server.spec, _address(config, server.spec, with_oauth=True)
     if address.url.startswith("http://") and not is_loopback(urlsplit(address.url).hostname or ""):
-        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
+        raise UsageError(f"{spec.name} uses an unencrypted connection, which would expose the login. Use https://.")
     sdk = load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
 
     def show(address: str) -> None:
-        echo(f"Log in here, if your browser does not open by itself: {address}")
+        echo(f"If your browser does not open, log in here: {address}")
         sys.stdout.flush()
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
@@ -256,7 +256,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
     registry = builder.offered_tools()
     names = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
     if missing := [name for name in only if name not in names]:
-        raise UsageError(f"There is no tool {missing[0]!r} to serve; there is {', '.join(names)}.")
+        raise UsageError(f"Unknown tool {missing[0]!r}. Choose one of {', '.join(names)}.")
     offered = registry.clone(only=[name for name in names if not only or name in only])
 
     async def list_tools(context: Any, params: Any) -> mcp_types.ListToolsResult:

@@ -184,7 +184,7 @@ MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a to
 _DIGEST = 8  # characters of the hash at the end of shortened names
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description; the largest number that fits is used
-NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
+NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get its arguments."
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 _UNIONS = ("anyOf", "oneOf", "allOf")  # which no provider takes at the top
@@ -258,7 +258,7 @@ async def _run(tool: RemoteTool, call: CallRemote, arguments: dict[str, Any], co
         if error.kind != "invalid_parameters":
             raise
         schema = msgspec.json.encode(tool.schema).decode()
-        raise ToolError(f"{error}\nThe arguments, as a JSON Schema: {schema}", kind=error.kind) from error
+        raise ToolError(f"{error}\nThe JSON Schema of the arguments: {schema}", kind=error.kind) from error
 
 
 def output_of(result: RemoteResult) -> ToolOutput:

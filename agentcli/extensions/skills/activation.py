@@ -68,7 +68,7 @@ class SkillRegistry:
     def register(self, skill: Skill) -> None:
         """Add a skill. Raises `UsageError` if its name is taken."""
         if skill.name in self.catalog.by_name:
-            raise UsageError(f"There is a skill named {skill.name!r} already, in {self.get(skill.name).folder}.")
+            raise UsageError(f"A skill named {skill.name!r} already exists in {self.get(skill.name).folder}.")
         self.catalog.by_name[skill.name] = skill
 
     def get(self, name: str) -> Skill:
@@ -85,14 +85,14 @@ class SkillRegistry:
         skill = self.get(name)
         path = " → ".join((*(activation.skill.name for activation in self.active), skill.name))
         if by == "model" and not skill.for_model:
-            raise UsageError(f"Only the user activates the skill {skill.name}.")
+            raise UsageError(f"Only the user can activate the skill {skill.name}.")
         if self.is_active(skill.name):
-            raise UsageError(f"The skill {skill.name} is active already ({path}): follow its instructions.")
+            raise UsageError(f"The skill {skill.name} is already active ({path}). Follow its instructions.")
         if by == "model":
             if without_others := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
-                raise UsageError(f"While the skill {without_others} is active no other one is activated.")
+                raise UsageError(f"No other skill can be activated while {without_others} is active.")
             if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
-                raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({path}): end one first.")
+                raise UsageError(f"Skills can nest at most {MAX_DEPTH} deep ({path}). End one first.")
         return skill
 
     def activate(
@@ -112,7 +112,7 @@ class SkillRegistry:
         skill = self.check(name, by=by)
         text = _read_instructions(skill) if instructions is None else instructions
         if not text.strip():
-            raise UsageError(f"The skill {skill.name} cannot be used: it has no instructions.")
+            raise UsageError(f"Could not use the skill {skill.name}: it has no instructions.")
         activation = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
         if history is not None:
             history.append(Message("user", (Text(activation.instructions),)))
@@ -127,13 +127,13 @@ class SkillRegistry:
         """
         own = [activation for activation in self.active if activation.by == by]
         if not own:
-            raise UsageError("No skill is active." if by == "person" else "No skill that you activated is active.")
+            raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
         innermost = own[-1]
         ended = next((one for one in own if one.skill.name == name), None) if name else innermost
         if ended is None:
             raise UsageError(f"The skill {name} is not active{did_you_mean(name, [one.skill.name for one in own])}.")
         if by == "model" and ended is not innermost:
-            raise UsageError(f"{innermost.skill.name} is the innermost skill: end it before {name}.")
+            raise UsageError(f"{innermost.skill.name} is the innermost skill. End it before {name}.")
         self.active.remove(ended)
         return ended
 
@@ -143,7 +143,7 @@ def _read_instructions(skill: Skill) -> str:
     try:
         return skill.instructions()
     except (OSError, ValueError) as error:
-        raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+        raise UsageError(f"Could not use the skill {skill.name}: {error}.") from error
 
 
 def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]:
@@ -162,7 +162,7 @@ def _resources(skill: Skill) -> str:
         return ""
     more = f"\n({len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
     lines = "\n".join(names[:_MAX_LISTED])
-    return f"\nFiles in its folder, to be read or run when the instructions say so:\n{lines}{more}\n"
+    return f"\nFiles in its folder. Read or run them when the instructions say so:\n{lines}{more}\n"
 
 
 @dataclass(kw_only=True)
@@ -245,7 +245,7 @@ class SessionSkills:
         ended = self.registry.deactivate(name, by=by)
         self._undo(ended)
         (store or self.session.append)(SkillEnded(ended.id))
-        self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended: its instructions hold no longer."))
+        self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended. Its instructions no longer apply."))
         return ended
 
     def end_turn(self, store: Store) -> None:
@@ -295,7 +295,7 @@ class SessionSkills:
             allowed = (*(ALIASES.get(name, name) for name in names), "skill")  # with `skill` the model can end it
             if tool not in allowed:
                 tools = ", ".join(skill.tools) or "no tool"
-                return Verdict(decision="deny", reason=f"the skill {skill.name} leaves only {tools}")
+                return Verdict(decision="deny", reason=f"the skill {skill.name} allows only {tools}")
         return verdict
 
     def _rules(self, skill: Skill) -> list[Rule]:
@@ -319,7 +319,7 @@ class SessionSkills:
             try:
                 self._override(activation.id, "name", self.known_model(skill.model, state.model.name))
             except UserError as error:
-                notice = f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model.name}."
+                notice = f"The skill {skill.name} asks for {skill.model}: {error} Continuing with {state.model.name}."
                 self.session.publish(Notice(notice))
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
@@ -360,7 +360,7 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 def _search(registry: SkillRegistry, word: str) -> ToolOutput:
     lines = [f"- {skill.name}: {skill.description}" for skill in registry.catalog if skill.for_model]
     found = [line for line in lines if word.lower() in line.lower()]
-    return ToolOutput("\n".join(found) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
+    return ToolOutput("\n".join(found) or f"No skill matches {word!r}.", summary=f"{len(found)}")
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
@@ -371,14 +371,14 @@ def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
     innermost = registry.active[-1].skill.name if registry.active else ""
     skill = registry.get(arguments.name or innermost)
     if not skill.for_model and not registry.is_active(skill.name):
-        raise ToolError(f"Only the user activates the skill {skill.name}.", kind="permission_denied")
+        raise ToolError(f"Only the user can activate the skill {skill.name}.", kind="permission_denied")
     if not arguments.resource:
         return ToolOutput("\n".join(skill.resources()) or "The skill has no other files.")
     try:
         path = skill.resource(arguments.resource)
         text = read_small_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ToolError(f"{path} is no text: run it, or read it with file_read.", kind="validation_error") from error
+        raise ToolError(f"{path} is not text. Run it, or read it with file_read.", kind="validation_error") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ToolError(f"{arguments.resource} of the skill {skill.name}: {why}.", kind="not_found") from error

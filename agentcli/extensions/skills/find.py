@@ -37,7 +37,7 @@ _CACHE_VERSION = "2"  # changes with the form of the cached values
 _SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
 _HEAD = """\
 # Skills
-When a task fits one of these, call `skill` with its name first: it gives instructions for such tasks.
+When a task fits one of these, first call `skill` with its name to get instructions for it.
 """
 
 
@@ -138,7 +138,7 @@ def listing(skills: Sequence[Skill], max_tokens: int) -> str:
         line = _line(skill, max_chars)
         max_bytes -= len(line.encode()) + 1
         if max_bytes < 0 and lines:
-            lines.append(f"({len(skills) - len(lines)} more: skill with level 1 and a word for its name looks for one)")
+            lines.append(f"({len(skills) - len(lines)} more: to search, call skill with level 1 and a word as name)")
             break
         lines.append(line)
     return _HEAD + "\n".join(lines)
@@ -212,11 +212,11 @@ class Skills:
         if self.is_bare or not self.config.settings.skills.enabled:
             return Catalog()
         catalog = all_skills(self.config, added=self.added)
-        notices = [f"The skill in {folder} is left out: {why}." for folder, why in catalog.problems.items()]
+        notices = [f"The skill in {folder} is skipped: {why}." for folder, why in catalog.problems.items()]
         for notice in notices[:_MAX_NOTICES]:
             self.on_notice(notice)
         if len(notices) > _MAX_NOTICES:
-            self.on_notice(f"{len(notices) - _MAX_NOTICES} more about skills: agentcli skills list")
+            self.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
         off = self.config.settings.skills.off
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
 
@@ -265,7 +265,7 @@ def model_named(name: str, current: str, models: Models) -> str:
     if "/" not in name:
         provider = current.partition("/")[0]
         if not models.info(f"{provider}/{name}").is_known:
-            raise UsageError(f"{provider} has no model {name} that is known here.")
+            raise UsageError(f"{provider} has no known model {name}.")
         name = f"{provider}/{name}"
     models.info(name)
     models.require_key(name)

@@ -43,7 +43,7 @@ class Skill(SkillRecord, frozen=True):
         data = read_small_file(self.file)
         # A project's skill must be as it was when it was trusted, because it grants rights and the model may edit it.
         if self.source == "project" and sha256(data).hexdigest() != self.digest:
-            raise ValueError("it has changed since the session began: begin anew, and trust the project as it is now")
+            raise ValueError("it changed since the session started. Start a new session and trust the project again")
         return split_frontmatter(data)[1].strip()
 
     def resources(self) -> list[str]:
@@ -60,7 +60,7 @@ class Skill(SkillRecord, frozen=True):
         folder = Path(self.folder).resolve()
         path = (folder / name).resolve(strict=True)
         if not path.is_relative_to(folder) or not path.is_file():
-            raise ValueError("it is no file of the skill")
+            raise ValueError("it is not a file of the skill")
         return path
 
 
@@ -77,12 +77,12 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
     if len(name) > MAX_CHARS["name"] or not _NAME.fullmatch(name):
         name = folder.name
     if not _NAME.fullmatch(name):
-        raise ValueError("its name has characters that a command's cannot have")
+        raise ValueError("its name contains characters that commands cannot have")
     if not body.strip():
         warnings.append("it has no instructions")
     effort = one_line(keys, "effort")
     if effort and effort not in _EFFORTS:
-        warnings.append(f"effort {effort!r} is none of {', '.join(_EFFORTS)}")
+        warnings.append(f"effort {effort!r} is not one of {', '.join(_EFFORTS)}")
     when = next((one_line(keys, key) for key in ("when-to-use", "when_to_use", "whenToUse") if key in keys), "")
     return Skill(
         name=name,
@@ -107,16 +107,16 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     """Yield the faults of a skill's keys by the specification; keys that only other tools know are no fault."""
     name = one_line(keys, "name")
     if not name:
-        yield "it has no name: that of its folder is taken"
+        yield "it has no name, so the name of its folder is used"
     elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > MAX_CHARS["name"]:
         yield f"its name {name!r} is not 1 to {MAX_CHARS['name']} lower-case letters, digits and single hyphens"
     elif name != folder:
-        yield f"its name {name!r} is not that of its folder, {folder!r}"
+        yield f"its name {name!r} differs from its folder, {folder!r}"
     for key in ("description", "compatibility"):
         if (length := len(one_line(keys, key))) > MAX_CHARS[key]:
-            yield f"its {key} has {length:,} characters, of {MAX_CHARS[key]:,} at most"
+            yield f"its {key} has {length:,} characters; the limit is {MAX_CHARS[key]:,}"
     if unknown := [key for key in keys if key not in (*_SPECIFIED, *ADDED_KEYS)]:
-        yield f"nobody here knows the key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
+        yield f"unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
 
 
 def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
@@ -146,7 +146,7 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
             raise error from error.__cause__
     if isinstance(keys, dict | None):
         return {str(key): value for key, value in (keys or {}).items()}, text[head.end() :]
-    raise ValueError("its frontmatter is no list of keys and values")
+    raise ValueError("its frontmatter is not a list of keys and values")
 
 
 def _load_yaml(source: str) -> Any:

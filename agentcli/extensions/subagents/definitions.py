@@ -20,7 +20,7 @@ from agentcli.settings.trust import AGENT_FOLDERS, project_places
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
 _MAX_DESCRIPTION = 200  # characters of a description
-_HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
+_HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 
 
 class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -94,7 +94,7 @@ class Agents:
             read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
             for path, one in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
                 if one.value is None:
-                    self.on_notice(f"{path} defines no agent: {one.problem}.")
+                    self.on_notice(f"{path} does not define an agent: {one.problem}.")
                 else:
                     definitions.setdefault(one.value.name, one.value)
         return definitions

@@ -83,10 +83,10 @@ class Subagents:
         Raises `ToolError` if the task is empty, there is no such agent, or the subagent cannot be started.
         """
         if not arguments.task.strip():
-            raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
+            raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
         if (definition := self.definitions.get(arguments.agent or DEFAULT)) is None:
             near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
-            raise ToolError(f"There is no agent {arguments.agent!r}{near}; there is {names}.", kind="not_found")
+            raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
         id = f"{definition.name}-{len(self.runs) + 1}"
         run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
         self.runs.append(run)
@@ -94,7 +94,7 @@ class Subagents:
             return await self._run(run)
         self._background[id] = task = asyncio.create_task(self._run_in_background(run))
         task.add_done_callback(lambda done: self._background.pop(id, None))
-        return ToolOutput(f"{id} works in the background; its report comes by itself.", summary=id)
+        return ToolOutput(f"{id} is running in the background. You will get its report automatically.", summary=id)
 
     async def _run_in_background(self, run: AgentRun) -> None:
         try:
@@ -177,7 +177,7 @@ class Subagents:
         """Interrupt a subagent; its parent gets the answer so far. Raises `UsageError` if no such one runs."""
         running = {run.id: run.session for run in self.runs if run.session is not None}
         if id not in running:
-            raise UsageError(f"No subagent {id!r} runs{did_you_mean(id, running)}.")
+            raise UsageError(f"No subagent {id!r} is running{did_you_mean(id, running)}.")
         running[id].submit(Interrupt())
 
     async def earlier(self) -> Sequence[SessionInfo]:
@@ -241,9 +241,9 @@ _ENDS: dict[str, events.SubagentEnd] = {
     "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
 }  # fmt: skip
 _WHY = {
-    "failed": "It failed: {error}",
-    "limit": "It was stopped at its limit ({reason}).",
-    "stopped": "It was stopped before it had finished.",
+    "failed": "The subagent failed: {error}",
+    "limit": "The subagent reached its limit ({reason}).",
+    "stopped": "The subagent was stopped before it finished.",
 }
 
 
@@ -254,7 +254,7 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, texts: str) -> 
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
     used, cost_usd = run.progress.summary, run.progress.meter.total.whole_usd
     about = f"[{run.id}: {used} · session {run.session_id}]"
-    content = "\n\n".join(filter(None, (why, answer or (why and "It had said nothing yet."), about)))
+    content = "\n\n".join(filter(None, (why, answer or (why and "It had not answered anything yet."), about)))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": cost_usd}
     return ToolOutput(content, structured, f"{run.end} · {used}", is_error=run.end == "failed")
 
@@ -352,7 +352,7 @@ class ChildSessions:
             try:
                 info, _ = await self.store.load(resumed, user_id=self.owner)
             except NoSession as error:
-                raise UsageError(f"{resumed} is no subagent of this session.") from error
+                raise UsageError(f"{resumed} is not a subagent of this session.") from error
             return await self.store.open(info.id)
         name = f"{run.id}: {' '.join(run.arguments.task.split())[:60]}"
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
@@ -373,7 +373,7 @@ class ChildSessions:
         except UsageError as error:
             if asked:
                 raise
-            notice = f"The agent {name} asks for {wanted}: {error} Going on with {current}."
+            notice = f"The agent {name} asks for {wanted}: {error} Continuing with {current}."
             self.parent.publish(events.Notice(notice))
             return current
 

@@ -31,8 +31,8 @@ MAX_LISTED = 1_000  # sessions, in one page
 
 _LOGIN = {
     "id": "login",
-    "name": "Keep a provider's key",
-    "description": "Asks for the key in a terminal and keeps it; local models need none.",
+    "name": "Save a provider's API key",
+    "description": "Asks for the key in a terminal and saves it. Local models need none.",
     "type": "terminal",
     "args": ["--login"],
 }
@@ -82,7 +82,7 @@ class AcpAgent:
         try:
             return await self._answer(request)
         except SessionInUse as error:
-            message = f"Session {error.session_id} is open in another agentcli: close it there first."
+            message = f"Session {error.session_id} is open in another agentcli. Close it there first."
             raise rpc.RpcError(rpc.INTERNAL_ERROR, message) from error
         except UserError as error:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), rpc.INTERNAL_ERROR)
@@ -99,8 +99,8 @@ class AcpAgent:
                 return self._initialize(request)
             case messages.Authenticate():
                 raise UsageError(
-                    f"There is no method {request.method_id[:80]!r} to authenticate by here: keys come from the "
-                    "environment of this program, or are kept with `agentcli login PROVIDER` in a terminal."
+                    f"Unknown authentication method {request.method_id[:80]!r}. Set the key in the environment of "
+                    "this program, or save it with `agentcli login PROVIDER` in a terminal."
                 )
             case messages.LoadSession():  # before the request for a new session, whose fields it has, too
                 session = await self._open_session_for(request, request.session_id)
@@ -152,7 +152,7 @@ class AcpAgent:
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
         editor = Editor(folders, servers, files)
         if id and id in self._opening:
-            raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is being opened.")
+            raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
@@ -183,7 +183,7 @@ class AcpAgent:
 
     def _session(self, id: str) -> ClientSession:
         if (session := self._open.get(id)) is None:
-            message = f"No session {id[:80]!r} is open here: begin one with session/new, or load it with session/load."
+            message = f"No session {id[:80]!r} is open here. Start one with session/new, or load it with session/load."
             raise rpc.RpcError(rpc.NOT_FOUND, message, {"sessionId": id[:80]})
         return session
 

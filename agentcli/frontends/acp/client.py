@@ -80,7 +80,7 @@ class Client:
 
 
 def _nonsense(method: str, answer: object) -> RpcError:
-    return RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {answer!r:.200}")
+    return RpcError(INTERNAL_ERROR, f"The client's answer to {method} is invalid: {answer!r:.200}")
 
 
 # Files
@@ -139,7 +139,7 @@ class ClientFiles:
             try:
                 self._wait(self._client.connection.request("fs/write_text_file", params))
             except (RpcError, TimeoutError) as error:
-                raise PermissionError(errno.EACCES, f"the editor did not write it: {error}") from error
+                raise PermissionError(errno.EACCES, f"the editor could not write it: {error}") from error
             if self._on_disk(path) == content:
                 return
         self._disk.write(path, content)
@@ -153,7 +153,7 @@ class ClientFiles:
             if (unsaved := self._unsaved(path, on_disk)) is not None:
                 self._write(path, unsaved)
         except OSError as error:
-            message = f"The changes of {path.name} in the editor could not be saved: {error.strerror}."
+            message = f"Could not save the editor's changes to {path.name}: {error.strerror}."
             raise ToolError(message) from error
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
@@ -313,7 +313,7 @@ class ClientQuestions:
         fields: dict[str, Any] = {"words": {"type": "string", "title": "Answer"}}
         if question.options:
             choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
-            fields = {"choice": choice, "words": {"type": "string", "title": "Or in your own words"}}
+            fields = {"choice": choice, "words": {"type": "string", "title": "Or your own answer"}}
         required = [] if question.options else ["words"]
         key = updates.call_id(question.agent_id, question.call.id)
         values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
@@ -336,7 +336,7 @@ class ClientHost(ScreenlessHost):
         self._client = client
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
-        raise UsageError("Begin or load another session in your editor: this one goes on.")
+        raise UsageError("Start or load another session in your editor. This one stays open.")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         call = {
@@ -349,8 +349,8 @@ class ClientHost(ScreenlessHost):
         try:
             return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
         except RpcError as error:
-            raise UserError(f"The question could not be put: {error}") from error
+            raise UserError(f"Could not ask the question: {error}") from error
 
     def put_into_input(self, text: str) -> None:
-        again = updates.notice(f"To be sent again, changed or not:\n{fenced(text)}")
+        again = updates.notice(f"Edit this message or send it again:\n{fenced(text)}")
         self._client.update(self.session.id, again)

@@ -22,7 +22,7 @@ PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR =
 AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # ACP's own
 
 MAX_UNREAD_BYTES = 1024 * 1024  # that the peer has not read before updates are held back
-NO_MESSAGE = "Invalid request: this is no message of JSON-RPC 2.0."
+NO_MESSAGE = "Invalid request: this is not a JSON-RPC 2.0 message."
 FLUSH_TIMEOUT_S = 2.0  # at the end, for a peer that does not read
 
 RequestId = str | int | None
@@ -65,7 +65,7 @@ class Connection:
         self.out.stop_holding_back()
         for future in self._requests.values():
             if not future.done():
-                future.set_exception(RpcError(CANCELLED, "The client has gone."))
+                future.set_exception(RpcError(CANCELLED, "The client has disconnected."))
 
     def close(self) -> None:
         """Stop taking messages; sending still works."""
@@ -122,7 +122,7 @@ class Connection:
 
     def _receive_request(self, id: RequestId, method: str, params: Any) -> None:
         if id in self._answering:
-            message = f"Invalid request: {id!r} is the id of one that is under way."
+            message = f"Invalid request: the request {id!r} is still in progress."
             self._send_error(id, RpcError(INVALID_REQUEST, message))
             return
         task = self._answering[id] = asyncio.create_task(self._answer(id, method, params))
@@ -170,7 +170,7 @@ def _as_object(params: Any) -> dict[str, Any]:
     """Return the parameters, none as an empty object. Raises `RpcError` for anything else."""
     if params is None or isinstance(params, dict):
         return params or {}
-    raise RpcError(INVALID_PARAMS, "Invalid params: an object is expected.")
+    raise RpcError(INVALID_PARAMS, "Invalid params: expected an object.")
 
 
 class Output:

@@ -94,7 +94,7 @@ class ClientSession:
     async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
         """Answer a prompt, or run the command that it is; returns the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
-            raise RpcError(INVALID_REQUEST, "A prompt of this session is being answered: session/cancel ends it.")
+            raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
         self._is_prompted, self._is_cancelled, self._is_rejected = True, False, False
         try:
             return await self._answer(content)
@@ -176,10 +176,10 @@ class ClientSession:
             case "effort":
                 effort = next((effort for effort in _EFFORTS if effort == value), None)
                 if effort is None and value != DEFAULT_EFFORT:
-                    raise UsageError(f"No thought level {value!r}; there is {', '.join((DEFAULT_EFFORT, *_EFFORTS))}.")
+                    raise UsageError(f"Unknown effort {value!r}. Use {', '.join((DEFAULT_EFFORT, *_EFFORTS))}.")
                 op = SetEffort(effort)
             case _:
-                raise UsageError(f"There is no option {option!r}; there is mode, model, effort.")
+                raise UsageError(f"Unknown option {option!r}. Choose one of mode, model, effort.")
         self._session.submit(op)
         self._send_settings()
 
@@ -256,7 +256,7 @@ def config_options(shown: SessionSnapshot, models: Sequence[tuple[str, str]]) ->
     """
     if shown.model not in (name for name, _ in models):
         models = [(shown.model, ""), *models]
-    efforts = [(DEFAULT_EFFORT, "Default", "as the settings or the model have it")]
+    efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
     efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
     return [
         _select("mode", "Permission mode", shown.mode, _MODES),

@@ -73,11 +73,11 @@ class Updates:
             case events.ModeChanged(mode):
                 yield {"sessionUpdate": "current_mode_update", "currentModeId": mode}
             case events.Retry(number, delay_s, error):
-                yield notice(f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
+                yield notice(f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
             case events.ProviderSwitched(before, after):
-                yield notice(f"Went from {before} to {after}.")
+                yield notice(f"Switched from {before} to {after}.")
             case events.Compaction(before, after):
-                yield notice(f"The conversation was shortened from about {before:,} to {after:,} tokens.")
+                yield notice(f"Compacted the conversation from about {before:,} to {after:,} tokens.")
             case events.Done(claims=claims) if self._shows_claims and claims:
                 marked = ((_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
                 yield notice("\n".join(f"- {mark} {text}{why}" for (mark, why), text in marked))
@@ -221,7 +221,7 @@ def hidden_characters(diff: str) -> list[dict[str, Any]]:
     shown = exposed(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
-    why = "It has characters that cannot be seen or pass for others, here as escapes:"
+    why = "The diff has invisible or misleading characters. Here they are escaped:"
     return [text_content(f"{why}\n{fenced(shown, 'diff')}")]
 
 

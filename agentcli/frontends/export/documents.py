@@ -53,7 +53,7 @@ def form_of(file: str) -> Form:
     """Return the form that a file's ending names; Markdown without an ending. Raises `UsageError` for another one."""
     ending = Path(file).suffix.lower()
     if ending not in _ENDINGS:
-        raise UsageError(f"No form is known by the ending {ending}: there is .md, .json and .html.")
+        raise UsageError(f"Unknown format {ending}. Use .md, .json or .html.")
     return _ENDINGS[ending]
 
 

@@ -152,21 +152,21 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             sizes = f"{body.tokens_before:,} → {body.tokens_after:,} tokens, {body.strategy}, {body.trigger}"
             yield Remark(f"The conversation was compacted ({sizes}).", body.carried.strip())
         case entries.ProviderSwitch(before, after, reason):
-            yield Remark(f"Another model answers: {before} → {after} ({reason}).")
+            yield Remark(f"Switched models: {before} → {after} ({reason}).")
         case entries.Rewound() | entries.HeadMoved():
-            yield Remark("The person went back to here; what followed is left out.")
+            yield Remark("The user rewound to here. What followed is omitted.")
         case entries.Retracted(ids):
-            yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} taken back.")
+            yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} removed from the conversation.")
         case entries.Labelled(name):
             yield Remark(f"Label: {name}")
         case FilesRestored(_, changes):
-            yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were taken back, or done again.")
+            yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were undone or reapplied.")
         case entries.PlanAccepted(plan):
-            yield Remark("The plan was accepted.", plan.strip())
+            yield Remark("The plan was approved.", plan.strip())
         case entries.SkillActivated(_, skill, by):
             yield Remark(f"The skill {skill.name} was activated by the {by}.")
         case entries.Paid(model=model, reason="refused" | "broken" as reason):
-            yield Remark(f"A request to {model} brought no reply ({reason}).")
+            yield Remark(f"A request to {model} got no reply ({reason}).")
         case entries.ContextNote(text):
             yield Remark(text)
         case entries.Unreadable(error):
@@ -231,7 +231,7 @@ def _call(call: CallItem) -> Iterator[str]:
 def _folded(title: str, text: str) -> str:
     if (more := len(text) - MAX_RESULT_CHARS) > 0:
         half = MAX_RESULT_CHARS // 2
-        text = f"{text[:half]}\n[… {more:,} characters left out …]\n{text[-half:]}"
+        text = f"{text[:half]}\n[… {more:,} characters omitted …]\n{text[-half:]}"
     return f"<details><summary>{title}</summary>\n\n{fenced(text)}\n\n</details>"
 
 

@@ -227,7 +227,7 @@ class HostedSession:
                 return self._writer.note.span if steers else stream_id
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
-                why = f"{MAX_QUEUED} messages wait already: send this when some are answered."
+                why = f"{MAX_QUEUED} messages are already queued. Try again when some are answered."
                 raise HttpError(429, "queue_full", why)
             if tools:
                 self._session.offer_tools(tools)
@@ -296,7 +296,7 @@ class HostedSession:
         output = JsonOutput(self._session, objects.append, partial=True)
         started = time.monotonic()
         if typed.command is not None and typed.command.name in NOT_OFFERED:
-            typed = TypedCommand(typed.name, error=UsageError(f"{typed.name} is for terminals: see POST /v1/sessions."))
+            typed = TypedCommand(typed.name, error=UsageError(f"Instead of {typed.name}, use POST /v1/sessions."))
         ended = await self._host.run(typed, more=more)
         output.command(ended)
         if ended.prompt is None and has_result:

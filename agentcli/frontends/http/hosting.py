@@ -26,7 +26,7 @@ ALL_ENTRIES = 1 << 40  # more than a log has: to load what is known of a session
 CHECK_INTERVAL_S = 0.5
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
-_ENDING = "The server is ending: send this again in a moment."
+_ENDING = "The server is shutting down. Try again in a moment."
 _RETRY_AFTER_S = 5.0
 
 
@@ -194,7 +194,7 @@ class Hosting:
                 self._waiting.discard(task)
         if found := await self.events.read(session_id, after, count):
             return found
-        raise StorageError("The server ends.")
+        raise StorageError("The server is shutting down.")
 
     async def catch_up(self, session_id: str) -> None:
         """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""

@@ -115,25 +115,25 @@ class Guard:
         """Return the token of a request, None for a path that needs none. Raises `HttpError`."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if not self._is_socket and _name_of(f"//{host}") not in self._hosts:  # a foreign name may lead here by DNS
-            why = f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
+            why = f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
             raise HttpError(403, "host", why)
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            raise HttpError(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
+            raise HttpError(403, "origin", f"Pages of {origin[:200]!r} cannot use this server.")
         if request.scope["path"] in _OPEN_PATHS:
             return None
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            how = "Send the header Authorization: Bearer TOKEN, with what is in the token file."
+            how = "Send the header Authorization: Bearer TOKEN, with the token of the token file."
             raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
         # Looked up by its hash, so the time that this takes says nothing about a token.
         found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
         if found is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
-            raise HttpError(401, "wrong_token", "That token is not one of this server's.", headers=headers)
+            raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
         token, limit = found
         if wait_s := limit.wait_s():
             headers = {"Retry-After": str(int(wait_s) + 1)}
-            raise HttpError(429, "rate_limit", f"Too many requests: try again in {wait_s:.1f} s.", headers=headers)
+            raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
         return token
 
 
@@ -274,10 +274,10 @@ async def body_of(request: Request) -> bytes:
         async for part in request.stream():
             size += len(part)
             if size > MAX_BODY_BYTES:
-                raise HttpError(413, "too_large", f"A request has at most {MAX_BODY_BYTES // 1024**2} MB.")
+                raise HttpError(413, "too_large", f"The request exceeds {MAX_BODY_BYTES // 1024**2} MB.")
             parts.append(part)
     except ClientDisconnect as gone:
-        raise HttpError(400, "invalid", "The request broke off.") from gone
+        raise HttpError(400, "invalid", "The request was incomplete.") from gone
     return b"".join(parts)
 
 
@@ -291,7 +291,7 @@ def parse_body(body: bytes, form: Any) -> Any:
         else:
             json_input.check_request(parsed)
     except (ValueError, RecursionError) as error:
-        types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
+        types = f" The op type must be one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return parsed
 
@@ -299,8 +299,8 @@ def parse_body(body: bytes, form: Any) -> Any:
 # OpenAPI
 
 _ABOUT = (
-    "Sessions of a coding assistant. A session has one stream of events, numbered by integers that only grow: follow "
-    "it with GET /v1/sessions/{session_id}/events, and send messages and ops beside it. The objects in it are those of "
+    "Sessions of a coding assistant. A session has one stream of events, numbered by increasing integers: follow it "
+    "with GET /v1/sessions/{session_id}/events, and send messages and ops separately. Its objects are those of "
     "`agentcli -p --output-format stream-json --include-partial-messages`."
 )
 

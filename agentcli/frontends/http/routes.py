@@ -36,8 +36,8 @@ from agentcli.frontends.json_output import system_object, wire_messages
 MAX_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _IN_TERMINAL = (
-    "Session {id} is open in a terminal, where it can be followed but not steered: take it over with the op "
-    '{{"type":"take_over"}}, which ends it there in order.'
+    "Session {id} is open in a terminal. You can follow it but not steer it. To take it over, send the op "
+    '{{"type":"take_over"}}, which closes it there.'
 )
 _OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
 
@@ -85,20 +85,20 @@ class Routes:
         failures = {HTTPException: _failure, UserError: _failure}
         return Starlette(routes=routes, lifespan=lifespan, exception_handlers=failures)
 
-    @_operation("GET", "/health", "Tell that the server runs.", answer=forms.ServerHealth, is_open=True)
+    @_operation("GET", "/health", "Check that the server is running.", answer=forms.ServerHealth, is_open=True)
     async def _health(self, request: Request) -> Response:
         return json_answer(forms.ServerHealth())
 
     # Sessions
 
-    @_operation("POST", "/v1/sessions", "Begin a session.", body=forms.NewSession, status=201, answer=forms.Begun)
+    @_operation("POST", "/v1/sessions", "Start a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
         new: forms.NewSession = forms.parse_body(await forms.body_of(request), forms.NewSession)
         user_id = token_of(request).user_id
         if new.permission_mode:
             parse_mode(new.permission_mode)
         if user_id and new.user_id not in ("", user_id):
-            raise HttpError(403, "user", f"This token begins sessions of {user_id} alone.")
+            raise HttpError(403, "user", f"This token can start only sessions of {user_id}.")
         cwd = await asyncio.to_thread(working_folder, new.cwd) if new.cwd else self._cwd
         user_id = user_id or new.user_id
         opening = OpenRequest(cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=user_id)
@@ -108,7 +108,7 @@ class Routes:
     @_operation(
         "GET",
         "/v1/sessions",
-        "List sessions, the one used last first.",
+        "List sessions, the most recently used first.",
         answer=list[forms.SessionRow],
         query={"limit": int},
     )
@@ -141,7 +141,7 @@ class Routes:
         info = await self._session_of(request)
         owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
         if owner == "":
-            raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
+            raise HttpError(409, "in_use", "The session is open in a terminal. Close it there, or take it over first.")
         if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
             return answer
         await self._hosting.remove(info.id)
@@ -162,7 +162,7 @@ class Routes:
     @_operation(
         "POST",
         f"{_SESSION}/messages",
-        "Say something. It is stored before the answer; its turn carries the stream_id.",
+        "Send a message. It is stored before the answer; its turn has the stream_id.",
         body=forms.NewMessage,
         status=202,
         answer=forms.MessageTaken,
@@ -184,7 +184,7 @@ class Routes:
     @_operation(
         "POST",
         f"{_SESSION}/ops",
-        "Interrupt, answer a question, give the result of a client tool, change model or mode.",
+        "Interrupt, answer a question, return the result of a client tool, change the model or mode.",
         body=forms.Op,
         status=202,
         answer=forms.OpTaken,
@@ -229,13 +229,13 @@ class Routes:
             elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
-                raise HttpError(503, "no_owner", "The server that has the session open does not answer: try again.")
+                raise HttpError(503, "no_owner", "The server that has the session open does not answer. Try again.")
             await asyncio.sleep(0.25)
 
     @_operation(
         "GET",
         f"{_SESSION}/events",
-        "Follow the stream from its first event, or from an id on. It stays open.",
+        "Follow the stream from its first event, or after an id. It stays open.",
         answer=forms.Event,
         query={"Last-Event-ID": int, "after": int},
     )
@@ -250,7 +250,7 @@ class Routes:
     @_operation(
         "GET",
         "/v1/usage",
-        "Tell what sessions used and cost.",
+        "Show the tokens and costs of sessions.",
         answer=dict[str, Any],
         query={"days": int, "session": str},
     )
@@ -269,7 +269,7 @@ def _fields(info: SessionInfo) -> dict[str, Any]:
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
     if not text.isdecimal() or len(text) > 9 or int(text) > maximum:
-        raise HttpError(400, "invalid", f"{name} is a number from 0 to {maximum}.")
+        raise HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
     return int(text)
 
 
@@ -296,7 +296,7 @@ async def _describe(request: Request) -> Response:
 
 async def _failure(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        error = HttpError(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is.")
+        error = HttpError(error.status_code, "not_found", f"{error.detail}. For all routes, see /openapi.json.")
     assert isinstance(error, UserError)
     return error_answer(error)
 
@@ -375,6 +375,6 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     except httpx2.HTTPError as error:
         if is_repeatable or isinstance(error, httpx2.ConnectError):
             return None
-        why = "The server that has the session open ended: look what is done."
+        why = "The server that has the session open stopped. Check what was done."
         raise HttpError(503, "unknown_outcome", why) from error
     return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))

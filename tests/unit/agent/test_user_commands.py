@@ -80,7 +80,7 @@ async def test_the_commands_of_the_project_come_before_the_person_s_and_agentcli
         told = loaded(host, tmp_path / "user", tmp_path / "project")
         assert (await prompt(host, "/do")).text == "project"
         assert len(told) == 2
-        assert all("agentcli's own" in text for text in told)
+        assert all("is a built-in command" in text for text in told)
         found = host.commands.parse("/clear")
         assert found is not None
         assert "new session" in found[0].help
@@ -98,7 +98,7 @@ async def test_a_broken_file_is_reported_and_the_others_are_there(tmp_path: Fold
     async with command_host(tmp_path) as host:
         told = loaded(host, tmp_path)
         assert len(told) == 3
-        assert any(notice.startswith(f"{bad} is no command: ") for notice in told)
+        assert any(notice.startswith(f"{bad} is not a command: ") for notice in told)
         assert (await prompt(host, "/good")).text == "Good."
         with pytest.raises(UsageError):
             await host.outcome("/bad")
@@ -129,7 +129,7 @@ async def test_a_command_that_is_not_allowed_names_the_missing_rule_and_runs_onc
         loaded(host, tmp_path)
         with pytest.raises(UserError) as caught:
             await host.outcome("/do now")
-        assert f"allowed-tools in {file}, or /permissions allow bash(touch made; echo yes now)" in str(caught.value)
+        assert f"allowed-tools in {file}, or use /permissions allow bash(touch made; echo yes now)" in str(caught.value)
         assert not (host.stage.workspace / "made").exists()
         await host.says("/permissions allow bash(touch made; echo yes now)")
         assert (await prompt(host, "/do now")).text == "Made: yes now"

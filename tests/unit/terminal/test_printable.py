@@ -107,7 +107,7 @@ def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> 
 def test_a_flood_of_empty_lines_does_not_push_away_what_was_there_before(shown: Callable[[str], str]) -> None:
     assert shown("a" + "\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
     assert shown("a" + "\r\n" * 1000 + "b") == "a" + "\n" * MAX_LINE_ENDS + "b"
-    assert exposed("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line ends\nb"
+    assert exposed("a" + "\n" * 1020 + "b") == "a" + "\n" * 20 + "… 1,000 more line breaks\nb"
 
 
 def test_a_stream_waits_for_the_rest_of_a_sequence_and_not_forever() -> None:
