@@ -158,7 +158,7 @@ class Budgets:
                     rate = per_reply * (1 + 1e-9) if kind == "usd" else 1  # so that rounding never exceeds the limit
                     max_tokens = min(max_tokens, int(remaining / rate))
                 if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
-                    needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
+                    needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
                     raise OverBudget(account, kind, f"the next request could need {needed}")
             holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
         return Reservation(holds, max_tokens, seconds)

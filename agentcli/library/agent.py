@@ -359,7 +359,7 @@ def _folder(cwd: str | Path) -> Path:
     try:
         if folder.is_dir():
             return folder
-        why = "it is not there" if not folder.exists() else "it is no folder"
+        why = "it does not exist" if not folder.exists() else "it is not a folder"
     except OSError as error:
         why = str(error.strerror)
     raise UsageError(f"Could not work in {folder}: {why}.")

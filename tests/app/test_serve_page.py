@@ -307,7 +307,7 @@ def test_a_client_without_a_token_is_asked_for_it(visit: Any) -> None:
     page, server, _ = visit({"text": "Hello."}, token=False)
     page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
     page.get_by_role("button", name="Connect").click()
-    page.get_by_text("That token is not this server's.").wait_for()
+    page.get_by_text("This server does not know that token.").wait_for()
     page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Connect").click()
     begin(page, "hi")

@@ -142,7 +142,7 @@ def log_out(name: Name) -> None:
 
 @app.command("serve")
 def serve(
-    permission_mode: Annotated[str, typer.Option(help="What requires approval, and is denied here.")] = "default",
+    permission_mode: Annotated[str, typer.Option(help="The mode. What needs approval is denied.")] = "default",
     tools: Annotated[str, typer.Option(help="Offer only these tools, separated by commas.")] = "",
 ) -> None:
     """Serve agentcli's own tools to another agent on stdin and stdout, with its sandbox and permissions."""

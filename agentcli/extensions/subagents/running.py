@@ -368,7 +368,7 @@ class ChildSessions:
             return current
         try:
             if wanted.startswith("scripted/") and not current.startswith("scripted/"):
-                raise UsageError("a script answers only where one was chosen for the session.")
+                raise UsageError("a script works only if it was chosen for the session.")
             return model_named(wanted, current, self.models)
         except UsageError as error:
             if asked:

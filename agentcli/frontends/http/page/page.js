@@ -42,7 +42,7 @@ async function send(path, body) {
       return await ask("POST", path, body);
     } catch (error) {
       if (!(error instanceof TypeError) && error.code !== "no_owner") throw error;
-      tell("The server cannot be reached; this is sent when it can.");
+      tell("The server is unreachable. Your message is sent when it is back.");
       await new Promise((done) => setTimeout(done, wait));
     }
   }
@@ -57,7 +57,7 @@ function logIn() {
   showMenu(false);
   $("login").hidden = false;
   $("foot").hidden = true;
-  $("login-problem").textContent = sessionStorage.getItem("token") ? "That token is not this server's." : "";
+  $("login-problem").textContent = sessionStorage.getItem("token") ? "This server does not know that token." : "";
 }
 
 $("login").addEventListener("submit", (event) => {
@@ -134,7 +134,7 @@ function begin() {
       $("link").classList.toggle("lost", isLost);
       if (!isLost) tell("");
     },
-    refused: (status) => (status === 401 ? logIn() : tell(status === 404 ? "There is no such session." : `Refused (${status}).`)),
+    refused: (status) => (status === 401 ? logIn() : tell(status === 404 ? "There is no such session." : `The server rejected the request (${status}).`)),
   });
   ask("GET", `v1/sessions/${session}`).then((one) => {
     $("elsewhere").hidden = one.held_by !== "terminal";
@@ -307,7 +307,7 @@ class View {
         if (one.permission_mode) $("mode").value = one.permission_mode;
         if (one.is_resumed) {
           this.dropUnfinished();
-          this.note("The server was replaced; another one goes on.");
+          this.note("The server was replaced. Another one continues this session.");
         }
         $("questions").replaceChildren();
         break;
@@ -342,7 +342,7 @@ class View {
         this.takeBack(one);
         break;
       case "compact_boundary":
-        this.note(`The conversation was compacted: ${one.tokens_before} → ${one.tokens_after} tokens.`);
+        this.note(`Compacted the conversation: ${one.tokens_before} → ${one.tokens_after} tokens.`);
         break;
       case "command":
         this.note(`${one.command}\n${one.output}`, one.is_error);
@@ -351,7 +351,7 @@ class View {
         this.note(one.text);
         break;
       case "retry":
-        this.note(`Trying again: ${one.error}`);
+        this.note(`Retrying: ${one.error}`);
         break;
       case "subagent_started":
         this.note(`Subagent ${one.agent}: ${one.task.split("\n")[0]}`);

@@ -34,8 +34,8 @@ export function questionCard(one, answer) {
 
 function ask(one, seen, node, way) {
   for (const [n, option] of one.options.entries()) way(seen.options[n], { type: "answer", text: option });
-  const words = element("input", { placeholder: "Your own words" });
-  words.setAttribute("aria-label", "Your own words");
+  const words = element("input", { placeholder: "Your own answer" });
+  words.setAttribute("aria-label", "Your own answer");
   node.append(words);
   way("Answer", () => ({ type: "answer", text: words.value }), "yes");
   way("Skip this question", { type: "deny" });
