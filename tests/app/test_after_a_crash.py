@@ -91,7 +91,7 @@ def test_a_question_about_a_dry_run_is_not_asked_again(place: Place) -> None:
         running.left()
     with place.talk(place.script({"text": "{{last_result}}"}), "-c") as running:
         running.say("and now?")
-        assert "Nothing in the workspace was changed" in running.wait_for(lambda line: line["type"] == "result")["result"]
+        assert "Changes discarded: " in running.wait_for(lambda line: line["type"] == "result")["result"]
     assert not (place.folder / "count").exists()
 
 

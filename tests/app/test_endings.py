@@ -314,7 +314,7 @@ def test_the_budget_of_a_continued_session(place: Place) -> None:
 
 def test_a_prompt_many_times_the_window(place: Place) -> None:
     text = "many words and more " * 200_000
-    unpaid(place.run("-m", place.script(PAID), "-p", "-", "--output-format=json", stdin=text), "window", "removed from the conversation")
+    unpaid(place.run("-m", place.script(PAID), "-p", "-", "--output-format=json", stdin=text), "window", "was removed")
     ran = place.run("-m", place.script(PAID), "-p", "-", stdin=text[:400_000])
     assert (ran.code, ran.out) == (0, "paid\n")
 

@@ -20,9 +20,9 @@ WORK = '[providers.work]\nbase_url = "http://127.0.0.1:9"\n'
 WRONG: list[tuple[str, int, str, str]] = [
     ('[permissions]\nmode = "yolo"\n', 2, "permissions.mode", "it is one of default, acceptEdits, plan, "),
     ('[tools]\nonly = ["bash", 3]\n', 2, "tools.only", "(item 2 of the list)"),
-    ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); there is max, initial_delay."),
-    ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); there is provider, providers, tokens, "),
-    ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "base_url is missing. Without it, choose one of anthropic, "),
+    ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); choose one of max, initial_delay."),
+    ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); choose one of provider, providers, tokens, "),
+    ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "Without it, choose one of anthropic, "),
     ('[providers.opnai]\napi_key_env = "K"\n', 1, "providers.opnai", "(did you mean openai?)"),
     (f'{WORK}quirks = {{ system_rol = "x" }}\n', 3, "providers.work.quirks.system_rol", "(did you mean system_role?)"),
     (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "it is one of true, false"),
@@ -120,7 +120,7 @@ def test_settings_that_begin_with_a_byte_order_mark_count(place: Place) -> None:
     [
         (("--max-turns", "0"), "command line: --max-turns (limits.max_turns): Expected `int` >= 1"),
         (("-m", "claude"), "command line: --model (provider.model): 'claude' is not a model. Write PROVIDER/MODEL"),
-        (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): Unknown provider"),
+        (("--fallback-model", "antropic/x"), "command line: --fallback-model (provider.fallback_model): Unknown"),
         (("--add-dir", "/no/such"), "command line: --add-dir (permissions.additional_directories): /no/such is not"),
         (("--tools", "bsh"), "command line: --tools (tools.only): Unknown tool 'bsh' (did you mean bash?)"),
     ],

@@ -448,7 +448,7 @@ def test_diff_of_what_was_undone_is_empty(place: Place) -> None:
     (place.folder / "a.py").write_text(LINES)
     diff_after(place, edit("a.py", "line 2\n", "line two\n"))
     place.run("undo", "--yes")
-    assert place.run("-m", place.script(), "-c", "-p", "/diff").out.startswith("No recorded file changes in this session")
+    assert place.run("-m", place.script(), "-c", "-p", "/diff").out.startswith("No recorded file changes")
 
 
 def test_diff_where_changes_are_not_recorded_names_the_other_one(place: Place) -> None:

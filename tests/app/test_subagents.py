@@ -174,7 +174,7 @@ def test_a_question_of_theirs_is_answered_through_the_parent(place: Place) -> No
 
 
 @pytest.mark.parametrize(
-    ("more", "told"), [({"max_turns": 1}, "reached its limit (max_turns)"), ({}, "The subagent failed: ")], ids=["limit", "failure"]
+    ("more", "told"), [({"max_turns": 1}, "its limit (max_turns)"), ({}, "subagent failed: ")], ids=["limit", "failure"]
 )
 def test_one_that_does_not_finish_gives_what_it_has(place: Place, more: dict[str, Any], told: str) -> None:
     child = place.script(
