@@ -59,7 +59,7 @@ def test_after_two_more_dry_runs_it_is_an_error_of_its_own(place: Place) -> None
     assert (ran.result["structured_output"], ran.result["num_turns"]) == (None, 3)
     text = asked(place, *[{"text": "no"}] * 4, flags=())
     assert text.code == 55
-    assert "does not fit the schema" in text.err
+    assert "does not match the schema" in text.err
     stream = asked(place, *[{"text": "no"}] * 4, flags=("--output-format", "stream-json"))
     assert stream.code == 55
 

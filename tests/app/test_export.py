@@ -64,7 +64,7 @@ def test_markdown_folds_results_and_shows_changes_as_diffs(place: Place) -> None
     assert "✓ **Edit a.py** · +1 -1\n\n```diff\n--- a/a.py" in text
     assert "✗ **Edit none.py**" in text
     assert "✗ **Run curl https://example.org**" in text
-    assert "> **Note:** Another model answers" in text
+    assert "> **Note:** Switched models" in text
     assert "| model | requests | input | cached | output | cost |" in text
     tokens = MarkdownIt("commonmark").parse(text)
     headings = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]

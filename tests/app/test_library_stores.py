@@ -142,7 +142,7 @@ async def test_a_conversation_that_is_somebody_else_s_or_none_at_all_is_refused(
         await ann.run("my secret")
     async with agent(**mine, user_id="eve") as eve:
         for refused in (eve.run("what was it?"), eve.reset()):
-            with pytest.raises(UsageError, match="is not one of eve"):
+            with pytest.raises(UsageError, match="does not belong to eve"):
                 await refused
     assert "one" in store.kept
     store.kept["one"] = b"{}"
@@ -164,7 +164,7 @@ async def test_a_session_of_a_store_continues_and_is_its_user_s(
         assert ("first" in provider.heard()) == (id == "chat-10")
     assert [info.user_id for info in await store.list(user_id="ann")] == ["ann", "ann"]
     async with agent(store=store, session_id="chat-10", user_id="eve") as eve:
-        with pytest.raises(UsageError, match="is not one of eve"):
+        with pytest.raises(UsageError, match="does not belong to eve"):
             await eve.run("what did they say?")
     await store.close()
 

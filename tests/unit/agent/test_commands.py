@@ -237,7 +237,7 @@ async def test_resume_finds_what_was_reported_in_every_directory(tmp_path: Folde
         await host.says("/clear")
         host.picks.append(0)
         assert first in await host.says("/resume bird")
-        with pytest.raises(NoSession, match="No session 'albatross'"):
+        with pytest.raises(NoSession, match="There is no session 'albatross'"):
             await host.says("/resume albatross")
 
 
