@@ -75,7 +75,7 @@ def test_days_that_are_not_asked_for_are_left_out(place: Place) -> None:
 def test_an_unknown_session_is_an_error(place: Place) -> None:
     ran = place.run("usage", "--session", "nope")
     assert ran.code == 1
-    assert "No session 'nope'" in ran.err
+    assert "There is no session 'nope'" in ran.err
 
 
 def test_the_slash_command_tells_of_turns_tools_and_budgets(place: Place) -> None:
