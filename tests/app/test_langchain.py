@@ -90,7 +90,7 @@ def test_messages_survive_the_way_there_and_back() -> None:
 
 
 def test_what_has_no_form_here_is_refused() -> None:
-    with pytest.raises(UsageError, match="no form here"):
+    with pytest.raises(UsageError, match="Could not send"):
         from_langchain([HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])])
     url = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]
     assert from_langchain([HumanMessage(url)])[1][0].content == (Image(Base64Source("image/png", PIXEL)),)
