@@ -306,7 +306,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_continues(open_termin
     first.type("\r")
     lines = (
         r"✓ Edit a.py · \+1 -1 · allowed",
-        r"✓ Run touch made · .*allowed for the session",
+        r"✓ Run touch made · .*allowed for this session",
         r"✗ Run touch more · declined: one will do",
     )
     screen = first.see("\nenough")

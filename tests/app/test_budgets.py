@@ -153,7 +153,7 @@ def test_it_is_reported_once_that_a_budget_is_nearly_used_up(priced: Place) -> N
 def test_an_unknown_price_is_reported_once_and_its_tokens_can_be_held(place: Place) -> None:
     with chat_server([says(), says()]) as server:
         ran = asked(place, server, "--max-budget-usd", "0.01")
-        assert (ran.code, ran.err.count("The price of test-model is not known")) == (0, 1)
+        assert (ran.code, ran.err.count("The price of test-model is unknown")) == (0, 1)
         used_up(asked(place, server, AGENTCLI_BUDGETS_SESSION_TOKENS="2000"), "session's budget of 2,000 tokens")
 
 

@@ -167,7 +167,7 @@ def test_a_key_that_no_server_could_test_is_not_said_to_be_wrong(open_terminal: 
     )
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/model work/small\r")
-    terminal.see("Paste the key for work")
+    terminal.see("Paste your API key for work")
     terminal.type("sk-any\r")
     terminal.see("work could not be reached, so the key was not tested")
 

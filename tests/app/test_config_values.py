@@ -41,7 +41,7 @@ def test_a_value_is_set_and_all_else_stays_as_it_was(place: Place, config: Path)
         ("a b", "5", "'a b' is not the name of a setting"),
         ("retry.max", "many", "retry.max: Expected `int`, got `str`."),
         ("retry.max", "99", "retry.max: Expected `int` <= 20."),
-        ("tokens.effort", "extreme", "it is one of low, medium, high, xhigh, max"),
+        ("tokens.effort", "extreme", "choose one of low, medium, high, xhigh, max"),
         ("tools.only", "bash", 'Write a list as ["a", "b"].'),
         ("tools.only", '["bsh"]', "did you mean bash?"),
         ("terminal.theme", "pink", "unknown theme 'pink'"),

@@ -165,7 +165,7 @@ def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Pla
 
 def test_attempts_that_failed_for_outside_reasons_are_repeated(place: Place) -> None:
     add_task(place, "down", replies=[{"error": {"kind": "auth"}}])
-    assert "could not be made" in evaluated(place, code=1)
+    assert "failed to run" in evaluated(place, code=1)
     (run,) = json.loads(place.run("eval", "list", "--json").out)
     assert run["finished"] is False
     (place.folder.parent / "tasks/down/reference.jsonl").write_text("".join(json.dumps(one) + "\n" for one in SOLVES))

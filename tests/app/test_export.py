@@ -145,7 +145,7 @@ def test_the_ending_of_the_file_names_the_form(place: Place) -> None:
     wrong = place.run("sessions", "export", id, "-o", "a.pdf")
     assert (wrong.code, ".html" in wrong.err) == (2, True)
     lost = place.run("sessions", "export", id, "-o", "none/a.md")
-    assert (lost.code, "could not be written" in lost.err) == (1, True)
+    assert (lost.code, "Could not write" in lost.err) == (1, True)
 
 
 @pytest.mark.slow

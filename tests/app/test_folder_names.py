@@ -66,7 +66,7 @@ def test_a_session_to_continue_is_missed_in_words(place: Place) -> None:
 def test_the_project_can_be_trusted(place: Place) -> None:
     (place.folder / ".agentcli").mkdir()
     (place.folder / ".agentcli" / "config.toml").write_text("[limits]\nmax_turns = 7\n")
-    assert "is not used" in place.run("config", "show").out
+    assert "not trusted and not used" in place.run("config", "show").out
     assert place.run("config", "trust").code == 0
     assert "max_turns = 7" in place.run("config", "show").out
 

@@ -135,7 +135,7 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
-        "statusLine": "no such setting",
+        "statusLine": "unknown setting",
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
@@ -294,7 +294,7 @@ def test_files_changed_during_the_question_are_not_trusted(place: Place, changed
         with (place.folder / changed).open("a") as file:
             file.write("# more\n")
         terminal.type("y\r")
-        terminal.see("changed meanwhile")
+        terminal.see("changed in the meantime")
         assert terminal.exit_code() == 2
     assert json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] != 7
 

@@ -83,7 +83,7 @@ def test_a_key_that_is_refused_is_not_kept_nor_shown(place: Place) -> None:
     with chat_server(models=listed) as server:
         ran = place.run("login", "openai", stdin="sk-mistyped\n", env=at(server))
     assert ran.code == 1
-    assert "Incorrect API key: [masked] (not kept" in ran.err
+    assert "Incorrect API key: [masked] (not saved" in ran.err
     assert not (place.home / "credentials.json").exists()
 
 
@@ -190,7 +190,7 @@ def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(pla
     ran = place.run("doctor")
     assert ran.code == 1
     assert all(way in ran.out for way in ("agentcli login", "Ollama", "agentcli local install"))
-    assert "✗ model         groq needs a key" in place.run("doctor", env={"AGENTCLI_MODEL": "groq/llama"}).out
+    assert "✗ model         groq needs an API key" in place.run("doctor", env={"AGENTCLI_MODEL": "groq/llama"}).out
     place.home.mkdir(exist_ok=True)
     (place.home / "config.toml").write_text(
         '[terminal]\ntheme = "dark"\n[local]\nlinger = 300\n'
@@ -269,7 +269,7 @@ def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_retried(place: 
         ran = place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": "sk-a\nsk-b"})
         assert server.requests == []
     assert ran.code != 0
-    assert "OPENAI_API_KEY: the key contains a character that an HTTP header cannot carry" in ran.err
+    assert "OPENAI_API_KEY: the key contains a character that HTTP headers do not allow" in ran.err
     assert "retry" not in ran.err
     assert "sk-" not in ran.err
 
@@ -280,7 +280,7 @@ def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_retried(place: 
         ("exit-with 3", "could not start the command (No such file or directory)"),
         ("sh -c 'echo sk-told-to-nobody; exit 3'", "failed with exit code 3. Run it yourself"),
         ("true", "printed no key"),
-        ("printf 'sk-a\\nsk-b'", "a character that an HTTP header cannot carry"),
+        ("printf 'sk-a\\nsk-b'", "a character that HTTP headers do not allow"),
     ],
 )
 def test_a_command_that_fails_is_an_error_that_says_how(place: Place, command: str, told: str) -> None:
@@ -297,7 +297,7 @@ def test_a_command_that_cannot_be_read_is_an_error_of_the_settings(place: Place)
     helped(place, "echo 'open")
     ran = place.run(*ASK)
     assert ran.code == 2
-    assert "config.toml, line 2: providers.openai.api_key_helper: this is no command" in ran.err
+    assert "config.toml, line 2: providers.openai.api_key_helper: this is not a valid command" in ran.err
 
 
 def test_a_project_has_no_command_run(place: Place) -> None:

@@ -520,7 +520,7 @@ def test_a_working_directory_that_does_not_exist_is_an_error_at_once(work: Path,
         Agent("a/b", cwd=work / name)
 
 
-GIVEN_UP = "nobody reads it"
+GIVEN_UP = "still open"
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def test_an_open_session_is_left_alone(program: Program) -> None:
 def test_a_sound_file_is_reported_to_be_sound_also_where_there_is_none(program: Program) -> None:
     for _ in range(2):
         assert program("fsck").code == program("fsck", "--repair").code == 0
-        assert "is sound" in program("fsck").out
+        assert "is intact" in program("fsck").out
         assert program.json("fsck")["healthy"] is True
         program.session("first")
 

@@ -18,17 +18,17 @@ SAID = {"text": "Hello."}
 WORK = '[providers.work]\nbase_url = "http://127.0.0.1:9"\n'
 # What is written, the line and key that are wrong, and words of the message.
 WRONG: list[tuple[str, int, str, str]] = [
-    ('[permissions]\nmode = "yolo"\n', 2, "permissions.mode", "it is one of default, acceptEdits, plan, "),
+    ('[permissions]\nmode = "yolo"\n', 2, "permissions.mode", "choose one of default, acceptEdits, plan, "),
     ('[tools]\nonly = ["bash", 3]\n', 2, "tools.only", "(item 2 of the list)"),
     ("[retry]\n\nmxa = 1\n", 3, "retry.mxa", "(did you mean max?); choose one of max, initial_delay."),
     ("[retires]\nmax = 1\n", 1, "retires", "(did you mean retry?); choose one of provider, providers, tokens, "),
     ('[providers.work]\napi_key_env = "K"\n', 1, "providers.work", "Without it, choose one of anthropic, "),
     ('[providers.opnai]\napi_key_env = "K"\n', 1, "providers.opnai", "(did you mean openai?)"),
     (f'{WORK}quirks = {{ system_rol = "x" }}\n', 3, "providers.work.quirks.system_rol", "(did you mean system_role?)"),
-    (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "it is one of true, false"),
+    (f"{WORK}[providers.work.quirks]\nstore = 3\n", 4, "providers.work.quirks.store", "choose one of true, false"),
     (
         f'{WORK}[providers.work.quirks]\nthinking_format = "loud"\n', 4, "providers.work.quirks.thinking_format",
-        "it is one of none, reasoning_effort, ",
+        "choose one of none, reasoning_effort, ",
     ),
     ("[providers.anthropic]\nquirks = { store = true }\n", 2, "providers.anthropic.quirks", "anthropic takes none"),
     ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "Unknown provider 'opnai' (did you mean openai?)"),
@@ -36,7 +36,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[models.openai."gpt-6.1"]\nwindow = 0\n', 2, "models.openai.gpt-6.1.window", ">= 1"),
     ('[models.openai."gpt-6.1"]\nwindw = 9\n', 2, "models.openai.gpt-6.1.windw", "(did you mean window?); choose one of "),
     ('[models.openai."gpt-6.1"]\nid = "x"\n', 2, "models.openai.gpt-6.1.id", "unknown setting"),
-    ('[models.openai."gpt-6.1"]\nthinking = "on"\n', 2, "models.openai.gpt-6.1.thinking", "it is one of none, "),
+    ('[models.openai."gpt-6.1"]\nthinking = "on"\n', 2, "models.openai.gpt-6.1.thinking", "choose one of none, "),
     ('[models.openai."x".prices]\ninptu = 3\n', 2, "models.openai.x.prices.inptu", "(did you mean input?)"),
     ('[models.openai."x"]\nprices = { input = -1 }\n', 2, "models.openai.x.prices.input", ">= 0"),
     ('[provider]\nfallback_model = "antropic/x"\n', 2, "provider.fallback_model", "(did you mean anthropic?)"),
@@ -132,8 +132,8 @@ def test_a_wrong_flag_is_named(place: Place, flags: tuple[str, ...], says: str) 
 @pytest.mark.parametrize(
     ("variable", "text", "says"),
     [
-        ("AGENTCLI_TERMINAL_THEME", "pink", "it is one of auto, dark, "),
-        ("AGENTCLI_TOOLS_OUTPUT_LEVELS", "bash=loud", "it is one of brief, standard, full"),
+        ("AGENTCLI_TERMINAL_THEME", "pink", "choose one of auto, dark, "),
+        ("AGENTCLI_TOOLS_OUTPUT_LEVELS", "bash=loud", "choose one of brief, standard, full"),
         ("AGENTCLI_TOOLS_ONLY", "bsh", "did you mean bash?"),
         ("AGENTCLI_PROVIDER_FALLBACK_MODEL", "antropic/x", "did you mean anthropic?"),
         ("AGENTCLI_SANDBOX_HOSTS", "http://a.org/x", "http://a.org/x"),

@@ -546,7 +546,7 @@ def test_a_command_that_could_read_secret_files_asks_and_says_why(
     ran = place.run("-m", script, "-p", "go", *flags, "--output-format", "json")
     assert len(ran.result["permission_denials"]) == (not is_allowed)
     assert (CANARY[::-1] in ran.out) == is_allowed
-    assert "a yes" not in ran.result["result"]
+    assert "your approval" not in ran.result["result"]
     if not is_allowed and "dontAsk" not in flags:
         assert "this sandbox cannot hide .env from commands (to always allow this: the rule" in ran.result["result"]
 

@@ -59,6 +59,6 @@ async def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_it_has_ten_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(ConfigError, match="did not end within 10 s"):
+    with pytest.raises(ConfigError, match="did not finish within 10 s"):
         await helper("sh -c 'sleep 60 & sleep 60'", tmp_path).key()
     assert time.monotonic() - began < 40

@@ -273,7 +273,7 @@ def test_errors_of_the_file_itself(origin, tmp_path):
     line = origin.write().read_text()
     for text, told in [
         ("\n", "contains no instances"),
-        (line + line, f"line 2: instance_id: {NAME} is there twice"),
+        (line + line, f"line 2: instance_id: {NAME} is a duplicate"),
         (line + "{", "line 2: "),
     ]:
         origin.file.write_text(text)

@@ -35,10 +35,10 @@ def test_what_is_not_a_clash_is_taken(keys: dict[str, Any]) -> None:
 @each_row(
     "keys, action, says",
     [
-        ({"stash": "c-o"}, "stash", "c-o is a key of unfold already"),
-        ({"queue": "s-enter"}, "queue", "s-enter is a key of newline already (c-j)"),
-        ({"todo": "c-x"}, "todo", "c-x is a key of editor already (c-x c-e)"),
-        ({"todo": "f2", "mode": ("f3", "f2")}, "mode", "f2 is a key of todo already"),
+        ({"stash": "c-o"}, "stash", "c-o is already used for unfold"),
+        ({"queue": "s-enter"}, "queue", "s-enter is already used for newline (c-j)"),
+        ({"todo": "c-x"}, "todo", "c-x is already used for editor (c-x c-e)"),
+        ({"todo": "f2", "mode": ("f3", "f2")}, "mode", "f2 is already used for todo"),
         ({"send": ()}, "send", "it needs a key"),
         ({"stash": "x"}, "stash", "'x' is no key"),
         ({"stash": "ctrl-o"}, "stash", "'ctrl-o' is no key"),
@@ -46,7 +46,7 @@ def test_what_is_not_a_clash_is_taken(keys: dict[str, Any]) -> None:
         ({"stash": ""}, "stash", "'' is no key"),
         ({"stash": "c-m"}, "stash", "'c-m' is no key"),
         ({"stash": "c-x c-y c-z"}, "stash", "is no key"),
-        ({"complete": "enter"}, "complete", "enter is a key of send already"),
+        ({"complete": "enter"}, "complete", "enter is already used for send"),
     ],
 )
 def test_what_clashes_or_is_not_a_key_is_reported(keys: dict[str, Any], action: str, says: str) -> None:
@@ -57,7 +57,7 @@ def test_what_clashes_or_is_not_a_key_is_reported(keys: dict[str, Any], action: 
 @pytest.mark.parametrize(
     ("theme", "themes", "key", "says"),
     [
-        ("pink", {}, "terminal.theme", "it is one of auto, dark, "),
+        ("pink", {}, "terminal.theme", "choose one of auto, dark, "),
         ("mien", {"mine": {}}, "terminal.theme", "(did you mean mine?)"),
         ("auto", {"dark": {}}, "terminal.themes.dark", "agentcli's own"),
         ("auto", {"mine": {"keywrd": 1}}, "terminal.themes.mine.keywrd", "(did you mean keyword?)"),
