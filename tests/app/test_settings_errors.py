@@ -30,7 +30,7 @@ WRONG: list[tuple[str, int, str, str]] = [
         f'{WORK}[providers.work.quirks]\nthinking_format = "loud"\n', 4, "providers.work.quirks.thinking_format",
         "choose one of none, reasoning_effort, ",
     ),
-    ("[providers.anthropic]\nquirks = { store = true }\n", 2, "providers.anthropic.quirks", "anthropic takes none"),
+    ("[providers.anthropic]\nquirks = { store = true }\n", 2, "providers.anthropic.quirks", "anthropic has none"),
     ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "Unknown provider 'opnai' (did you mean openai?)"),
     ('[models.openai."gpt-6.1"]\nwindow = "x"\n', 2, "models.openai.gpt-6.1.window", "Expected `int`, got `str`"),
     ('[models.openai."gpt-6.1"]\nwindow = 0\n', 2, "models.openai.gpt-6.1.window", ">= 1"),

@@ -343,7 +343,7 @@ def test_nobody_is_asked_in_a_session_opened_after_the_end_of_input(place: Place
         for text in ("one", "/clear", "two"):
             running.say(text)
         ran = running.ended()
-    assert "no one can approve it" in ran.result["result"]
+    assert "no one can approve them" in ran.result["result"]
 
 
 def test_quit_ends_the_stream_after_what_was_asked_before(place: Place) -> None:
