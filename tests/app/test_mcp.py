@@ -465,7 +465,7 @@ def test_a_server_that_ends_at_once_is_shown_with_its_last_words(place: Place) -
     assert "no database at db.example" in listed.out
     assert place.run("mcp", "get", "test", "--json").code == 1
     assert "no database at db.example" in stream(place, one("add", a=1, b=2)).out
-    assert "is replaced" in place.run("mcp", "add", "test", "--", sys.executable, "-I", SERVER).out
+    assert "Replaced test" in place.run("mcp", "add", "test", "--", sys.executable, "-I", SERVER).out
     assert place.run("mcp", "list").code == 0
     assert (place.home / "state").stat().st_mode & 0o077 == 0
 

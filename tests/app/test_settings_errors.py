@@ -34,7 +34,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ('[models.opnai."gpt-6.1"]\nwindow = 9\n', 1, "models.opnai", "Unknown provider 'opnai' (did you mean openai?)"),
     ('[models.openai."gpt-6.1"]\nwindow = "x"\n', 2, "models.openai.gpt-6.1.window", "Expected `int`, got `str`"),
     ('[models.openai."gpt-6.1"]\nwindow = 0\n', 2, "models.openai.gpt-6.1.window", ">= 1"),
-    ('[models.openai."gpt-6.1"]\nwindw = 9\n', 2, "models.openai.gpt-6.1.windw", "(did you mean window?); choose one of "),
+    ('[models.openai."gpt-6.1"]\nwindw = 9\n', 2, "models.openai.gpt-6.1.windw", "(did you mean window?); choose "),
     ('[models.openai."gpt-6.1"]\nid = "x"\n', 2, "models.openai.gpt-6.1.id", "unknown setting"),
     ('[models.openai."gpt-6.1"]\nthinking = "on"\n', 2, "models.openai.gpt-6.1.thinking", "choose one of none, "),
     ('[models.openai."x".prices]\ninptu = 3\n', 2, "models.openai.x.prices.inptu", "(did you mean input?)"),
