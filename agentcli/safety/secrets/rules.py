@@ -261,7 +261,7 @@ class Secret(NamedTuple):
     rule: str  # the name of the rule that found it
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
+class Place(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The places in a text where a rule's pattern is tried; everywhere if it has no literals.
 
     `starts` are literals; `words` are names that are looked for in every spelling: `api-key` stands for api_key,
