@@ -94,9 +94,10 @@ class Reservation:
 
     def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
         """Charge what the request took in the end; an unknown price charges no money."""
-        amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
-        for account, number in self._holds if self.is_open else ():
-            account.settle(number, amounts)
+        if self.is_open:
+            amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
+            for account, number in self._holds:
+                account.settle(number, amounts)
         self.is_open = False
 
 

@@ -280,11 +280,14 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content=content):
-            unsigned = (block for block in content if getattr(block, "signature", None) is None)
-            shown = replace(body, content=tuple(block for block in unsigned if not isinstance(block, RedactedThinking)))
+            shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
         case _:
             return entry
     return replace(entry, body=shown)
+
+
+def _is_bound(block: Block) -> bool:
+    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, Message, SkillRegistry, UsageError, read_skill
+from agentcli import Agent, Message, Skill, SkillRegistry, UsageError, read_skill
 from tests.app.running import Commanded, Place, Ran, call
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
@@ -334,7 +334,7 @@ def test_new_validate_and_show(place: Place, own: Path) -> None:
 def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> None:
     registry = SkillRegistry()
     registry.register(read_skill(skill(tmp_path, "pdf", "Fill it in."), "library"))
-    registry.register(read_skill(skill(tmp_path, "empty", ""), "library"))
+    registry.register(Skill("empty", "Says nothing.", str(skill(tmp_path, "empty", "")), "library"))
     history: list[Message] = []
     activation = registry.activate("pdf", request="the form", history=history)
     assert [message.role for message in history] == ["user"]

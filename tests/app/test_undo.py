@@ -337,6 +337,7 @@ def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) 
     assert "ends in none of" in ran.err + ran.out
     slash(project, "/label profiles")
     assert project.run("-c", "-p", "two", "-m", project.script({"text": "second"})).code == 0
+    assert "a label: to just there" in slash(project, "/rewind")
     assert "Back" in slash(project, "/rewind profiles")
 
 

@@ -28,7 +28,7 @@ from agentcli.settings.files import from_home
 MAX_LISTED = 20
 _MAX_OFFERED = 200
 MAX_LABEL = 80  # characters
-MAX_TITLE = 46  # characters of a title, so that offered is room for prompts beside it
+MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
 MAX_PROMPT = 60
 
 
@@ -86,7 +86,7 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
-        ways = [("Take it over", "it ends offered"), ("Go on in a copy", ""), ("Leave it", "")]
+        ways = [("Take it over", "it ends there"), ("Go on in a copy", ""), ("Leave it", "")]
         chosen = await host.choose("It is open in another agentcli", ways)
         if chosen not in (0, 1):
             if chosen is None:
@@ -235,9 +235,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if which := " ".join(words):
         point = _named_point(which, offered)
     else:
-        options = [
-            (label(point.text), "a label: to just offered" if point.kind == "label" else "") for point in offered
-        ]
+        options = [(label(point.text), "a label: to just there" if point.kind == "label" else "") for point in offered]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
             return listed(options[:MAX_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")

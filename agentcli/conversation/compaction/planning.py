@@ -310,7 +310,7 @@ class Planner:
             chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:
-                stub = self._writer.start_of_newest(step) if tail.cuts_prompt else None
+                stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
             elif chars < _ALL and isinstance(step.entry.body, Result | Assistant):
                 stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
             if stub is not None:

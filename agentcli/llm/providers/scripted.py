@@ -76,6 +76,7 @@ class ScriptedProvider(BaseProvider):
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
+        position = len(self._replies) - len(self._waiting)  # now: other agents take the next ones meanwhile
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
@@ -88,7 +89,7 @@ class ScriptedProvider(BaseProvider):
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
             raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
-        ids = CallIds(request.messages, prefix=f"call_{len(self._replies) - len(self._waiting)}_")
+        ids = CallIds(request.messages, prefix=f"call_{position}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)

@@ -140,14 +140,14 @@ class ResponsesReader:
         match text_in(event.get("type")):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._refused |= kind == "response.refusal.delta"
-                self._item(event, "message", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "message", out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._item(event, "reasoning", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "reasoning", out)
             case "response.reasoning_summary_part.added":
                 item = self._item(event, "reasoning", out)
                 item.add("\n\n" if item.parts else "", out)
             case "response.function_call_arguments.delta":
-                self._item(event, "function_call", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "function_call", out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -162,6 +162,11 @@ class ResponsesReader:
                 raise _failure(event.get("error") or event)
             case "" if event.get("error"):
                 raise embedded_error(event)
+
+    def _add_delta(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> None:
+        """Add a delta to its item. An empty one begins none: the whole reply may still come at the end."""
+        if delta := text_in(event.get("delta")):
+            self._item(event, kind, out).add(delta, out)
 
     def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
