@@ -187,7 +187,7 @@ class Budgets:
         Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
     def warnings(self, info: ModelInfo) -> list[str]:
-        """Return the new warnings after a request to a model: budgets nearly used up, or money it has no price for."""
+        """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
         warnings, has_money = [], False
         for account, kind, limit, spent in self.limits():
             has_money |= kind == "usd"

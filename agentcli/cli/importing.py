@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
+from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
 from agentcli.errors import UsageError
 from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
@@ -192,6 +192,7 @@ def _take_choice(
 
 
 def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+    """Take a permission rule of Claude Code's settings into the draft, or leave it out with the reason."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -199,8 +200,9 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
     except UsageError as error:
         draft.leave_out(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
+    # Claude Code reads "/src" as a path below the settings' folder, agentcli as one below each project.
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
-    if rule.tool in ELSEWHERE:
+    if rule.tool in FOREIGN_TOOLS:  # such a rule is valid, so `check_rule` lets it pass
         draft.leave_out(about, f"no tool here does what {rule.tool} does there")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
         draft.leave_out(about, "there it means the folder of the settings, here each project: write // or ~/")

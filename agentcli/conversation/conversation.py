@@ -89,8 +89,7 @@ class Conversation:
     """All entries of a session in the order they were stored, and the current branch of them.
 
     `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
-    it that have no result, by id, oldest first. The person was asked about the calls in `unanswered` and has not
-    answered yet. The calls in `tried` ran as dry runs, and `kept` has the names of the changes that were applied.
+    it that have no result, by id, oldest first.
 
     An entry is added in constant time. Rewinding and compacting derive the messages anew.
     """
@@ -99,9 +98,9 @@ class Conversation:
         self.entries: list[Entry] = []
         self.path: list[Entry] = []
         self.open_calls: dict[str, ToolUse] = {}
-        self.unanswered: set[str] = set()
-        self.tried: set[str] = set()
-        self.kept: dict[str, tuple[str, ...]] = {}
+        self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
+        self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
+        self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
         self._messages: list[Message] = []
@@ -148,7 +147,7 @@ class Conversation:
 
         They are all calls from the first one on whose question was not answered. Dry runs count as begun.
         """
-        unanswered = self.unanswered - self.tried
+        unanswered = self.unanswered - self.dry_runs
         return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))
 
     @property
@@ -174,7 +173,7 @@ class Conversation:
         if isinstance(body, Compaction):
             self._rebuild()
         else:
-            self._note_calls(entry)
+            self._follow_calls(entry)
             _add_message(self._messages, body)
 
     def _branch_off(self, parent_id: str) -> None:
@@ -203,12 +202,14 @@ class Conversation:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
+        self.open_calls, self.unanswered, self.dry_runs, self.applied_changes = {}, set(), set(), {}
+        self.last_reply = None
         for entry in self.path:
-            self._note_calls(entry)
+            self._follow_calls(entry)
         self._messages = messages_of(self.request_entries)
 
-    def _note_calls(self, entry: Entry) -> None:
+    def _follow_calls(self, entry: Entry) -> None:
+        """Update the newest reply and what is known of open calls, by the entry that joins the path."""
         match entry.body:
             case Assistant(content=content):
                 self.last_reply = entry
@@ -216,17 +217,17 @@ class Conversation:
             case Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
-                self.tried.discard(result.tool_use_id)
-                self.kept.pop(result.tool_use_id, None)
+                self.dry_runs.discard(result.tool_use_id)
+                self.applied_changes.pop(result.tool_use_id, None)
             case CallAsked(id):
                 self.unanswered.add(id)
             case CallTried(id):
-                self.tried.add(id)
+                self.dry_runs.add(id)
             case CallKept(id, names):
-                self.kept[id] = names
-            case CallAllowed(id) | CallDenied(id):
+                self.applied_changes[id] = names
+            case CallAllowed(id) | CallDenied(id):  # decides about the call, or about the changes of its dry run
                 self.unanswered.discard(id)
-                self.tried.discard(id)
+                self.dry_runs.discard(id)
 
 
 def apply_compaction(path: Sequence[Entry], compaction: Entry) -> list[Entry]:

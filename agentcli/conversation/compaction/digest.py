@@ -137,7 +137,7 @@ class Length(Struct, frozen=True, kw_only=True):
 
 
 BRIEF = 3  # the position in `DigestWriter.lengths` where prompts are whole and answers short
-TIMES = (1, 3, 8, 20, 50, 125)  # multiples of the usual length, if there is room
+FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths of the settings are multiplied by them where there is room
 
 
 class DigestWriter(Struct, frozen=True, dict=True):
@@ -153,13 +153,17 @@ class DigestWriter(Struct, frozen=True, dict=True):
 
     @cached_property
     def lengths(self) -> tuple[Length, ...]:
-        """The lengths from a shortened prompt to nearly all of a turn."""
-        chars, result = self.settings.message_chars, self.settings.result_chars
-        answer = max(chars, MIN_ANSWER_CHARS)
-        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=chars)
+        """The lengths that a turn's text may have, from least to most; planning picks the longest that fits.
+
+        The first keeps the start of the prompt, the second the whole prompt and nothing else (`Length()`). The others
+        add errors and a short answer, then the lengths of the settings times each of `FACTORS`.
+        """
+        message, result = self.settings.message_chars, self.settings.result_chars
+        answer = max(message, MIN_ANSWER_CHARS)
+        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=message)
         longer = (
-            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
-            for times in TIMES
+            Length(error=MAX_ERROR_CHARS, answer=factor * answer, thought=factor * message, result=factor * result)
+            for factor in FACTORS
         )
         return (*shorter, *longer)
 

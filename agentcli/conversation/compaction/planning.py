@@ -10,9 +10,9 @@ from msgspec import Struct, structs
 
 from agentcli.conversation.compaction.digest import (
     BRIEF,
+    FACTORS,
     FEW_FILES,
     MAX_FILES,
-    TIMES,
     Carried,
     DigestWriter,
     Length,
@@ -173,7 +173,7 @@ class Planner:
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
-        for kind, times in product((Result, object), reversed(TIMES)):
+        for kind, times in product((Result, object), reversed(FACTORS)):
             for step, turn in older:
                 if tokens <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
                     continue

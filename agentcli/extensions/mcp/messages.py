@@ -29,7 +29,7 @@ class MessageReader:
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
         """Return a message; for a reply that is not valid, an error with its id, so that its call ends at once.
 
-        A lone surrogate, which is half of such a character, becomes U+FFFD. Raises `ValueError`.
+        A lone surrogate (`\\ud83d` without its other half), which the SDK rejects, becomes U+FFFD. Raises `ValueError`.
         """
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
@@ -38,9 +38,9 @@ class MessageReader:
                 text = json.dumps(json.loads(data), ensure_ascii=False)
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
         try:
-            return _sdk_reader.validate_json(text, by_name=False)
+            return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
             match json.loads(text):
                 case {"id": int() | str() as id, **fields} if "method" not in fields:

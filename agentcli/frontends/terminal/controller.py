@@ -39,10 +39,11 @@ class TerminalController(OpenerHost):
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())  # the newest: as sent, as typed
+        # The prompt that the newest slash command made: the blocks that were sent, and the command as it was typed.
+        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())
         self._can_go_on = False  # the last turn broke off
         self._submitting = asyncio.Lock()  # texts are taken in the order in which they were typed
-        self._named_jobs: set[str] = set()  # the person knows that they would end with the session
+        self._named_jobs: set[str] = set()  # ids of the jobs that a warning on leaving has named already
 
     # Sessions
 

@@ -95,9 +95,9 @@ class SessionConfinement:
         self._proxies: dict[frozenset[str], NetworkProxy] = {}
         self._starting_proxy = asyncio.Lock()
         self._note: SessionNote | None = None
-        self._snapshot: ProtectedSnapshot | None = None
-        self._left_by_killed: Reverts | None = None
-        self._unreported = Reverts()
+        self._snapshot: ProtectedSnapshot | None = None  # made where protected files must be reverted after commands
+        self._left_by_killed: Reverts | None = None  # what `clean_up` reverted; None before
+        self._unreported = Reverts()  # the part of that which the next command's result has to mention
         self._cleaning = Lock()
 
     @cached_property
@@ -115,7 +115,7 @@ class SessionConfinement:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
-        """Return the bounds of a command that starts now; in a session without bounds no command has any."""
+        """Return the bounds of a command that starts now. In an unconfined session every command is unconfined."""
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
@@ -135,7 +135,7 @@ class SessionConfinement:
             protected=tuple(map(str, (*self._protected_names(roots), *own, *below_roots[:MAX_AUTO_EXECUTED]))),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
-                # A command could replace a cache in a root by a link, which the next one would follow.
+                # A cache inside a root is not used: a command could replace it by a link for the next command.
                 cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
                 note=note,
                 scan=self.scan,
@@ -144,9 +144,9 @@ class SessionConfinement:
         )
 
     def _protected_names(self, roots: Sequence[Path]) -> Iterator[str | Path]:
-        """Yield what other programs execute at the roots' own level, and at home if commands can write that.
+        """Yield the auto-executed names in the roots, and the paths of those at home if commands can write there.
 
-        Only a few names are protected where they are missing: each shows as an empty folder to commands.
+        Of missing names only `_EVEN_IF_MISSING` are protected, because commands see each as an empty folder.
         """
         table, home = auto_executed(), self.limits.home
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
@@ -194,7 +194,7 @@ class SessionConfinement:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
-            reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
+            reverts.put_back += earlier.put_back  # what failed again is tried and reported when this command has ended
             yield launch._replace(
                 reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
             )
@@ -205,7 +205,7 @@ class SessionConfinement:
         try:
             with self._cleaning:
                 self._note = self._note or SessionNote(notes)
-        except OSError as error:  # a full disk: what a kill may leave is no reason to run nothing
+        except OSError as error:  # a full disk; commands run all the same, although a kill may leave something behind
             log.warning("nothing is noted for after a kill: %s", error)
         return self._note
 
@@ -225,8 +225,8 @@ class SessionConfinement:
             yield reverts
 
     def accept(self, path: Path, content: bytes) -> None:
-        """Keep what was written to a file: the person agreed."""
-        if self._snapshot is not None:  # else no command ran after which it would be reverted
+        """Keep what a tool wrote to a protected file, because the person agreed to it."""
+        if self._snapshot is not None:  # without a snapshot nothing would be reverted
             self._snapshot.accept(str(path), content)
 
     async def make_ready(self, grants: Grants) -> None:
@@ -248,7 +248,7 @@ class SessionConfinement:
                     [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
                     [*left.left_changed],
                 )
-                self._left_by_killed = left  # only now, because no command may begin before
+                self._left_by_killed = left  # set last, because `make_ready` lets commands begin once it is set
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

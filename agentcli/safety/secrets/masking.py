@@ -156,18 +156,22 @@ class PlainText:
 
 
 class StreamMask:
-    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key."""
+    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key.
+
+    A text that is already complete is given as `whole`; nothing is fed to its mask.
+    """
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
         self._plain = PlainText()
-        self._text = self._plain.add(whole, is_all=bool(whole))  # it waits, and some of it is context for rules
-        self._key_ends = find_key_ends(self._text)  # only a whole text shows them
+        # The text that is not decided about yet, and a little before that, which rules look back at.
+        self._text = self._plain.add(whole, is_all=bool(whole))
+        self._key_ends = find_key_ends(self._text)  # of keys without a beginning; a stream's are not searched for
         # Positions in `_text`:
-        self._done = 0  # the text before it was returned or masked
-        self._masked = 0  # from the last marker up to it, the text was masked
-        self._searched = 0  # private keys are searched from it on
-        self._key: KeyStart | None = None  # a key that continues
+        self._done = 0  # all text before this position was returned, or replaced by a marker
+        self._masked = 0  # the end of the newest secret: one that overlaps it makes it longer
+        self._searched = 0  # no private key begins before this position that is not known already
+        self._key: KeyStart | None = None  # a private key whose beginning was masked and whose end has not come
 
     def feed(self, text: str) -> str:
         """Take more text and return what is certain by now."""

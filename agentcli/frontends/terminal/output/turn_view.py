@@ -245,7 +245,7 @@ class TurnView:
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         how_long, key = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
-        self._begin_block("calls")
+        self._begin_block("calls")  # thoughts and calls stand together, without an empty line between them
         self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{key}\n")])
 
     def _end_text(self) -> None:
@@ -314,6 +314,7 @@ class TurnView:
         worst: dict[str, str] = {}
         for claim in claims:
             text = " ".join(claim.text.split())
+            # The verdicts stand in `_CLAIM_MARKS` from the best to the worst.
             worst[text] = max(worst.get(text, "verified"), claim.verdict, key=list(_CLAIM_MARKS).index)
         for text, verdict in list(worst.items())[:MAX_CLAIMS]:
             mark, role, why = _CLAIM_MARKS[verdict]

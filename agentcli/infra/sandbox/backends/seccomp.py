@@ -221,8 +221,8 @@ class _Assembler:
     """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
 
     def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []
-        self._labels: dict[str, int] = {}
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
+        self._labels: dict[str, int] = {}  # positions in the code
 
     def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
         self._code.append((opcode, operand, if_true, if_false))

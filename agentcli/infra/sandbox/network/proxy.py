@@ -119,8 +119,8 @@ class NetworkProxy:
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                # The name is looked up once, so that the judged addresses are those that are connected to. One bad
-                # address is enough to deny them all.
+                # The name is looked up only once, so that no other address is connected to than those judged here. One
+                # bad address is enough to deny all.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
                     reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
@@ -203,7 +203,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _answer(status: int, reason: str) -> bytes:
-    """Build an answer with the reason in its status line too: of an answer to CONNECT, programs show nothing else."""
+    """Build an answer. Its status line has the reason too, because programs show only that line after a CONNECT."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()

@@ -21,8 +21,8 @@ def ask_below(root: int) -> int:
     """
     found = _freeze_below(root)
     for process in found:
-        depth, below = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
-        if not depth or all(_namespace_depth(child) <= depth for child in below):
+        depth, children = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
+        if not depth or all(_namespace_depth(child) <= depth for child in children):
             _send(process, signal.SIGTERM)
     for process in found:
         _send(process, signal.SIGCONT)
@@ -55,7 +55,7 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
 
 
 def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
-    """Return their process groups, which are all the tree's own: its first process began a session."""
+    """Return the groups of processes of a tree. Its first process began a session, so no other process is in them."""
     return {process.group for process in processes} - {os.getpgrp(), 0, 1}
 
 
@@ -89,7 +89,7 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def _listed_by_ps() -> list[ProcessInfo]:
-    """Ask ps(1) on macOS. There a process whose parent has ended counts as a child of its session's first."""
+    """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
     read, write = os.pipe()
     ps = os.posix_spawnp(
         "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]

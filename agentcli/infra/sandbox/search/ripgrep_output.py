@@ -28,7 +28,7 @@ class Reader(ABC, Generic[T]):
         """Read the rest."""
 
     def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
-        """Return the whole lines or names up to the last end mark in a piece, and keep what comes behind it."""
+        """Return the complete lines or names of what has come, up to the last end mark, and keep the rest."""
         end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
@@ -60,7 +60,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
 
 
 def _counts(data: bytes) -> list[FoundRows]:
-    """Read whole counts. Behind each NUL come the count of the path before it and, on the next line, the next path."""
+    """Read complete counts: `PATH NUL COUNT`, a line end, and the next path."""
     path, *rest = data.split(b"\0")
     found = []
     for part in rest:
@@ -84,7 +84,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
-        if self._path is not None and data.startswith(b"\n"):
+        if self._path is not None and data.startswith(b"\n"):  # an empty line ends the rows of the last file
             self._path, data = None, data[1:]
         if data:
             self._read(data)
@@ -195,7 +195,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, because nothing else shows where matches over several lines end. Further lines get a `+`."""
+    """Reads `--json`, which alone shows where a match of several lines ends; its further lines are marked by `+`."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
