@@ -143,7 +143,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
 
 
 def _value(word: Field) -> Field:
-    """Return the word behind an option; a glob may become several words, of which only the first is the value."""
+    """Return the value of an option. A glob may become several words, so it counts as one that may vanish."""
     return replace(word, may_vanish=word.may_vanish or word.is_glob)
 
 
@@ -157,13 +157,13 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
-    """Note an unlisted option. A tolerant program can only complain about it, unless the word may name a file."""
-    matters = any(
+    """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
+    is_listed = any(
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind and kind in "!:@*"
     )
-    if not known.is_tolerant or matters or re.search(rf"[=./~{HOLE}]", text):
+    if not known.is_tolerant or is_listed or re.search(rf"[=./~{HOLE}]", text):
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 

@@ -281,10 +281,10 @@ def judge_path(
     root = next((root for root in roots if is_below(full, root)), None)
     if is_secret(full, home):
         return "secret"
-    # A workspace in /dev/shm is one like any other.
+    # The paths of a workspace in /dev/shm are not odd.
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
-    # Protected names above the workspace do not count: `~/.claude/worktrees/x` is a fine place to work in.
+    # Only names inside the workspace are protected: the workspace itself may be `~/.claude/worktrees/x`.
     if access == "write" and is_auto_executed(full if root is None else full.relative_to(root)):
         return "protected"
     return "outside" if root is None else "plain"

@@ -38,6 +38,7 @@ class Masker:
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
         values = {value for value in known_values if is_long_enough(value)}
+        # The known values in all the ways they may be written.
         self._forms = sorted({form for value in values for form in _written_forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
@@ -69,7 +70,7 @@ class Masker:
     def certain_end(self, text: str) -> int:
         """Return the position before which no further text can change what is a secret: the start of the last word."""
         end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
-        for form in self._with_spaces:  # the text may end in the middle of one
+        for form in self._with_spaces:  # the text may end in the middle of such a value
             sizes = range(min(len(form) - 1, len(text)), 0, -1)
             end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
         return end
@@ -103,9 +104,9 @@ class PlainText:
     """
 
     def __init__(self) -> None:
-        self._length = 0
-        self._waiting = ""
-        self._codes: list[tuple[int, str]] = []
+        self._length = 0  # characters of plain text so far
+        self._waiting = ""  # the end of the newest piece, if it may be the beginning of a code
+        self._codes: list[tuple[int, str]] = []  # with the positions before which they stand
         self._first = 0  # index of the first code that was not returned yet
 
     def add(self, text: str, *, is_all: bool = False) -> str:
@@ -179,7 +180,6 @@ class StreamMask:
         return self._mask_certain(is_all=False)
 
     def close(self) -> str:
-        """Return the rest."""
         self._text += self._plain.add("", is_all=True)
         return self._mask_certain(is_all=True)
 
@@ -189,7 +189,7 @@ class StreamMask:
         return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
-        position = self._done
+        position = self._done  # the text before it is in the pieces
         pieces: list[str] = []
         for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
@@ -203,13 +203,13 @@ class StreamMask:
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
-        """Return the secrets that are certain by now. One without a rule continues the one before."""
+        """Return the secrets that are certain by now. One without a rule continues one that was returned before."""
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
-            if secret.end <= max(self._masked, self._done):
+            if secret.end <= max(self._masked, self._done):  # within a known secret, or in text that was returned
                 continue
             if secret.start >= self._masked:
                 certain.append(secret)
@@ -222,7 +222,7 @@ class StreamMask:
         return certain
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
-        """Return the private keys that are known, and the position up to which all is certain, at most `end`."""
+        """Return the private keys found so far, and the position up to which the text is certain."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
@@ -237,9 +237,9 @@ class StreamMask:
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
-            position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
+            position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
-            if goes_on:
+            if may_continue:
                 self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)

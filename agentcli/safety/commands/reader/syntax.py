@@ -146,19 +146,15 @@ _KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.A
 
 
 class WordReader(ABC):
-    """Reads words from `text`, starting at `at`.
-
-    `depth` counts the substitutions and subshells around them. `problem` says why the text is more than its words,
-    `refusal` is the syntax error for which bash would run nothing of it.
-    """
+    """Reads words from a text."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
-        self.at = 0
-        self.depth = depth
-        self.problem = ""
-        self.refusal = ""
-        self.has_ended_line = False
+        self.at = 0  # the position in the text
+        self.depth = depth  # the number of substitutions and subshells around the position
+        self.problem = ""  # why more may run than the commands that were read
+        self.refusal = ""  # a syntax error for which bash would run nothing of the text
+        self.has_ended_line = False  # True once bash would have run a line
         self.inside: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
@@ -173,7 +169,7 @@ class WordReader(ABC):
         self.problem = self.problem or problem
 
     def _refuse(self, problem: str) -> None:
-        """Note a syntax error. It is not certain behind text that is not read, or a line that bash has run by then."""
+        """Note a syntax error. It counts as a refusal only if all before it was read, and bash has run no line yet."""
         if not self.problem and not self.has_ended_line:
             self.refusal = problem
         self._note(problem)
@@ -189,7 +185,7 @@ class WordReader(ABC):
             char = self.text[self.at]
             if char in " \t\n;&|()" or (char in "<>" and not self._next_is("(", 1)):
                 break
-            quoted = "a"
+            quoted = "a"  # what the part adds to `shape`
             if found := _RUN.match(self.text, self.at):
                 text = quoted = found[0]
                 self.at = found.end()
@@ -292,7 +288,7 @@ class WordReader(ABC):
 
     def _substitution(self) -> str:
         if self.depth >= MAX_DEPTH:
-            self._note("it is nested too deeply")  # its commands are read as if they were outside
+            self._note("it is nested too deeply")  # commands inside are read as if there were no substitution
         else:
             inside, self.inside = self.inside, []
             self.inside = [*inside, self._script_inside()]
