@@ -192,7 +192,7 @@ class Conversation:
             self._set_path([entry for entry in reversed(branch) if entry.id not in retracted])
 
     def _find(self, entry_id: str, otherwise: int) -> int:
-        # The newest position counts, because ids of results come from models and may be used again.
+        # The newest entry with the id counts: ids of results come from models, which may use one again.
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
@@ -323,21 +323,21 @@ class RequestSize:
         self.calibration = Calibration()
         self._conversation = conversation
         self._learned: set[str] = set()  # ids of replies whose counts the calibration has
-        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())
-        self._model: ModelInfo | None = None
+        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())  # the newest one, with its size
+        self._model: ModelInfo | None = None  # the model of the last call of `tokens`
         self._start_anew()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
         """Return the tokens of the next request to a model. Counts from before a compaction are not used."""
         if (system, tools) != self._prefix[:2]:
             self._prefix = (system, tools, prefix_size(system, tools))
-        if self._model != model:  # other thinking and other images are sent to it
+        if self._model != model:  # each model is sent other thinking and images, so their sizes differ
             self._start_anew()
         self._model = model
         self._measure_new_entries(model)
         counted = self._counted.get(model.name, ProviderCount())
         added = self._entries.plus(self._prefix[2]).minus(counted.size)
-        if not model.takes_images:  # a short text replaces them
+        if not model.takes_images:  # a short text is sent in place of each image
             added = added._replace(media=0)
         return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
 
@@ -346,10 +346,10 @@ class RequestSize:
         return self.tokens(*self._prefix[:2], self._model) if self._model else 0
 
     def _start_anew(self) -> None:
-        self._path: list[Entry] = []  # a rewound conversation has another list
-        self._measured = 0  # number of entries of the path
-        self._entries = Size()
-        self._counted: dict[str, ProviderCount] = {}
+        self._path: list[Entry] = []  # the measured path; a rewound conversation has another list
+        self._measured = 0  # the number of its entries that are measured
+        self._entries = Size()  # the size of the measured entries
+        self._counted: dict[str, ProviderCount] = {}  # the newest count of each model
 
     def _measure_new_entries(self, model: ModelInfo) -> None:
         """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
@@ -365,7 +365,7 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: Entry, model: ModelInfo) -> None:
-        body, before = entry.body, self._entries.plus(self._prefix[2])
+        body, before = entry.body, self._entries.plus(self._prefix[2])  # the size of the request with this reply
         size = _size(body, model)
         self._entries = self._entries.plus(size)
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -377,7 +377,8 @@ class RequestSize:
         sent = sent_back(body.content, model)
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
+        # The count of the reply does not hold for what is sent back of it: only that of its prompt is used.
+        if body.stop_reason == "interrupted" or is_partly_sent:
             self._counted[name] = ProviderCount(usage.prompt_tokens, before)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens

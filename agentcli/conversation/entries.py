@@ -373,7 +373,6 @@ def reminder(text: str) -> User:
 
 
 def bare_note(text: str) -> str:
-    """Return the text of a reminder without its tags."""
     return text.removeprefix("<system-reminder>").removesuffix("</system-reminder>")
 
 

@@ -53,7 +53,6 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address | None:
-        """The network address, None if the host is a name."""
         return as_address(self.host) if is_address(self.host) else None
 
     @property

@@ -31,12 +31,11 @@ class Grants(Struct, frozen=True):
         return Grants(*(granted + new for granted, new in zip(astuple(self), astuple(more), strict=True)))
 
     def __sub__(self, less: Grants) -> Grants:
-        """Take each of these back once: what was granted twice is still granted."""
+        """Take each grant of `less` back once: what was granted twice is still granted."""
         pairs = zip(astuple(self), astuple(less), strict=True)
         return Grants(*(tuple((Counter(granted) - Counter(revoked)).elements()) for granted, revoked in pairs))
 
     def cover(self, path: Path, access: Access) -> bool:
-        """True if a real path itself was granted."""
         return path in self.writable or (access == "read" and path in self.readable)
 
 

@@ -113,5 +113,5 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
     tool = tools.get(name) if name in tools else None  # the tool's server may be gone
     # Functions of the library's user may change anything, whatever effect they declare; they have `retry.most` 0.
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.most > 0
-    was_refused = error.kind == "rate_limit"  # before the call had any effect, so any tool may be called again
-    return was_refused or (error.is_retryable and is_repeatable)
+    # A rate limit refuses a call before it has any effect, so any tool may be called again.
+    return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)

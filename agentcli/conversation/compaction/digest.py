@@ -92,9 +92,9 @@ def pick_excerpts(
 
     `size` counts the tokens of a text; the lines take at most `max_tokens`. Gaps are marked by an ellipsis.
     """
-    picked: list[int] = []
+    picked: list[int] = []  # positions in `sentences`
     entries: set[int] = set()
-    left = 0.0
+    left = 0.0  # tokens
     newest_first = reversed(range(len(sentences)))
     best = sorted(newest_first, key=lambda place: scorer.score(sentences[place].text), reverse=True)
     for kind, share in SHARES.items():
@@ -185,7 +185,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return "\n".join(lines)
 
     def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
-        """Yield the sentences of a turn that are not part of its text at this length; None is a turn without a text."""
+        """Yield the sentences of a turn that its text at this length leaves out. None: the turn has no text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
@@ -199,7 +199,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def _prompt(self, step: Step, max_chars: int | None) -> str:
-        """Return the person's message word for word, or its beginning and its number if it is too long."""
+        """Return the person's message word for word, or only its beginning if it is longer than `max_chars`."""
         text = self._typed(step)
         return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 
@@ -257,7 +257,7 @@ def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """Return the text in place of an entry's own; None if that is short enough. Notes become empty."""
+    """Return the text to show in place of an entry's; None if that is short enough. Notes become empty."""
     match step.entry.body:
         case User(is_reminder=True):
             return ""

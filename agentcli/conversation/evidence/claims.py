@@ -61,7 +61,7 @@ class MarkedSentence(Struct, frozen=True):
 
 def find_claims(message: str) -> list[Statement]:
     claims: list[Statement] = []
-    before: list[re.Match[str]] = []
+    before: list[re.Match[str]] = []  # the subjects of the sentence before
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
         subjects = list(_wording()["subject"].finditer(sentence.marks))
         if _wording()["no_statement"].search(sentence.marks):
@@ -119,9 +119,9 @@ def _mark(text: str, marked: list[str]) -> str:
 
 
 def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
-    text, kinds, wording = sentence.marks, set[str](), _wording()
+    text, kinds, wording = sentence.marks, set[str](), _wording()  # `kinds` are those of the claims so far
     has_past = wording["history"].search(text) is not None
-    state, later = None, None
+    state, later = None, None  # of the subject behind: what the sentence says of it, and the subject itself
     for subject in reversed(subjects):
         if later is None or not wording["also"].fullmatch(text, subject.end(), later.start()):  # `A and B are clean`
             state = wording["state"].match(text, subject.end(), later.start() if later else len(text))

@@ -225,7 +225,6 @@ class Scan:
         return tree is not None and bool(tree.unwalked.by_rank[0] or tree.new.by_rank[0])
 
     def folders(self, root: str) -> dict[str, _Folder]:
-        """Return each folder in `root`, links not followed."""
         with self._lock:
             return dict(self._current_tree(root).folders)
 

@@ -130,8 +130,8 @@ class ResponsesReader:
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False
-        self._items: dict[Any, ArrivingBlock] = {}
-        self._reason, self._usage = "", Usage()
+        self._items: dict[Any, ArrivingBlock] = {}  # by output index
+        self._reason, self._usage = "", Usage()  # why the reply is incomplete, if it is; the token counts
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -248,7 +248,7 @@ class ResponsesReader:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Return the token counts. Cached tokens are part of the input there, and are counted apart in `Usage`."""
+    """Return the token counts. The API counts cached tokens as part of the input, `Usage` counts them apart."""
     details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
     cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
     return Usage(

@@ -88,8 +88,7 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The words of the program that runs in the end."""
-        return self.layers[-1]
+        return self.layers[-1]  # the words without any wrapper
 
     @property
     def name(self) -> str:

@@ -214,8 +214,7 @@ class Walk:
         return self.catastrophe or next(found, "")
 
     def _give_up(self, why: str) -> None:
-        """Note that a part of the command is not looked at."""
-        self.problem = self.problem or why
+        self.problem = self.problem or why  # a part of the command is not looked at
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 

@@ -54,7 +54,6 @@ class Masker:
         return StreamMask(self, text).secrets()
 
     def stream(self) -> StreamMask:
-        """Return a mask for a text that comes in pieces."""
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:
@@ -151,8 +150,7 @@ class PlainText:
         ]
 
     def forget(self, count: int) -> None:
-        """Drop the first `count` characters of the plain text."""
-        self._length -= count
+        self._length -= count  # the first characters of the plain text are dropped
         self._codes, self._first = [(position - count, code) for position, code in self._codes[self._first :]], 0
 
 

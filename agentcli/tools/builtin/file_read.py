@@ -57,7 +57,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     choice = LineRange(
         first=first, max_lines=arguments.limit or DEFAULT_LINES, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
     )
-    if arguments.limit == 0:
+    if arguments.limit == 0:  # all of the file, for programs
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)

@@ -114,10 +114,10 @@ class EncodingGuess:
         self._is_binary = b"\0" in head
         # Control characters but white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
-        self._pending = b""
-        self._continuations = 0  # bytes of right UTF-8 behind the first of each character
+        self._pending = b""  # the beginning of a character whose other bytes have not come
+        self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
         self._broken = 0  # bytes that are not UTF-8
-        self._c1: set[int] = set()
+        self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f that occurred: letters in Windows-1252 alone
 
     def feed(self, chunk: bytes) -> None:
         if not self._pending and chunk.isascii():
@@ -140,7 +140,7 @@ class EncodingGuess:
     @property
     def is_certain(self) -> bool:
         """False if `encoding` is only a guess, with which no characters may be written."""
-        # Text in other encodings has fewer right bytes of UTF-8 by chance.
+        # Text in another encoding has fewer such bytes by chance.
         return bool(self.bom) or not self.broken or self._continuations >= max(8, 4 * self.broken)
 
     def encoding(self) -> str | None:
@@ -204,7 +204,7 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
     candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
     if not candidates:
         return None
-    best = candidates[0][1]
+    best = candidates[0][1]  # the highest confidence
     for name, confidence in candidates:
         if confidence < best * 0.9:
             return None
@@ -220,7 +220,7 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
 
 
 def _sample(content: bytes) -> bytes:
-    """Return the first lines that are not ASCII; it ends behind a line or a blank, not inside a character."""
+    """Return the first lines that are not ASCII, up to a line end or a blank, so that no character is cut."""
     lines = bytearray()
     for found in re.finditer(rb"[^\n]*[\x80-\xff][^\n]*\n?", content):
         lines += found.group()

@@ -24,7 +24,7 @@ def visible_text(text: str) -> str:
 def hides(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
-    excused: set[str] = set()
+    excused: set[str] = set()  # properties that do not hide this element, whatever their value
     if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
         excused.add("opacity")  # an animation may fade it in
     if any("background-clip" in name for name in declared):
@@ -36,7 +36,7 @@ def hides(style: str) -> bool:
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
-    """Return the `.class` and `#id` names that the page's own plain rules hide, and that no rule of it shows again."""
+    """Return the `.class` and `#id` names that a plain rule of the page hides and no rule of the page shows again."""
     hidden: set[str] = set()
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):

@@ -176,7 +176,7 @@ class _Element(NamedTuple):
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
-    """Return the page without such text, or with marks around it."""
+    """Return the page without text in the colour of its background; if that is not certain, with marks around it."""
     if not re.search(r"(?i)color|background|<font", page):
         return page
     elsewhere = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
@@ -194,9 +194,9 @@ class _ColourWalk(HTMLParser):
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []
         self.has_hidden = False
-        self._is_certain = is_certain
-        self._text: list[str] = []
-        self._rules: dict[str, dict[str, str]] = {}
+        self._is_certain = is_certain  # no style sheet elsewhere may change the colours
+        self._text: list[str] = []  # text whose colours are the same, since the last tag
+        self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`
         self._has_unresolved_rules = False  # rules that may colour an element, and that are not followed here
         for selectors, body in outer_rules(style_sheet):
             if selectors.startswith("@"):

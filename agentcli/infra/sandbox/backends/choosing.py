@@ -89,7 +89,6 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
 
 
 def how_to_install() -> str:
-    """Return the command that installs bubblewrap here."""
     how = next((how for how in _INSTALLERS if shutil.which(how.split()[0])), _INSTALLERS[0])
     return f"{how} bubblewrap" if os.getuid() == 0 else f"sudo {how} bubblewrap"
 

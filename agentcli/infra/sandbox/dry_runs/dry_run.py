@@ -318,8 +318,7 @@ class DryRuns:
                 ) from error
 
     def close(self) -> None:
-        """Forget the caches. Raises nothing."""
-        if self._session is not None:
+        if self._session is not None:  # the caches end with the session
             self._session[0].close()
             self._session = None
 

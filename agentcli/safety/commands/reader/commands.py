@@ -277,7 +277,6 @@ def _substituted(script: Script) -> Script:
 
 
 def read_commands(text: str) -> CommandReader:
-    """Read a text to its end."""
     reader = CommandReader(text)
     reader.commands = reader.script()
     return reader
