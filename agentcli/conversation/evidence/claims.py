@@ -98,6 +98,7 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 def _mark(text: str, marked: list[str]) -> str:
     wording = _wording()
 
+    # Kinds of marks: p a path, c a known check, k another command, t a test, n another name.
     def mark(kind: str, written: str, check: str = "") -> str:
         marked.append(written)
         check = ":tests" if kind == "p" and wording["test_file"].search(written) else check
@@ -191,6 +192,7 @@ def _files(sentence: MarkedSentence) -> Iterator[Statement]:
 
 
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
+    # Each has the kind of the claim, the text with the marks of the files, and the position in the sentence.
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

@@ -113,6 +113,7 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
+    # The exit code of a dry run says nothing if all its changes were discarded.
     is_bash, is_known = result.name == "bash", not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,

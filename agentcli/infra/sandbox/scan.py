@@ -211,6 +211,7 @@ class Scan:
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:
+                # At the root's own level auto-executed files and the repository are protected by their names.
                 inner = {path: folder for path, folder in tree.folders.items() if path != root}
                 tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],

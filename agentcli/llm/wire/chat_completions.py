@@ -158,6 +158,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
         yield from (_result(result, names, quirks) for result in results)
+        # A message of a tool takes text alone, so images and documents follow in one of the user.
         media = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
         if content := _user_content([*media, *other]):

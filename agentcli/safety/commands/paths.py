@@ -35,10 +35,11 @@ def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
 
 def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
+    # The system's folders, the home and all folders around it.
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
-    while parts and finds_most_names(parts[-1]):
+    while parts and finds_most_names(parts[-1]):  # `/usr/*` is as much as `/usr`
         parts = parts[:-1]
     if not of_home and parts == home_parts:
         return path == home
@@ -99,7 +100,7 @@ class ReadCheck:
         return ReadCheck(self.places, self.state.entering(folder))
 
     def _problem(self, field: Field, kind: str) -> str:
-        if kind == "text" and not field.is_glob:
+        if kind == "text" and not field.is_glob:  # no path
             return ""
         if not field.is_known:
             return "a path depends on what only the shell knows"

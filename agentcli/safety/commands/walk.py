@@ -158,9 +158,7 @@ class Walk:
         self.places = places
         self.segments: list[Segment] = []
         self.problem = self.unreadable = ""  # why more may run than the segments; why no rule can be checked against it
-        self.unjudged = self.deletes_unseen = (
-            ""  # why a part was not looked at; what may be deleted without being named
-        )
+        self.unjudged = self.deletes_unseen = ""  # why a part was not looked at; why more may be deleted than is named
         self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; the same of scripts that it may run
         self.hidden = Effects()  # of scripts that it may run
         self.commands = 0  # looked at so far, in all scripts
@@ -253,7 +251,7 @@ class Walk:
             return state, state
         for script in node.inside:
             self._walk_commands(script, state, replace(context, problem="", allow=()))
-        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
+        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem

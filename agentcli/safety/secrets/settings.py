@@ -66,9 +66,9 @@ def _candidates(text: str) -> Iterator[str]:
             # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next.
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
-            weight, ends = _weight(pair["key"])
-            if weight:
-                readings = (value for value in _readings(pair) if ends or not _WORD.fullmatch(value))
+            weight, ends_in_secret = _weight(pair["key"])
+            if weight:  # a plain word is none behind a name such as `secret_santa`
+                readings = (value for value in _readings(pair) if ends_in_secret or not _WORD.fullmatch(value))
                 yield from (value for value in readings if is_hidden_setting(value, is_vague=weight == 1))
 
 

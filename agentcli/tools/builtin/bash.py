@@ -102,7 +102,7 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
 
 def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     terms, grants = context.terms, context.all_grants
-    if terms.dry_run == "narrow":
+    if terms.dry_run == "narrow":  # nobody allowed the command, so hosts granted to the session are closed to it
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(

@@ -142,7 +142,7 @@ def _has_own_line_ends(text: str, match: Match, old: str) -> bool:
 
 
 def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
-    """Return the replacement of a match. Lines that stay keep their line ends; new lines get that of the line before."""
+    """Return the replacement of a match. Kept lines keep their line ends; new lines get that of the line before."""
     has_own_line_ends = _has_own_line_ends(text, match, old)
     new = new if has_own_line_ends else match.adapt(new)
     replaced = text[match.start : match.end]

@@ -306,6 +306,7 @@ def _margin(line: str) -> str:
 
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
+    # Every margin of the file is the same text in front of the margin of `old_string`.
     fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
@@ -320,6 +321,7 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
+    # Every margin of `old_string` is the same text in front of the margin of the file.
     fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None

@@ -216,7 +216,7 @@ class _ColourWalk(HTMLParser):
         self.parts.append(self.get_starttag_text() or "")
         if tag in _ENDS:
             self._close(tag, stops=_ENDS[tag].split())
-        if tag in _BLOCKS:
+        if tag in _BLOCKS:  # a block ends the paragraph before it
             self._close("p", stops=["table", "li", "td", "div", "button"])
         if tag in _VOID:
             return

@@ -190,7 +190,7 @@ class Layout:
                     self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
                 case "hide folder":
                     self._mounts.append(Mount(step.path))
-                case "hide around":
+                case "hide around":  # nothing can be listed there, but what is mounted inside can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
                 case "show":
                     self._bind(step.path, is_writable=step.path in self._grants)

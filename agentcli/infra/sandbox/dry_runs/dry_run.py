@@ -108,7 +108,7 @@ class OverlayDryRun:
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}
+            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}  # all, unless some are named
             try:
                 is_whole = chosen == {*range(group.summary.hunks)}
                 wanted.append(group if is_whole else pick_hunks(group, chosen, self.private.path / f"part-{number}"))

@@ -83,7 +83,7 @@ class Overlays:
                 raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
-            clock = folder / "started"
+            clock = folder / "started"  # a file, because the clock of file times differs from the machine's
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
             self.each = [

@@ -96,6 +96,7 @@ class NetworkProxy:
         if match is None:
             raise _Denial(400, "not a request that a proxy understands")
         host, port, path = _read_target(match[1], match[2].decode())
+        # A plain request is written anew and passed on; a tunnel (CONNECT) has no path.
         request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
         from_server, to_server = await self._connect(host, port)
         if request:

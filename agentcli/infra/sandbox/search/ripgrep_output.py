@@ -216,7 +216,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
             self._rows.append((data.absolute_offset, _rows(data, b":" if message.type == "match" else b"-")))
         elif message.type == "end":
             path, nul = data.path.raw()[2:], data.binary_offset
-            rows = [row for offset, row in self._rows if nul is None or offset < nul]
+            rows = [row for offset, row in self._rows if nul is None or offset < nul]  # none from the first NUL byte on
             if nul is not None and self._rows:
                 self.binary.add(path)
             self._rows = []

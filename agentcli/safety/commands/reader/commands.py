@@ -225,7 +225,7 @@ class CommandReader(WordReader):
         return True
 
     def _skip_words(self, closing: str) -> None:
-        while self.at < len(self.text):
+        while self.at < len(self.text):  # the words of a `for`, whose `closing` is `;`, are kept in `listed`
             self._skip_blanks()
             start = self.at
             char = self.text[start : start + 1]
@@ -257,7 +257,7 @@ class CommandReader(WordReader):
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("where a here-document ends cannot be told")
-            is_literal = re.search(r"[\\'\"]", raw) is not None
+            is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
             self._here.append((redirects[-1], target.text if is_literal else raw))
             redirects[-1].target = Field("" if is_literal else HOLE)
         return True

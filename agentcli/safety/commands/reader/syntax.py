@@ -216,6 +216,7 @@ class WordReader(ABC):
         return self._field("".join(parts), "".join(shape), may_vanish=may_vanish)
 
     def _field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
+        # Only what is unquoted has a meaning: `shape` has an `a` in place of each quoted part.
         braced = shape[shape.find("{") : shape.rfind("}")] if "{" in shape else ""
         if "," in braced or ".." in braced:
             self._note("braces make several words of one")
