@@ -231,9 +231,9 @@ class DryRun(Protocol):
     ) -> ApplyOutcome:
         """Bring these changes, or all, into the real folders; the others are discarded. Raises `ToolError`.
 
-        Of a change that `hunks` names only those are applied, by number. A file that something else changed since the
-        command started is a conflict, and stays as it is. `note` is a file in which the next start says what it has
-        finished after a kill.
+        Of a change that `hunks` names only the hunks with these numbers are applied. A file that something else changed
+        since the command started is a conflict, and stays as it is. If agentcli is killed meanwhile, the next start
+        writes to the file `note` what it has finished.
         """
 
     async def discard(self) -> None:

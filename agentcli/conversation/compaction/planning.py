@@ -134,6 +134,7 @@ class Planner:
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
         problem, tight = "", self.limit
+        # If no plan is small enough, one that leaves less room is better than none.
         for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):

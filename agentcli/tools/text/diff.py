@@ -62,7 +62,7 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
 def _shared_length(one: Sequence[str], other: Sequence[str]) -> int:
     """Count the characters, or lines, with which both begin."""
     same, limit = 0, min(len(one), len(other))
-    while same < limit:
+    while same < limit:  # by halves: slices are compared much faster than single items
         middle = (same + limit + 1) // 2
         if one[same:middle] == other[same:middle]:
             same = middle

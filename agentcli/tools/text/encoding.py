@@ -128,7 +128,7 @@ class EncodingGuess:
         except UnicodeDecodeError:
             text, used = codecs.utf_8_decode(chunk, "surrogateescape", False)
             self._broken += len(_SURROGATE.findall(text))
-        self._continuations += used - len(text)
+        self._continuations += used - len(text)  # a character of n bytes has n - 1 of them
         self._c1.update(chunk.translate(None, _NO_C1))
         self._pending = chunk[used:]
 

@@ -335,12 +335,12 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
     if len(chars) != 1 or len(own_chars) != 1:
         return None
     (char,), (own_char,) = chars, own_chars
-    widths = sorted((len(margin), len(own)) for margin, own in known.items())
+    widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
     step, own_step = last - first, own_last - own_first
     if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):
         return None
-    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):
+    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None
 
     def rule(margin: str) -> str | None:

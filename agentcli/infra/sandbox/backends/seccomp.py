@@ -207,7 +207,7 @@ def _deny_set_user_id(code: _Assembler, column: int) -> None:
         if numbers[column] is None:
             continue
         code.label(name)
-        if flags is not None:
+        if flags is not None:  # an opening has a mode only if it makes a file
             code.add(_LOAD, _LOW_HALF_OF[flags])
             code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
             code.add(_RETURN, _ALLOW)

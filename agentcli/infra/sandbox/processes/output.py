@@ -54,7 +54,7 @@ class CommandOutput:
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
-            # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
+            # A `\r` at the end is kept, because the next text is then written over this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             complete, self._line = complete + self._line, ""

@@ -59,10 +59,10 @@ _LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTI
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """Map the names that are watched to what counts of them.
+    """Return the watched names, each with what is reported of it beside its appearance.
 
-    True stands for the file or all that is in the folder, False for the file or the folder itself, and None for no more
-    than its presence (a bare repository's `HEAD`).
+    True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: nothing
+    more, as for a bare repository's `HEAD`.
     """
     names, reviewed = auto_executed().names, auto_executed().reviewed
     # Of a folder with auto-executed files in it, such as `.idea`, only these files count: programs write the others.

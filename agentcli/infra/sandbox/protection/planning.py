@@ -137,7 +137,7 @@ class RepositoryPlanner:
         return plan
 
     def plan_inside(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
-        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file. A root must stay writable."""
+        """Plan for a folder that is itself a git folder, such as a bare repository. A root must stay writable."""
         self.is_plain = False
         plan = Protection()
         if is_root:

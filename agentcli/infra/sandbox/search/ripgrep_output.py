@@ -101,7 +101,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self.binary.add(rest[2 : rest.rindex(_MATCHES)])
 
     def _read(self, data: bytes) -> None:
-        """Read whole lines, which may end within a file's rows or even within a path."""
+        """Read whole lines: `PATH NUL ROWS` and an empty line for each file. They may end in the middle of a file."""
         found: list[FoundRows] = []
         has_message = _STOPPED in data or _MATCHES in data
         if not has_message:
@@ -126,10 +126,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Read the files without a message and without odd names, several times faster than `_read` does.
-
-        Return what is still to be read.
-        """
+        """Read complete files without unusual paths, several times faster than `_read` does; return the rest."""
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -137,7 +134,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
             self._path, data = None, following
         end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
-        parts = _FILE.split(data[:end])
+        parts = _FILE.split(data[:end])  # in turn: what is between two files (usually nothing), a path, its rows
         *between, rest = parts[::3]
         paths = parts[1::3]
         # The rows of a file whose path holds a line end may themselves end with the first lines of a message.

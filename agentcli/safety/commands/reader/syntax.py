@@ -110,10 +110,9 @@ class State(Struct, frozen=True):
         return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
     def likely_paths(self, field: Field) -> list[str]:
-        """Return the absolute path that a word most likely means if `paths` cannot tell it; none for most words.
+        """Return the path of a secret or auto-executed file that a word may name by its known part, such as `$X/.env`.
 
-        Only secret and auto-executed files, by their names, are found, so that no unreadable part of a command hides
-        the question about one.
+        Other words have none. A command that cannot be read in full is thus asked about if it may use such a file.
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
