@@ -232,10 +232,11 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
 
 
 def _check(claim: Statement, record: Record) -> Comparison:
-    of_kind = [run for run in record.runs if run.kind == claim.topic]  # checks such as the claim is about
+    of_kind = [run for run in record.runs if run.kind == claim.topic]
     runs = [run for run in of_kind if _is_about(claim, run)]
     if not runs or runs[-1].passed is None:
         return None, [run.end.entry_id for run in runs[-1:]]
+    # The last run that the claim may be about, and the last run of each program.
     run, newest = runs[-1], {run.program: run for run in of_kind}.values()
     is_true: bool | None = run.passed is claim.is_good
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
@@ -244,7 +245,7 @@ def _check(claim: Statement, record: Record) -> Comparison:
         is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
-        failed = [other for other in newest if other.passed is False and other is not run]
+        failed = [other for other in newest if other.passed is False and other is not run]  # until a file is changed
         is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
     return is_true, [run.end.entry_id]
 

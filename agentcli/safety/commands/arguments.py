@@ -93,7 +93,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             (_read_long if field.text.startswith("--") else _read_short)(field, remaining, known, read)
             continue
         if field.text != "--":
-            # A word that the text does not show in full could begin with a dash.
+            # A word could begin with a dash if its beginning is unknown.
             is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "an argument may turn out to be an option"

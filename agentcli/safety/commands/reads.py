@@ -42,7 +42,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return "git checks signatures with the program that is set for it"
     form = f"{name} {arguments[0].text}" if arguments else name
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
-    row, _, needed = row.partition(" | ")  # see `[git]` in only_reading.ini
+    row, _, needed = row.partition(" | ")  # options with which it only lists; see `[git]` in only_reading.ini
     if not row:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"

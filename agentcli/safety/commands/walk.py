@@ -217,7 +217,7 @@ class Walk:
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        before, skipped = "", state  # the operator before a pipeline, and the state if that skips the pipeline
+        before, skipped = "", state  # the operator before a pipeline, and the state if the operator skips the pipeline
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
             if before == "&&":

@@ -54,6 +54,7 @@ def secret_values(text: str) -> set[str]:
             found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
         elif _is_rare(stretch):
             found.add(stretch)
+    # A text that is nothing but a secret, such as the file of a token.
     if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
         found.add(alone[1])
     return found | {value for value in map(unquote, found) if _is_rare(value)}

@@ -58,7 +58,7 @@ _LONGEST_SHEET = 500_000  # characters
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
-    depth, start, opened = 0, 0, 0
+    depth, start, opened = 0, 0, 0  # open braces, and the positions of an outer rule's start and of its brace
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
@@ -72,7 +72,7 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
                     if opened >= start:
                         rules.append((sheet[start:opened].lstrip(), sheet[opened + 1 : mark.start()]))
                     start = mark.end()
-            case _ if depth == 0:
+            case _ if depth == 0:  # the end of a statement such as `@import`
                 start = mark.end()
     return rules
 

@@ -102,7 +102,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
     if os.getppid() != parent:
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    # With this flag the call returns the version only.
+    # With the flag 1 the call only returns the version of Landlock.
     abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
     if abi < MIN_ABI:
         raise OSError(f"Landlock is too old (version {abi}, needed is {MIN_ABI}: Linux 6.2)")

@@ -169,6 +169,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     code.add(_EQUAL, audit, if_false="deny")
     _sort_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
     families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
+    # "deny" and "denied" label the same answer at two places, because a jump reaches only 255 instructions.
     sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
     for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
         code.label(name)
@@ -193,7 +194,7 @@ def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | No
         *((numbers[column], "deny") for numbers in (*DENIED.values(), *more.values())),
         *((CLONE3, "missing"), (OPENAT2, "missing")),
         *((row[column], name) for name, row in GIVES_MODE.items()),
-        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),
+        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair as socket
     ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)

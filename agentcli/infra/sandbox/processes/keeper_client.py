@@ -123,7 +123,7 @@ class Process:
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch
         self.confinement = ExitStack()  # closed once all processes of the command have ended
-        self.pid = self.supervisor = 0  # their process numbers
+        self.pid = self.supervisor = 0  # the process numbers of the command and of its supervisor
         self.exit_code: int | None = None  # negative for a signal
         self.is_gone = False  # True once no process of the command is left
         self.was_late = self.was_swarm = False  # True if it was ended for its time limit, or for too many processes

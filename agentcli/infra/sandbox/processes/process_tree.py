@@ -16,8 +16,8 @@ ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  #
 def ask_below(root: int) -> int:
     """Send SIGTERM to a tree, and return the number of its processes. Meanwhile all are stopped, so that none is born.
 
-    A process whose children live in a PID namespace of their own is left out: it goes with them, and would take them
-    along before they could answer (bubblewrap with --die-with-parent).
+    A process whose children live in a PID namespace of their own (bubblewrap with --die-with-parent) gets no signal:
+    its end would kill the children before they could act on theirs, and when they end it ends by itself.
     """
     found = _freeze_below(root)
     for process in found:

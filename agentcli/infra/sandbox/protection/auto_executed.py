@@ -219,7 +219,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
 def _starts_a_program(setting: Setting) -> bool:
     match setting:
         case Setting("core", "", "fsmonitor", value):
-            return value not in _BOOLEANS
+            return value not in _BOOLEANS  # true stands for git's own daemon
         case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
             return False
         case Setting("log", "", "showsignature", value):

@@ -313,7 +313,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
-            if any(folder.iterdir()):  # else another session is about to begin it
+            if any(folder.iterdir()):  # an empty folder is that of a session which is about to begin
                 with locked(folder / NOTE, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:
