@@ -77,7 +77,7 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
         if isinstance(entry.body, User | Assistant | Result):
-            if not turns or (entry.is_prompt and has_prompt):
+            if not turns or (entry.is_prompt and has_prompt):  # notes before the first prompt belong to its turn
                 turns.append([])
             has_prompt = has_prompt or entry.is_prompt
             turns[-1].append(Step(numbers[id(entry)], entry))

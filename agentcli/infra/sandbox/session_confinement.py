@@ -146,7 +146,7 @@ class SessionConfinement:
     def _protected_names(self, roots: Sequence[Path]) -> Iterator[str | Path]:
         """Yield the auto-executed names in the roots, and the paths of those at home if commands can write there.
 
-        Of missing names only `_EVEN_IF_MISSING` are protected, because commands see each as an empty folder.
+        Of missing names only a few are protected, because commands see each as an empty folder.
         """
         table, home = auto_executed(), self.limits.home
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}

@@ -247,7 +247,7 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
     best, number = 0.0, 0
     indices: Sequence[int] = range(len(lines))
-    if len(lines) > _MAX_COMPARED_LINES:  # too many to compare all: only lines with its longest words are
+    if len(lines) > _MAX_COMPARED_LINES:  # of so many lines only those with its longest words are compared
         words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
         indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
     for index in indices:

@@ -241,7 +241,7 @@ class ProtectedSnapshot:
         if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
         now = self._held.look(path, MAX_BYTES if want is None or want.is_kept else -1)
-        if want is not None and not want.is_kept:
+        if want is not None and not want.is_kept:  # only the stamp is known
             if now != want:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
