@@ -63,7 +63,7 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
-    words = read.operands
+    words = read.operands  # so many `operands` are the wrapper's own (`timeout 5`), the others are the command
     if any(field.may_vanish for field in words[:operands]):
         return _unread(arguments, _HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):

@@ -93,7 +93,7 @@ def _written_forms(value: str) -> Iterable[str]:
         for before in range(3):
             end = (before + len(raw)) % 3
             encoded = encode(bytes(before) + raw).decode().rstrip("=")
-            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]
+            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]  # without these letters
 
 
 class PlainText:

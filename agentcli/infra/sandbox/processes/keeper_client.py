@@ -194,7 +194,7 @@ class Process:
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
-        self.confinement.close()
+        self.confinement.close()  # only now, because protections depend on it while processes run
 
     def _take(self, words: list[bytes]) -> None:
         match words:  # keeper.py describes these lines
