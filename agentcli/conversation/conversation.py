@@ -96,14 +96,14 @@ class Conversation:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
-        self.path: list[Entry] = []
+        self.path: list[Entry] = []  # the current branch
         self.open_calls: dict[str, ToolUse] = {}
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
-        self._messages: list[Message] = []
+        self._messages: list[Message] = []  # of the next request
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())

@@ -64,7 +64,7 @@ class Scorer:
 
     def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
-        self._uses = Counter(word for words in found for word in words)
+        self._uses = Counter(word for words in found for word in words)  # in how many sentences each word is
         self._count = len(found) + 1
         self._focus = tuple(focus)
 

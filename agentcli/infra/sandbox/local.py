@@ -64,7 +64,7 @@ class LocalSandbox:
         self._own_environment = environment  # for the person's own commands
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
-        self._secret_files: list[Path] = []
+        self._secret_files: list[Path] = []  # as they were found last
         self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)

@@ -54,7 +54,7 @@ class Note:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._named: set[str] = set()
+        self._named: set[str] = set()  # the paths in the file
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:

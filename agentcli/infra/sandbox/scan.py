@@ -166,7 +166,7 @@ class _Tree:
     """The folders of one root that were read, and those that still have to be."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
-        self.folders: dict[str, _Folder] = {}
+        self.folders: dict[str, _Folder] = {}  # by path
         self.findings: _Findings | None = None  # all that was found in the folders, joined when somebody asks
         self.watch = FolderWatch()
         self.watched_until = 0.0  # when the kernel's notes are relied on no longer
@@ -195,7 +195,7 @@ class Scan:
         self._max_folders, self._max_s = max_folders, max_s
         self.kept_plans: dict[Any, Any] = {}  # for `plan_protection`; emptied whenever something changed in a tree
         self._judged_by: Callable[[Path], bool] | None = None  # the test of `denied` that the trees were read with
-        self._trees: dict[str, _Tree] = {}
+        self._trees: dict[str, _Tree] = {}  # by root
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:

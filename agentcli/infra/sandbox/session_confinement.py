@@ -86,19 +86,19 @@ class SessionConfinement:
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
-        self.dry_run_folder = state / "tries"
+        self.dry_run_folder = state / "tries"  # of the overlays
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
         self._state = state
         self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
-        self._proxies: dict[frozenset[str], NetworkProxy] = {}
+        self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each leads to
         self._starting_proxy = asyncio.Lock()
-        self._note: SessionNote | None = None
+        self._note: SessionNote | None = None  # what to clean up after a kill
         self._snapshot: ProtectedSnapshot | None = None  # made where protected files must be reverted after commands
         self._left_by_killed: Reverts | None = None  # what `clean_up` reverted; None before
         self._unreported = Reverts()  # the part of that which the next command's result has to mention
-        self._cleaning = Lock()
+        self._cleaning = Lock()  # held by what uses the notes
 
     @cached_property
     def backend(self) -> Confinement:

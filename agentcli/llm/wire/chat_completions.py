@@ -245,8 +245,8 @@ class ChatReader:
         self._details: list[dict[str, Any]] = []  # `reasoning_details`, to be sent back
         self._calls = ArrivingCalls(ids)
         self._extras: dict[str, Any] = {}  # `extra_content` of calls, by their ids
-        self._finish_reason = ""
-        self._refused = False
+        self._finish_reason = ""  # as the server names it
+        self._refused = False  # True if the text is that of a refusal
         self._usage = Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:

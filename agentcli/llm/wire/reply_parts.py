@@ -223,7 +223,7 @@ class CallIds:
         self._earlier = earlier
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
         self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
-        self._count = 0
+        self._count = 0  # ids given so far
 
     def take(self, id: str = "") -> str:
         """Return `id`, or a new one if it is empty or taken."""

@@ -162,7 +162,7 @@ class StreamMask:
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
-        self._plain = PlainText()
+        self._plain = PlainText()  # takes terminal codes out of the text, and puts them back
         # The text that is not decided about yet, and a little before that, which rules look back at.
         self._text = self._plain.add(whole, is_all=bool(whole))
         self._key_ends = find_key_ends(self._text)  # of keys without a beginning; a stream's are not searched for

@@ -306,7 +306,7 @@ class _LineCollector:
         self._line = bytearray()  # the line that has not ended yet
         self._cut = self._counted = 0  # bytes left out of that line; bytes of the chosen lines before it
         self._complete: list[tuple[bytes, int]] = []  # the chosen lines that have ended, as in `lines`
-        self.newlines = 0
+        self.newlines = 0  # in all of the file so far
         self.is_full = False  # True once the chosen lines have more than `max_bytes`
         self.ends_with_newline = True  # also for an empty file
 

@@ -72,7 +72,7 @@ class _Reader:
         self._hidden = hidden_names
         self._with_menus = with_menus
         self._code_depth = 1_000_000  # of the code block that the parser is in; deeper elements are inside it
-        self.left_out_menus = False
+        self.left_out_menus = False  # True if the page has menus
         self.is_cut = False
 
     def visit_element_start(self, element: Any) -> str:
@@ -192,8 +192,8 @@ class _ColourWalk(HTMLParser):
 
     def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
         super().__init__(convert_charrefs=False)
-        self.parts: list[str] = []
-        self.has_hidden = False
+        self.parts: list[str] = []  # the page so far
+        self.has_hidden = False  # True if text was left out or marked
         self._is_certain = is_certain  # no style sheet elsewhere may change the colours
         self._text: list[str] = []  # text whose colours are the same, since the last tag
         self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`

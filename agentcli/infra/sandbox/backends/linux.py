@@ -88,7 +88,7 @@ class Bubblewrap:
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
-        self._hidden = SecretCovers(hidden)
+        self._hidden = SecretCovers(hidden)  # makes what is mounted over secret files
 
     @contextmanager
     def launch(
@@ -119,7 +119,7 @@ class Layout:
     """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
-        self.descriptors: list[int] = []
+        self.descriptors: list[int] = []  # of what is mounted
         self._bounds = bounds
         self._mount_points = mount_points
         self._hidden = hidden
@@ -129,7 +129,7 @@ class Layout:
             {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
         )
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)  # visible even inside a private folder
-        self._mounts: list[Mount] = []
+        self._mounts: list[Mount] = []  # so far, in their order
 
     def close(self) -> None:
         for descriptor in self.descriptors:

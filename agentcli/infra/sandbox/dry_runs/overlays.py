@@ -148,7 +148,7 @@ class OverlayReader:
     def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
         self._limits = limits
         self._started_ns = started_ns
-        self._entries = self._bytes = 0
+        self._entries = self._bytes = 0  # counted so far, in all overlays of the command
 
     def read(self, root: str, upper: str) -> ChangeSet:
         """Return what was changed below a root. Raises `OSError`, `TooMuch`."""

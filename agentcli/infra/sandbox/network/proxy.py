@@ -49,7 +49,7 @@ class NetworkProxy:
         resolve: Resolve = resolve,
     ) -> None:
         self._grants = grants
-        self.socket = folder / "proxy"
+        self.socket = folder / "proxy"  # where commands reach it
         self._how_to_grant = how_to_grant
         self._resolve = resolve
         self._server: asyncio.Server | None = None

@@ -150,7 +150,7 @@ class Supervisor:
     def __init__(self, control: socket.socket) -> None:
         self._control = control  # the command's socket to agentcli
         self._main = 0  # the number of the command's own process
-        self._has_children = True
+        self._has_children = True  # processes of the command, as far as is known
         self._lines = b""  # answers to agentcli that are not sent yet
         self._pipe = self._file = -1  # of a job: its output is copied from the pipe to the file
         # When the command's time is up, when its tree is killed, and when processes that survive that are given up.

@@ -35,8 +35,8 @@ class Keeper:
     def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
         self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
+        self._requests: socket.socket | None = None  # the socket on which the keeper takes commands
 
     async def start(
         self,

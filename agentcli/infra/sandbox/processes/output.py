@@ -122,9 +122,9 @@ class _OutputFile:
     def __init__(self, new_file: Callable[[], Path]) -> None:
         self._new_file = new_file
         self._descriptor = -1
-        self._problem = ""
+        self._problem = ""  # why the file is not complete
         self.path: Path | None = None
-        self.size = 0
+        self.size = 0  # bytes written
 
     def write(self, data: bytes) -> None:
         if self._problem or not data:

@@ -67,7 +67,7 @@ class Shell:
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
         self._processes: set[Process] = set()  # those of calls and jobs that may still run
         self._folder = folder
-        self._jobs: list[Run] = []
+        self._jobs: list[Run] = []  # also those that have ended
 
     async def exec(
         self,

@@ -107,7 +107,7 @@ class RepositoryPlanner:
         self._writable = writable
         self._home = home
         self._git = git
-        self.is_plain = True
+        self.is_plain = True  # False once a plan depends on more
         self.stamps: dict[str, tuple[int, int]] = {}
 
     def _innermost_writable_around(self, path: str) -> str | None:
