@@ -204,6 +204,7 @@ class Tool:
         return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
+        """Run the tool and return its output."""
         output = self.run(arguments, context)
         output = await output if isinstance(output, Awaitable) else output
         return output if isinstance(output, ToolOutput) else ToolOutput(output)

@@ -29,7 +29,6 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 
 @functools.cache
 def names(section: str, key: str) -> tuple[str, ...]:
-    """Return the words of a row of `names.ini`."""
     return tuple(read_table("names")[section][key].split())
 
 
