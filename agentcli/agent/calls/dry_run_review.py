@@ -190,13 +190,13 @@ def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None
     applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # all but changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
-        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # only such rules need the paths
+        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # needed for rules about edits
         order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
         if rule is None:
             order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
         if rule is None:
             order = _LOSING if applies_unasked and change.loses else _OTHER
-            order = _AUTO_EXECUTED if change.is_obeyed else order  # other programs run or obey such a file
+            order = _AUTO_EXECUTED if change.is_obeyed else order  # obeyed by other programs: git hooks and the like
         found.setdefault((order, rule), []).append(change)
     return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
 

@@ -280,7 +280,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
-    (end, command), is_run_enough = ends[-1], claim.kind == "command_ran"  # its outcome does not matter then
+    (end, command), is_run_enough = ends[-1], claim.kind == "command_ran"  # a claim without an outcome
     is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)  # its own exit code
     if end.exit_code is None or (is_hidden and not is_run_enough):
         return None, [end.entry_id]

@@ -68,7 +68,7 @@ def _candidates(text: str) -> Iterator[str]:
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
             weight, ends_in_secret = _weight(pair["key"])
-            if weight:  # a plain word is none behind a name such as `secret_santa`
+            if weight:  # behind a name such as `secret_santa` a plain word is no secret
                 readings = (value for value in _readings(pair) if ends_in_secret or not _WORD.fullmatch(value))
                 yield from (value for value in readings if is_hidden_setting(value, is_vague=weight == 1))
 

@@ -140,7 +140,7 @@ class EncodingGuess:
     @property
     def is_certain(self) -> bool:
         """False if `encoding` is only a guess, with which no characters may be written."""
-        # Text in another encoding has fewer such bytes by chance.
+        # In text of another encoding few bytes look like UTF-8 by chance.
         return bool(self.bom) or not self.broken or self._continuations >= max(8, 4 * self.broken)
 
     def encoding(self) -> str | None:

@@ -70,7 +70,7 @@ class OverlayDryRun:
     groups: Sequence[ChangeGroup]
     private: PrivateFolder
     hides: Callable[[Path], Literal["", "here", "always"]]  # "here": only this dry run could not see the path
-    too_much: str = ""  # what the command took or changed too much of; its changes were not read then
+    too_much: str = ""  # the limit that the command exceeded, if any, so that its changes were not read
     cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
     _is_open: bool = field(default=True, init=False)
     _applying: asyncio.Future[ApplyOutcome] | None = field(default=None, init=False)

@@ -94,7 +94,7 @@ class ProtectedSnapshot:
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
         """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
         self._forget_all_but(self._revert(Reverts()))
-        self._remove_saved()  # after a kill nothing is reverted then, since the person may have allowed it
+        self._remove_saved()  # so that after a kill nothing is reverted that the person may have allowed
         try:
             yield
         finally:
