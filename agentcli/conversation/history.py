@@ -213,7 +213,7 @@ class LogSearch:
         ]
         texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]  # texts with it
+        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]  # for each word
         scored: list[tuple[float, int, str]] = []  # score, number and excerpt
         for (number, body, text), lower in zip(texts, lowered, strict=True):
             # The first place of each word, by its position in `patterns`.

@@ -119,10 +119,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Let this process read everything except `masked` paths, but `shown` ones too, and write only to `writable`.
-
-    A few devices can be written too.
-    """
+    """Let this process read all but `masked` paths that are not `shown`, and write `writable` ones and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
@@ -168,7 +165,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
-    """Mount the overlays in a namespace of our own, and open each source of a bubblewrap's bind as they show it.
+    """Mount the overlays in a namespace of our own, and open the sources of bubblewrap's binds as they appear there.
 
     Then wait until file times are later than `clock_ns`, so that a file's time shows if the command changed it.
     """

@@ -150,9 +150,7 @@ class ProtectedSnapshot:
 
         The first entries of every folder come before the later ones of any, so that no folder takes all of the limits.
         """
-        waiting = [
-            (0, path) for path in places
-        ]  # with ranks: an entry's is its number in its folder, plus the folder's
+        waiting = [(0, path) for path in places]  # with ranks: the number of an entry in its folder, plus its folder's
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
