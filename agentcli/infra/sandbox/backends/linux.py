@@ -226,7 +226,7 @@ def _depth(path: str) -> tuple[int, str]:
 
 @contextmanager
 def rendered(launch: Launch) -> Iterator[Launch]:
-    """Pass bubblewrap's options and mounts in a memory file: they are too long for arguments, and commands see those."""
+    """Pass bubblewrap's options and mounts in a memory file: too long for arguments, which commands could list."""
     if not launch.mounts:
         yield launch
         return
