@@ -293,6 +293,7 @@ def _file(claim: Statement, record: Record) -> Comparison:
     if claim.kind == "file_unchanged":
         changes = [each for each in changes if each[1] >= record.turn_start]
         is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
+        # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
     if not changes:  # the claim is false if the call that should have changed the file failed

@@ -105,7 +105,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
         option = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
-        if option and (folder := option[1] or option[2]):
+        if option and (folder := option[1] or option[2]):  # in the same word, as in `--target-directory=x`
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
         if option and at + 1 < len(arguments):
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]

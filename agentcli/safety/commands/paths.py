@@ -151,7 +151,7 @@ class ReadCheck:
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
             return kind == "search" and not glob.strip("*")  # `*` searches no more than the folder itself would
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]
+        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob finds
         examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
         return all(self.places.is_readable(Path(folder, name)) for name in examples)
 

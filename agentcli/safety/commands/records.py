@@ -172,7 +172,7 @@ def escaped(text: str) -> str:
 
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the leading words that can stand for the whole command, longest first."""
-    program, second, third = (*words[:3], "", "")[:3]
+    program, second, third = (*words[:3], "", "")[:3]  # missing words are empty
     if program in _word_list("one_thing"):
         return [words[:1]]
     if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):

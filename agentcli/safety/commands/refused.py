@@ -253,7 +253,7 @@ def _ruins(words: Sequence[Field]) -> bool:
         sources, targets = sources_and_targets(arguments)
         arguments = sources if name == "mv" else targets
     ruins = name in "rm srm unlink shred truncate chmod chown chgrp mv cp install".split()
-    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)
+    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)  # `{}` or `{}/*`
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:

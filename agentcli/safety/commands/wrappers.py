@@ -111,7 +111,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
         return _unread([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
     inner = tuple(read.operands[len(sets) :])
-    inner = inner[inner[:1] == (Field("-"),) :]
+    inner = inner[inner[:1] == (Field("-"),) :]  # without a first `-`, which means `-i`
     return Wrapper(inner=inner, sets=sets, problem="" if inner else "it shows the environment, where secrets are")
 
 

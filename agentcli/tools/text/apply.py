@@ -161,7 +161,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
-    if len(set(ends)) > 1:
+    if len(set(ends)) > 1:  # with mixed line ends each new line gets that of the old line in its place
         new_ends = _align_line_ends([*(line.removesuffix("\r") for line in lines), last], ends, new_lines)
     else:
         new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)

@@ -269,6 +269,7 @@ def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
     words = _CYRILLIC_WORD.findall(other)
     has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
     letters = ["".join(_CYRILLIC_WORD.findall(each.lower())) for each in (text, other)]
+    # The shares of the ten most frequent letters of Russian.
     share, other_share = (sum(map(each.count, "оеаинтсрвл")) / max(1, len(each)) for each in letters)
     return has_usual_case and other_share >= 0.8 * share
 

@@ -226,7 +226,7 @@ def _depth(path: str) -> tuple[int, str]:
 
 @contextmanager
 def rendered(launch: Launch) -> Iterator[Launch]:
-    """Pass bubblewrap's options and mounts in a memory file: too long for arguments, which commands could list."""
+    """Pass bubblewrap's options and mounts in a memory file, since they are long and commands can list arguments."""
     if not launch.mounts:
         yield launch
         return
@@ -331,5 +331,5 @@ def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[in
     written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
-    hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
+    hidden, visible = [s.path for s in steps if s.what != "show"], [s.path for s in steps if s.what == "show"]
     return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

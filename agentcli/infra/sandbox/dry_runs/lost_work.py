@@ -145,7 +145,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return others
-    joined = [
+    joined = [  # the changes of files in the worktree
         group
         for group in others
         if group.changes.root == root
@@ -252,7 +252,7 @@ def _gone_files(changes: ChangeSet) -> set[str]:
             gone_files[path] = before
     sizes = {before.size for before in gone_files.values()}
     new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
-    moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}
+    moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}  # contents under other names
     return {path for path, before in gone_files.items() if not moved_digests or digest_of(before) not in moved_digests}
 
 
