@@ -245,7 +245,8 @@ def _check(claim: Statement, record: Record) -> Comparison:
         is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
-        failed = [other for other in newest if other.passed is False and other is not run]  # until a file is changed
+        # The failures of other programs, which count until a file is changed.
+        failed = [other for other in newest if other.passed is False and other is not run]
         is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
     return is_true, [run.end.entry_id]
 

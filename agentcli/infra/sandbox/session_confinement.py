@@ -152,7 +152,7 @@ class SessionConfinement:
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
-            at_start = (name for name in table.start if "*" not in name)
+            at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
                 if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):

@@ -56,7 +56,7 @@ def options(row: str) -> Options:
     kinds: dict[str, str] = {}
     for word in words:
         if word != "tolerant":
-            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")  # `-ab` are two names
             kinds |= dict.fromkeys([name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]], kind)
     return Options(operands, kinds, "tolerant" in words)
 

@@ -137,6 +137,7 @@ def write_catastrophe(path: Field) -> str:
     """Return the reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
     folder, _, name = text.rpartition("/")
+    # A glob counts if it finds one of the usual names of disks.
     disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
     finds_disk = path.is_glob and finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
     if finds_disk or _DISK.fullmatch(text):

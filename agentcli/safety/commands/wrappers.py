@@ -91,8 +91,8 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             files, remaining = [*files, *remaining[:1]], remaining[1:]
         elif not text.startswith("--"):
             letters += text[1:]
-            remaining = remaining[text.count("o") + text.count("O") :]
-    if "c" in letters:
+            remaining = remaining[text.count("o") + text.count("O") :]  # each takes a word
+    if "c" in letters:  # the next word is the script
         return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
     files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
     return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=not remaining, script_files=tuple(files))

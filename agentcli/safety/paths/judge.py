@@ -128,7 +128,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
     if not parts or parts[-1].endswith(".pub"):
         return False
     name = parts[-1]
-    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)
+    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)  # parts above the home's own
     return bool(
         (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
         or is_short_for(name, SECRET_GLOBS)

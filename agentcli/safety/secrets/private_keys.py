@@ -120,7 +120,7 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(line) == _MAX_FRAME_CHARS or not line:
         return _KNOWN_FRAME
-    alike = (
+    alike = (  # a pattern for each part of the line
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
         for part in re.findall(r"\w+|\s+|.", line.strip())
     )

@@ -81,7 +81,7 @@ def _weight(key: str) -> tuple[int, bool]:
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return 0, False
     secret, owners = _NAMES["secret"], _NAMES["key_owners"]
-    named = [  # by one word, or by two
+    named = [  # for each word: alone or with the one before it, it says that the value is secret
         other in secret or one + other in secret or (one in owners and other in ("key", "keys"))
         for one, other in pairwise(["", *words])
     ]

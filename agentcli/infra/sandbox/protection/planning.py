@@ -236,14 +236,14 @@ class RepositoryPlanner:
         """
         start = worktree or named.worktree or folder
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
-        is_included = {
+        is_included = {  # True for a file of configuration, False for a folder of hooks
             each: path in named.included for path in paths for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
             if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
-                (plan.missing_folders if is_missing else plan.read_only).remove(path)
+                (plan.missing_folders if is_missing else plan.read_only).remove(path)  # git would refuse a folder
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:

@@ -97,7 +97,7 @@ class State(Struct, frozen=True):
         """Return a word with the home and the folder filled in, unless the shell would split or expand them."""
         if HOME not in field.text and HERE not in field.text:
             return field
-        here = self.places[0] if self.places and len(self.places) == 1 else None
+        here = self.places[0] if self.places and len(self.places) == 1 else None  # unknown if there are several
         text = field.text
         for mark, value in ((HOME, self.home), (HERE, here)):
             text = text.replace(mark, HOLE if value is None or re.search(r"[\s*?\[\]\\]", value) else value)
