@@ -219,7 +219,7 @@ def _outcome(
     if counts.get("failed") or shows["bad"]:
         return False
     is_good = any(counts.values()) or shows["good"]
-    if code is None:
+    if code is None:  # some checks print nothing if they pass
         return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
     return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
 

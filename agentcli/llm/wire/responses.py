@@ -199,6 +199,7 @@ class ResponsesReader:
     def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
+        # A server that does not stream sends all items here.
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
             self._end(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
@@ -237,7 +238,7 @@ class ResponsesReader:
                 return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
             case "function_call" if item.is_whole:
                 use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
-                return [] if use.unparsed and self._reason else [use]
+                return [] if use.unparsed and self._reason else [use]  # the reply was cut inside the arguments
             case _:
                 return []
 

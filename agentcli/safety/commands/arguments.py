@@ -157,7 +157,7 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
-    is_listed = any(
+    is_listed = any(  # an option that does more than read, or an abbreviation of one
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind and kind in "!:@*"

@@ -252,7 +252,7 @@ _BEFORE_PATH = tuple(
 def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
     """Return the secret files that words name, also as a part of an option, and the auto-executed ones.
 
-    A program that tells what it writes is believed, and the script of an interpreter is not written.
+    The latter do not count for a program whose effects name all that it writes, nor as the script of an interpreter.
     """
     found: list[str] = []
     for fields in seen:

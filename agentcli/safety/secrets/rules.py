@@ -316,7 +316,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
             return None
         if place.after:
             found = text.rfind(place.after, max(0, position - MAX_CONTEXT_CHARS + len(place.after)), position)
-            if found < 0 or _LINE_END.search(text, found, position):
+            if found < 0 or _LINE_END.search(text, found, position):  # the word is not in the same command
                 return None
         return None if place.is_named and _ABOUT_SECRETS.match(text, position) else match
 

@@ -151,7 +151,7 @@ class EncodingGuess:
             return "utf-8"
         if self._has_controls:
             return None
-        return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"
+        return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"  # cp1252 lacks these
 
 
 # Charsets of texts that are not UTF-8: from their bytes, or from a label
