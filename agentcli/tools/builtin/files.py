@@ -336,8 +336,9 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
         return _new_text(arguments, before, path, workspace)
     change = _new_text(arguments, cells.encode(), path, workspace)
     try:
-        return replace(change, content=notebook_from_text(change.content.decode(), notebook))
-    except ValueError as error:
+        is_same = change.content == cells.encode() and before.strip()
+        return replace(change, content=before if is_same else notebook_from_text(change.content.decode(), notebook))
+    except (ValueError, RecursionError) as error:
         message = f"{workspace.shown(path)} would be no notebook: {error}."
         raise ToolError(message, kind="validation_error") from error
 
