@@ -158,9 +158,8 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
         if error.code != MISSING:
             raise
         names = ", ".join(await _find_similar(path, workspace))
-        raise ToolError(
-            (f"{error} There is {names}." if names else str(error)), kind=error.kind, code=error.code
-        ) from error
+        message = f"{error} There is {names}." if names else str(error)
+        raise ToolError(message, kind=error.kind, code=error.code) from error
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
