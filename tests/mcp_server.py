@@ -86,6 +86,7 @@ class Refused(Exception):
 ODD: dict[str, Any] = {
     "surrogate": text("half \ud83d"),
     "latin-1": text("caf\udce9"),
+    "no base64": {"content": [{"type": "image", "data": "é", "mimeType": "image/png"}]},
     "no result": "a text",
     "structured list": {"structuredContent": [1, 2]},
     "structured alone": {"structuredContent": {"sum": 3}},

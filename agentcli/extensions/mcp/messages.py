@@ -1,7 +1,6 @@
 """Reads the messages of MCP servers, also some that the SDK would reject, and asks the person their questions."""
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -112,7 +111,7 @@ def resource_part(contents: types.TextResourceContents | types.BlobResourceConte
 def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
     try:
         base64.b64decode(data, validate=True)
-    except binascii.Error:
+    except ValueError:
         return Text(f"[{what} that is no base64]")
     match mime_type:
         case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take
