@@ -13,6 +13,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from agentcli.tools.observation import as_shown
+
 EMPTY_NOTEBOOK = b'{\n "cells": [],\n "metadata": {},\n "nbformat": 4,\n "nbformat_minor": 5\n}\n'
 MAX_OUTPUT_CHARS = 2_000  # of one cell's output that is shown
 _MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?[ \t]*\r?$", re.MULTILINE)
@@ -158,7 +160,7 @@ def _joined(text: Any) -> str:
 
 
 def _output_text(cell: _Cell) -> str:
-    """Return what the cell printed and returned, its errors, and the types of what is no text."""
+    """Return what the cell printed and returned, as a terminal shows it, its errors, and the types of other data."""
     parts = []
     for output in cell.outputs:
         if output.output_type == "error":
@@ -166,4 +168,4 @@ def _output_text(cell: _Cell) -> str:
         elif output.text or "text/plain" in output.data:
             parts.append(_joined(output.text or output.data["text/plain"]).rstrip("\n"))
         parts += [f"[{media_type}]" for media_type in output.data if media_type.startswith(("image/", "application/"))]
-    return "\n".join(parts)
+    return as_shown("\n".join(parts))

@@ -16,7 +16,7 @@ CELLS: list[dict[str, Any]] = [
         "id": "load",
         "metadata": {"tags": ["x"]},
         "outputs": [
-            {"name": "stdout", "output_type": "stream", "text": ["7 rows\n"]},
+            {"name": "stdout", "output_type": "stream", "text": ["50 %\r100 %\n", "\x1b[1m7 rows\x1b[0m\n"]},
             {"data": {"image/png": "AAAA"}, "metadata": {}, "output_type": "display_data"},
         ],
         "source": ["rows = load()\n", "print(len(rows))"],
@@ -32,7 +32,7 @@ def test_a_notebook_is_read_as_its_cells_with_what_they_printed(bench: Bench) ->
     text = bench.call("file_read", path="a.ipynb").structured["text"]
     assert text == (
         "# %% [markdown] intro\n# Prices\nper *kg*\n# %% [code] load\nrows = load()\nprint(len(rows))\n"
-        "#> 7 rows\n#> [image/png]\n# %% [code] sum\nsum(rows)\n\n"
+        "#> 100 %\n#> 7 rows\n#> [image/png]\n# %% [code] sum\nsum(rows)\n\n"
     )
 
 
