@@ -258,16 +258,30 @@ _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["
 # Codex
 
 
+def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
+    keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
+    for name, provider in providers.items() if isinstance(providers, Mapping) else ():
+        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
+        if isinstance(provider, Mapping) and provider.get("wire_api") != "responses":
+            take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{source_key}.{name}.")
+        else:
+            why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
+            draft.leave_out(f"{source_key}.{name}", why)
+
+
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Codex's settings with the model named as here, `provider/model`."""
+    """Return Codex's settings with the model last, after the providers, and named as here: `provider/model`."""
+    others = {key: value for key, value in values.items() if key not in ("model", "model_provider")}
     provider, model = values.get("model_provider", "openai"), values.get("model")
-    named = {"model": f"{provider}/{model}"} if isinstance(model, str) else {}
-    return {key: value for key, value in values.items() if key != "model_provider"} | named
+    return others | ({"model": f"{provider}/{model}" if isinstance(model, str) else model} if "model" in values else {})
 
 
 def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
+    """Take a model of a provider that is known here, or that the import brings."""
     provider = str(name).partition("/")[0]
-    if provider in provider_names():
+    if not isinstance(name, str):
+        draft.leave_out(source_key, "it is no name")
+    elif provider in provider_names() or provider in draft.values.get("providers", {}):
         draft.take(source_key, name, "provider", "model")
     else:
         draft.leave_out(f"{source_key} {name}", f"the provider {provider} is not known here")
@@ -292,7 +306,7 @@ CODEX: Table = {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
-    "model_providers": "describe it in [providers.NAME], if it speaks Chat Completions",
+    "model_providers": _take_providers,
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "agentcli config trust trusts a project, as its files are then",

@@ -349,3 +349,22 @@ def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> N
     assert registry.deactivate("pdf") is activation
     with pytest.raises(UsageError, match="already"):
         registry.register(read_skill(tmp_path / "pdf", "library"))
+
+
+def test_a_skill_does_without_files_in_a_folder_that_may_not_be_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = skill(tmp_path, "pdf", "Fill it in.")
+    for name in ("form.txt", "locked.txt"):
+        (folder / name).touch()
+    looks = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.name == "locked.txt":
+            raise PermissionError("as the system says of a file in such a folder")
+        return looks(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    registry = SkillRegistry()
+    registry.register(read_skill(folder, "library"))
+    assert "\nform.txt\n</skill>" in registry.activate("pdf").instructions

@@ -158,9 +158,8 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
         if error.code != MISSING:
             raise
         names = ", ".join(await _find_similar(path, workspace))
-        raise ToolError(
-            (f"{error} There is {names}." if names else str(error)), kind=error.kind, code=error.code
-        ) from error
+        message = f"{error} There is {names}." if names else str(error)
+        raise ToolError(message, kind=error.kind, code=error.code) from error
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
@@ -336,8 +335,9 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
         return _new_text(arguments, before, path, workspace)
     change = _new_text(arguments, cells.encode(), path, workspace)
     try:
-        return replace(change, content=notebook_from_text(change.content.decode(), notebook))
-    except ValueError as error:
+        is_same = change.content == cells.encode() and before.strip()
+        return replace(change, content=before if is_same else notebook_from_text(change.content.decode(), notebook))
+    except (ValueError, RecursionError) as error:
         message = f"{workspace.shown(path)} would be no notebook: {error}."
         raise ToolError(message, kind="validation_error") from error
 

@@ -102,12 +102,12 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
     while start >= 0:
         number += bare.count("\n", counted, start)
         counted = start
-        file_lines = lines[number : number + len(old_lines)]
-        if (shift := learn_shift(old_lines, file_lines)) is not None:
-            end = offsets[number + len(file_lines)]
-            if file_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
+        seen_lines = lines[number : number + len(old_lines)]  # as `view` shows them
+        if (shift := learn_shift(old_lines, seen_lines)) is not None:
+            end = offsets[number + len(seen_lines)]
+            if seen_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1
-            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(file_lines)], end)]
+            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(seen_lines)], end)]
             file_lines = [lf(text[a:b]) for a, b in pairwise(cuts)]
             matches.append(Match(cuts[0], cuts[-1], partial(_adapt_lines, file_lines, old_lines, view_of, shift)))
         start = bare.find(sought, start + 1)
@@ -121,7 +121,7 @@ def _without_margins(lines: Sequence[str]) -> str:
 def _adapt_lines(
     file_lines: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
 ) -> str:
-    """Return a replacement in which lines that it keeps are written as in the file, and new ones have its margin."""
+    """Return a replacement in which kept lines are as in the file, and new lines have the file's margin."""
     lines = lines_of(lf(new))
     lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")
     if lacks_end:
