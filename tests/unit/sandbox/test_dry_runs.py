@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -348,6 +349,13 @@ def test_a_folder_of_files_is_not_a_cache_because_it_says_so_now(base: Path) -> 
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     outcome = tried(base, f"echo '{tag}' >lib/CACHEDIR.TAG; echo more >>lib/one.py")
     assert set(told(outcome)) == {"lib/CACHEDIR.TAG", "lib/one.py"}
+
+
+def test_a_folder_in_place_of_a_tag_leaves_no_descriptor_open(base: Path) -> None:
+    gc.collect()  # else what earlier tests left would be closed meanwhile
+    before = len(os.listdir("/proc/self/fd"))
+    assert set(told(tried(base, "mkdir -p out/CACHEDIR.TAG; echo 1 >out/new"))) >= {"out/new"}
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize(
