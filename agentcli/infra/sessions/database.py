@@ -274,6 +274,8 @@ class Writer:
     Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
+    loop: asyncio.AbstractEventLoop  # of who queued work last
+
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")
         self._connect = connect
@@ -285,7 +287,8 @@ class Writer:
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
-        job = _Job(work, asyncio.get_running_loop().create_future())
+        self.loop = asyncio.get_running_loop()
+        job = _Job(work, self.loop.create_future())
         if not self._has_thread:
             _resolve(job.future, *self._results((job,)))
             return job.future

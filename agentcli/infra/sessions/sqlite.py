@@ -146,11 +146,16 @@ class SqliteSessions(_WriterSessions):
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(Writer(path, partial(open_sessions, path, on_notice)), on_notice)
+        super().__init__(Writer(path, partial(open_sessions, path, self._notify)), on_notice)
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
         self._has_opened_session = False  # a program that only reads need not make a copy
+
+    def _notify(self, notice: str) -> None:
+        """Inform the person from the thread that writes: what they see is changed in the loop."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
     async def _read(self, work: Work[T]) -> T:
         try:
