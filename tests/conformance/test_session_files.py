@@ -138,6 +138,19 @@ async def test_a_damaged_file_stays_as_it_is_and_the_error_names_the_repair(tmp_
         assert await texts_in(store, id) == ["one"]
 
 
+async def test_a_file_that_was_emptied_is_restored_from_its_copy(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+    database(tmp_path).write_bytes(b"")
+    assert check(database(tmp_path)).is_file_damaged
+    async with on_disk(tmp_path) as store:
+        with pytest.raises(StorageError, match=r"damaged \(it is empty\).*fsck --repair"):
+            await store.list()
+    assert repair(database(tmp_path)).restored_from
+    async with on_disk(tmp_path) as store:
+        assert await texts_in(store, id) == ["one"]
+
+
 async def test_damage_in_the_middle_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         id = await a_session(store, *(f"{n} " + "x" * 500 for n in range(100)))

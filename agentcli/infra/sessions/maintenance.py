@@ -270,6 +270,8 @@ def first_damage(path: Path, *, within_s: float) -> str:
 
 def _faults(path: Path) -> list[Fault]:
     """Return what is wrong. Entries are only checked in files of this version; the next write upgrades older files."""
+    if database.is_emptied(path):
+        return [Fault("file", "The file is damaged: it is empty.")]
     faults: list[Fault] = []
     try:
         with closing(database.open_raw(path)) as db:
@@ -283,7 +285,7 @@ def _faults(path: Path) -> list[Fault]:
     except _DAMAGE as error:
         faults.append(Fault("file", f"The file is damaged: {error}."))
     except apsw.Error as error:
-        raise StorageError(f"{path} cannot be opened ({error}): check its permissions.") from error
+        raise StorageError(f"{path} cannot be opened ({error}): see that it is a file, and its permissions.") from error
     return faults
 
 
@@ -352,7 +354,7 @@ def repair(path: Path) -> CheckReport:
             database.copy_files(path, old)
             left: list[Fault] = []
             restored_from = 0.0
-            if not _rewrite(path, new):
+            if database.is_emptied(path) or not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
                 if has_file_fault(left):
                     return before
