@@ -330,19 +330,20 @@ def wipe(path: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-def repair(path: Path) -> CheckReport:
+def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     """Replace a damaged file by a sound one, and keep the damaged file beside it.
 
     The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
     file stays: the copy lacks what was stored since it was made.
 
     Raises:
-        StorageError: If a session is open, or for the reasons of `check`.
+        StorageError: If a session is open and must not be, or for the reasons of `check`.
     """
     before = check(path)
     if not before.is_file_damaged:
         return before
-    _refuse_open_sessions(path)
+    if not even_if_open:
+        _refuse_open_sessions(path)
     try:
         with (
             closing(database.open_raw(path)) as db,
@@ -361,7 +362,8 @@ def repair(path: Path) -> CheckReport:
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
             database.connect(new).close()  # an older version is upgraded
-            _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            if not even_if_open:
+                _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
