@@ -23,6 +23,7 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
+from agentcli.infra.sandbox.dry_runs import dry_run
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command, DryRunLimits
@@ -333,6 +334,19 @@ async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_dry_r
     assert tree_of(base / "ws") == {path: at for path, at in before.items() if not path.startswith("lib")}
     assert list((base / "cache").iterdir()) == []
     assert list((base / "state/tries").iterdir()) == []
+
+
+async def test_a_command_ends_as_usual_where_nobody_can_look_what_it_takes(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> str:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(dry_run, "_find_excess", fail)
+    runs = dry_runs(base, US)
+    async with discarding(await runs.run(Command("sleep 0.5; echo done", base / "ws", timeout_s=20))) as it:
+        assert it.result.output == "done\n"
+    runs.close()
 
 
 async def test_a_new_folder_around_a_cache_is_not_there_for_the_next_try(base: Path) -> None:
