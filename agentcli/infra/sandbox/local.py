@@ -237,6 +237,7 @@ class LocalFacts:
         done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
             self._weakness,
+            self._unguarded,
             done and f"Put back what a command changed whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
@@ -257,6 +258,7 @@ class LocalFacts:
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             backend.why and better,
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
+            self._unguarded,
             f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
             if unwatched > 0
             else "",
@@ -278,6 +280,11 @@ class LocalFacts:
             return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
         better = f" A better one: {backend.why}" if backend.why else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
+
+    @property
+    def _unguarded(self) -> str:
+        named = ", ".join(self._confinement.unguarded_folders(self._grants))
+        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
 
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:

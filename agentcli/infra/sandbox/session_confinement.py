@@ -182,7 +182,7 @@ class SessionConfinement:
         if profile == "danger-full-access":
 
             def plan() -> Protection:
-                return plan_protection(self.bounds(None, command.grants), str(cwd), max_committable=MAX_REPOSITORIES)
+                return _plan(self.bounds(None, command.grants), cwd)
 
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
@@ -219,10 +219,16 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        # Without mounts every repository can be committed to.
-        plan = plan_protection(bounds, str(cwd), max_committable=MAX_REPOSITORIES)
-        with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
+        with self._snapshot.during(_plan(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
+
+    def unguarded_folders(self, grants: Grants) -> Sequence[str]:
+        """Return the folders that hold more protected files than could be reverted."""
+        if self.limits.profile != "workspace-write" or self.backend.keeps_names:
+            return ()
+        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
+
+        return ProtectedSnapshot("/").unguarded_folders(_plan(self.bounds(None, grants)))
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what a tool wrote to a protected file, because the person agreed to it."""
@@ -280,3 +286,8 @@ class SessionConfinement:
             await proxy.aclose()
             with suppress(FileNotFoundError):  # whoever tidies up temporary files was here
                 proxy.socket.parent.rmdir()
+
+
+def _plan(bounds: Bounds, cwd: Path | None = None) -> Protection:
+    """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
+    return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)

@@ -350,7 +350,8 @@ async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)
-        why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
+        with suppress(OSError, RuntimeError):  # the command may have left no room for a thread: the next look follows
+            why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
     detach.set()
     return why
 

@@ -85,6 +85,12 @@ class ProtectedSnapshot:
         self.retry()
         return not self._before
 
+    def unguarded_folders(self, protection: Protection) -> list[str]:
+        """Return the folders that hold more than can be reverted: what commands change there stays."""
+        self._record(protection)
+        self._forget_all_but(())
+        return sorted(self._left_out)
+
     def accept(self, path: str, content: bytes) -> None:
         """Take a file that the person agreed to as the state to restore; nothing that commands put beside it is."""
         self._accept(path, content.decode("latin-1"))
