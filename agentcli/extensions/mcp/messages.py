@@ -28,7 +28,8 @@ class MessageReader:
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
         """Return a message; for a reply that is not valid, an error with its id, so that its call ends at once.
 
-        Half of a surrogate pair, which the SDK rejects, and a byte that is not UTF-8 become U+FFFD. Raises `ValueError`.
+        Half of a surrogate pair, which the SDK rejects, and a byte that is not UTF-8 become U+FFFD.
+        Raises `ValueError`.
         """
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
