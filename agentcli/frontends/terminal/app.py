@@ -18,18 +18,16 @@ from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.prompt import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.panel import marked_cell
-from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
-from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, short_model, status_row
+from agentcli.frontends.terminal.status import StatusCommand, TerminalOpener, short_model, status_row
 from agentcli.frontends.terminal.text.fragments import Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
@@ -79,7 +77,7 @@ class TerminalApp:
         self.forget_question = dialogs.forget_question
         self._actions = KeyActions(console, controller, composer, dialogs, labels)
         console.keys = key_bindings(self._actions)
-        console.area.mark, console.area.placeholder = lambda: dialogs.mark, self._placeholder
+        console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
@@ -153,7 +151,7 @@ class TerminalApp:
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        hint = dialogs.hint or console.hint.text
+        hint = dialogs.mark_and_hint[1] or console.hint.text
         custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []

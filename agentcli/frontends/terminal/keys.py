@@ -17,9 +17,8 @@ from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
-from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
-from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
 
