@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -129,18 +129,17 @@ class KeyActions:
         if len(waiting) < 2:
             self.take_back()
         else:
-            self._pick(
-                "Take back", [message_text(one) for one in waiting], lambda number: self._take_back(waiting, number)
-            )
+            self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
 
     def search_history(self) -> None:
-        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
+        entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
         if entries:
-            self._pick("History", [sent.text for sent in entries], lambda number: self.composer.put(entries[number]))
+            texts = (typed.text for typed in entries)
+            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
         else:
             self.console.hint.show("The history is empty.")
 
-    def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
+    def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
         picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
@@ -193,8 +192,6 @@ class KeyActions:
         elif self.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self.shows_keys:
-            self.composer.area.replace_text("")
         elif self.buffer.text:
             self._clear()
         elif is_second:
@@ -209,7 +206,8 @@ class KeyActions:
             self.controller.leave()
 
     def _clear(self) -> None:
-        self.composer.remember()
+        if not self.shows_keys:
+            self.composer.remember()
         self.composer.area.set_text("")
 
     # Modes and views
@@ -235,15 +233,14 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
-        if part.is_diff:
-            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None))
-        else:
-            view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
+        lines = [("muted", f"  {line}\n") for line in part.text.rstrip("\n").split("\n")]
+        diff = diff_fragments(part.text, width=self.console.columns, max_lines=None) if part.is_diff else []
+        view.print_block(diff or lines)
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
 
-    def narrow_list(self, text: str) -> None:
+    def narrow_list(self, text: str = "") -> None:
         self.picker.type(text)
 
 
@@ -347,7 +344,7 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
         (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
         (("escape",), dialogs.end_picking, when.picking),
-        (("backspace",), lambda: actions.picker.type(""), when.picking),
+        (("backspace",), actions.narrow_list, when.picking),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )

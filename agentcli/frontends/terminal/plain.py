@@ -87,8 +87,8 @@ class PlainTerminal(TerminalActions):
         finally:
             loop.remove_reader(self._stdin)
             await self._controller.close()
-        if opening.done() and not opening.cancelled() and (error := opening.exception()) is not None:
-            raise error
+        if opening.done() and not opening.cancelled():
+            opening.result()  # raises its error
         return self._exit_code
 
     def _read(self) -> None:
@@ -100,8 +100,7 @@ class PlainTerminal(TerminalActions):
             if not self._leaving.is_set():
                 self.await_prompt()
             return
-        self._typed += data
-        *lines, self._typed = self._typed.split(b"\n")
+        *lines, self._typed = (self._typed + data).split(b"\n")
         self._output.at_line_start = True  # the terminal has shown the line end
         for line in lines:
             self._take(printable(line.decode("utf-8", "replace")).strip())
@@ -128,8 +127,7 @@ class PlainTerminal(TerminalActions):
             self._show(panel, panel.rest or panel.preview(WIDTH), shows_all=shows_all)
             return
         self._panels.pop(0)
-        is_answer = choice is not None and choice.answer is not None
-        answer = panel.answer(choice) if choice and is_answer else panel.answer_in_words(line)
+        answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)
         self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
         self._controller.answer(answer)
         self._show_first()
@@ -148,12 +146,12 @@ class PlainTerminal(TerminalActions):
         if panel.rest:
             remaining = f"{rows_of(panel.rest, size.columns):,} more rows"
             text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
-            self._output.print([("", text)])
-            return
-        for text in panel.in_lines():
-            self._view.print_line(text)
-        words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
-        self._output.print([("", f"Choose, or {words}: ")])
+        else:
+            for line in panel.in_lines():
+                self._view.print_line(line)
+            words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
+            text = f"Choose, or {words}: "
+        self._output.print([("", text)])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
@@ -219,9 +217,8 @@ class PlainTerminal(TerminalActions):
             self._show_first()
 
     def forget_question(self, id: str) -> None:
-        before = self._panels[:1]
-        self._panels = [panel for panel in self._panels if panel.question.id != id]
-        if self._panels[:1] != before:
+        before, self._panels = self._panels, [panel for panel in self._panels if panel.question.id != id]
+        if self._panels[:1] != before[:1]:
             self._show_first()
 
     def changed(self) -> None:
