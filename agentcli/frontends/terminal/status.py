@@ -183,10 +183,10 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
 
 def _figures(status: Status) -> Iterator[tuple[str, str]]:
     use = status.use
-    if use.tokens:
-        size = f"{use.tokens / 1000:.1f}k tokens" if use.tokens >= 1000 else f"{use.tokens} tokens"
-        size = f"{use.share:.0%} context" if use.window else size
-        yield "warning" if use.share >= 0.8 else "muted", size
+    if use.window and use.tokens:
+        yield "warning" if use.share >= 0.8 else "muted", f"{use.share:.0%} context"
+    elif use.tokens:
+        yield "muted", f"{use.tokens / 1000:.1f}k tokens" if use.tokens >= 1000 else f"{use.tokens} tokens"
     if use.cost_usd or use.budget_usd:
         spent = "$?" if use.cost_usd is None else f"${use.cost_usd:.2f}"
         yield "muted", spent + (f" of ${use.budget_usd:.2f}" if use.budget_usd else "")

@@ -115,8 +115,7 @@ class MarkdownStream:
         return rows
 
     def _take_output(self) -> list[Fragment]:
-        out = merged(self._out)
-        self._out = []
+        out, self._out = merged(self._out), []
         if out:
             self._preview = (0, 0, [])  # the next block may be as long as the one that was printed
         return out
@@ -129,8 +128,8 @@ class MarkdownStream:
             line = self._read(source)
             if line.kind != "text":
                 return
-            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
-            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
+            word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
+            cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
             self._end_table()
             self._open = source[:cut]
             self._end_line()
@@ -164,10 +163,8 @@ class MarkdownStream:
             case "heading":
                 text = content.lstrip("#")
                 self._begin(line, after_blank=True)
-                self._print_text(
-                    [(line, _CLOSING_MARKS.sub("", text.strip(" \t")))],
-                    roles=f"heading{min(3, len(content) - len(text))}",
-                )
+                level = min(3, len(content) - len(text))
+                self._print_text([(line, _CLOSING_MARKS.sub("", text.strip(" \t")))], roles=f"heading{level}")
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
             case "table":
@@ -189,7 +186,6 @@ class MarkdownStream:
             self._print_text(lines, roles="quote" if lines[0][0].depth else "")
 
     def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
-        """Print lines without their marks."""
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
         rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
@@ -229,8 +225,7 @@ class MarkdownStream:
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
         for _ in range(fence.depth):
-            mark = _QUOTE_MARK.match(code)
-            if mark is None:
+            if (mark := _QUOTE_MARK.match(code)) is None:
                 self._fence = None
                 return False
             code = code[mark.end() :]

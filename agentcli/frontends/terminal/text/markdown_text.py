@@ -113,12 +113,10 @@ def _is_wide(char: str) -> bool:
 def _take_address(state: StateInline, silent: bool) -> bool:
     """Take an address as plain text, so that nothing is emphasized in it; a rule of markdown-it's inline parser."""
     found = _ADDRESS.match(state.src, state.pos, state.posMax)
-    if found is None:
-        return False
-    if not silent:
-        state.pending += found[0]
-    state.pos = found.end()
-    return True
+    if found is not None:
+        state.pending += "" if silent else found[0]
+        state.pos = found.end()
+    return found is not None
 
 
 @cache
@@ -167,12 +165,9 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
     if widths is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
-    rule = "─┼─".join("─" * columns for columns in widths)
-    lines = _row_lines(titles, widths, sides)
-    lines.append([("table_rule", rule)])
-    for row in rows:
-        lines += _row_lines(row, widths, sides)
-    return lines
+    rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
+    body = (line for row in rows for line in _row_lines(row, widths, sides))
+    return [*_row_lines(titles, widths, sides), rule, *body]
 
 
 def _fitted(natural: list[int], available: int) -> list[int] | None:
@@ -182,12 +177,11 @@ def _fitted(natural: list[int], available: int) -> list[int] | None:
     if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
-    wide = sorted(range(len(natural)), key=lambda column: natural[column])
-    room = available
-    for place, column in enumerate(wide):
-        share = room // (len(wide) - place)
-        widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
-        room -= widths[column]
+    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)
+    for place, column in enumerate(narrow_first):
+        share = available // (len(natural) - place)
+        widths[column] = min(natural[column], max(share, MIN_COLUMNS))
+        available -= widths[column]
     return widths
 
 
@@ -210,9 +204,8 @@ def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> lis
     if not rows:
         return [[("table_header", name)] for name in names if name]
     lines: list[list[Fragment]] = []
-    for number, row in enumerate(rows):
-        if number:
-            lines.append([("table_rule", "──")])
+    for row in rows:
+        lines += [[("table_rule", "──")]] if lines else []
         for name, cell in zip(names, row, strict=True):
             title = [("table_header", f"{name}: ")] if name else []
             lines.append(merged([*title, *((roles, text.replace("\n", " ")) for roles, text in cell)]))
