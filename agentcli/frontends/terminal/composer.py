@@ -49,8 +49,8 @@ class Composer:
         self.pastes = Pastes()
         self._drafts = context.drafts
         self.history = context.history
-        self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
-        self._recalled_text = ""
+        # The entry of the history that is shown, and its text: 1 is the newest, 0 is none.
+        self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
         self._stash_key = labels.first("stash")
         self._stash: list[TypedText] = []
@@ -81,8 +81,7 @@ class Composer:
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
-        self.pastes = Pastes()
-        self._last_paste = ("", "")
+        self.pastes, self._last_paste = Pastes(), ("", "")
         self.forget_draft()
         return shown, text, pastes
 

@@ -58,12 +58,9 @@ class ConsoleView(Protocol):
 class _PrintLog(io.TextIOBase):
     """Sends other code's prints, which would garble the screen, to the log."""
 
-    def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(f"{__name__}.{name}")
-
     def write(self, text: str) -> int:
         if text.strip():
-            self._log.warning("%s", text.rstrip())
+            log.warning("printed: %s", text.rstrip())
         return len(text)
 
 
@@ -73,14 +70,12 @@ class Console:
     at_line_start = True  # only whole lines are printed
 
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
-        self.theme = theme
-        self.environment = environment
+        self.theme, self.environment = theme, environment
         self.exit_code = 0
         self.head: Sequence[Row] = ()  # shown above everything until the first text is printed
         self._has_title = False
         self._view: ConsoleView | None = None
-        self.early_lines: list[str] = []  # typed before there was a view
-        self.early_reports: list[str] = []
+        self.early_lines, self.early_reports = list[str](), list[str]()  # that came before there was a view
         self._frame_timer: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
         self._failure: BaseException | None = None
@@ -115,7 +110,7 @@ class Console:
         sys.setswitchinterval(SWITCH_S)
         self.write_codes("\r\x1b[K")  # erases keys that the terminal has echoed
         leave_on_signals(self._leave_with)
-        with redirect_stdout(_PrintLog("stdout")), redirect_stderr(_PrintLog("stderr")):
+        with redirect_stdout(_PrintLog()), redirect_stderr(_PrintLog()):
             try:
                 await self.app.run_async(set_exception_handler=False)
             except (OSError, EOFError):  # the terminal is gone

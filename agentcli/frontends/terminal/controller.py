@@ -30,9 +30,7 @@ class TerminalController(OpenerHost):
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: CommandSet, view: TurnView) -> None:
         super().__init__(opener)
         self._opener: TerminalOpener = opener
-        self._terminal = terminal
-        self.view = view
-        self.commands = commands
+        self._terminal, self.view, self.commands = terminal, view, commands
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None

@@ -60,11 +60,11 @@ class Dialogs:
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message is finished before the question takes keys
-        self._held = ""  # letters that may be an answer, or the beginning of a sentence
-        self._is_held_early = False  # they were typed before anybody could have read the question
+        # Letters that may be an answer, or the beginning of a sentence; early ones came before anybody could have
+        # read the question.
+        self._held, self._is_held_early = "", False
         self._hold_timer: asyncio.TimerHandle | None = None
-        self._draft = ""  # of the prompt, while questions take its place
-        self._text_before = ""  # of the input, while it takes an answer
+        self._draft = self._text_before = ""  # of the prompt behind questions, of the input while it takes an answer
         self._area.buffer.on_text_changed += self._text_changed
 
     @property

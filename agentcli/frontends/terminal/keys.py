@@ -44,6 +44,7 @@ class KeyActions:
     dialogs: Dialogs
     labels: KeyLabels
     shows_todo: bool = field(default=False, init=False)
+    chord: tuple[str, float] = field(default=("", 0.0), init=False)  # its first key, such as `c-x`, and when it came
     _last_escape: float = field(default=0.0, init=False)
     _last_control_c: float = field(default=0.0, init=False)
 
@@ -112,9 +113,8 @@ class KeyActions:
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
-        needs_argument = any(argument and not argument.startswith("[") for argument in arguments)
-        is_command = text.startswith("/") and "\n" not in text
-        if is_command and (text.rstrip() == before.rstrip() or not needs_argument):
+        is_whole = text.rstrip() == before.rstrip() or all(a.startswith("[") for a in arguments if a)
+        if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
     # Earlier texts
@@ -264,10 +264,10 @@ class _When:
 
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. Of two that apply to a key, the one that is added later counts."""
-    when, bindings, chord = _When(actions), KeyBindings(), _Chord()
+    when, bindings = _When(actions), KeyBindings()
     for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
-            _bind(bindings, chord, key, act, when=state)
+            _bind(bindings, actions, key, act, when=state)
     return bindings
 
 
@@ -350,27 +350,19 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     )
 
 
-@dataclass
-class _Chord:
-    """The first key of a chord, such as `c-x` of `c-x c-e`, and when it was pressed."""
-
-    first: str = ""
-    pressed: float = 0.0
-
-
-def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], *, when: Filter) -> None:
+def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..., object], *, when: Filter) -> None:
     def handle(event: KeyPressEvent) -> None:
-        chord.first = ""
+        actions.chord = ("", 0.0)
         if key not in (Keys.Any, Keys.BracketedPaste):
             act()
         elif key == Keys.BracketedPaste or event.data.isprintable():
             act(event.data)
 
     def begin(event: KeyPressEvent) -> None:
-        chord.first, chord.pressed = first, time.monotonic()
+        actions.chord = (first, time.monotonic())
 
     first, _, second = key.partition(" ")
     if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
         bindings.add(*sequence(first), filter=when)(begin)
-        when &= Condition(lambda: chord.first == first and time.monotonic() - chord.pressed < CHORD_S)
+        when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)
     bindings.add(*sequence(second or first), filter=when)(handle)

@@ -34,10 +34,8 @@ class LinearOutput:
     columns = WIDTH
 
     def __init__(self, out: TextIO, theme: Theme | None = None) -> None:
-        self._out = out
-        self._theme = theme
-        self.at_line_start = True
-        self.is_gone = False
+        self._out, self._theme = out, theme
+        self.at_line_start, self.is_gone = True, False
 
     def print(self, fragments: Sequence[Fragment]) -> None:
         if text := plain(fragments):
@@ -55,15 +53,13 @@ class PlainTerminal(TerminalActions):
     def __init__(
         self, opener: TerminalOpener, commands: CommandSet, *, stdin: int, out: TextIO, banner: Sequence[str]
     ) -> None:
-        self._stdin = stdin
+        self._stdin, self._banner = stdin, banner
         self._output = LinearOutput(out)
-        self._banner = banner
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._panels: list[QuestionPanel] = []
         self._choosing: asyncio.Future[str] | None = None
-        self._leaving = asyncio.Event()
-        self._exit_code = 0
+        self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # before which a Ctrl-C leaves
         self._typed = b""
         self._mode = "default"

@@ -21,12 +21,12 @@ from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK: Fragment = ("accent", "❯")
-_TAKE, _LEAVE = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
-_TAKE_FILE = Choice("take_file", "f", "Yes to all in this file")
-_LEAVE_FILE = Choice("leave_file", "d", "Next file, leaving the rest of this one")
-_LEAVE_ALL = Choice("leave_file", "d", "No to all the rest")
-_TAKE_ALL = Choice("take_all", "a", "Yes to all the rest")
-_LEAVE_WHY = Choice("words", "Tab", "No, and say why")
+_OF_HUNK = (Choice("take", "y", "Yes"), Choice("leave", "n", "No"))
+_OF_FILE = (
+    Choice("take_file", "f", "Yes to all in this file"),
+    Choice("leave_file", "d", "Next file, leaving the rest of this one"),
+)
+_OF_ALL = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_file", "d", "No to all the rest"))
 _BACK = Choice("back", "Esc", "Back")
 _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just type)")
 
@@ -67,9 +67,9 @@ class HunkReview:
     @property
     def choices(self) -> list[Choice]:
         next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
-        of_file = [_TAKE_FILE, _LEAVE_FILE] if next_hunk < end < last else []
-        of_rest = [_TAKE_ALL, *([_LEAVE_ALL] if end == last else [])] if next_hunk < last else []
-        return [_TAKE, _LEAVE, *of_file, *of_rest, _LEAVE_WHY, _BACK]
+        of_file = _OF_FILE if next_hunk < end < last else ()
+        of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
+        return [*_OF_HUNK, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
 
     def window(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows of the hunk from the top one on, below the name of its file if there are several."""

@@ -38,10 +38,8 @@ class Appearance:
     """The theme of the screen; `choice` is its name, one of `themes`: ours and `own`, the person's."""
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
-        self._console = console
-        self._own = own
+        self._console, self._own, self.choice = console, own, choice
         self._background = ""  # "dark" or "light", once the terminal has reported it
-        self.choice = choice
 
     @property
     def themes(self) -> Sequence[str]:

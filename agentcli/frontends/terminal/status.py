@@ -52,6 +52,7 @@ class TerminalActions(Protocol):
 
     async def edit(self, text: str) -> str | None:
         """Return the text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        return None
 
     async def run_own(self, command: str, *, to_model: bool) -> None:
         """Run a shell command of the person's own in the session."""
@@ -60,6 +61,7 @@ class TerminalActions(Protocol):
 
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts that the model never got back into the input; a plain terminal still shows them."""
+        return
 
     def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
@@ -208,9 +210,7 @@ class StatusCommand:
     """Runs the person's command whenever the figures have changed; `text` is the first line of its last output."""
 
     def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
-        self._command = command.strip()
-        self._environment = environment
-        self._changed = changed
+        self._command, self._environment, self._changed = command.strip(), environment, changed
         self._status: Status | None = None  # of the newest run
         self._running: asyncio.Task[None] | None = None
         self.text = ""
@@ -245,8 +245,7 @@ class SessionStatus:
     """The `status` of the session that it follows; the terminal is drawn again when a figure changes."""
 
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions) -> None:
-        self._opener = opener
-        self._terminal = terminal
+        self._opener, self._terminal = opener, terminal
         self.status = Status()
         self._session: Session | None = None
         self._timer: asyncio.TimerHandle | None = None

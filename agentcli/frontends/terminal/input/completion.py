@@ -51,10 +51,8 @@ class PromptCompleter(Completer):
     def __init__(
         self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
     ) -> None:
-        self._commands = commands
-        self._arguments = arguments
-        self._files = files
-        self._folder, self._home = folder, home
+        self._commands, self._arguments = commands, arguments
+        self._files, self._folder, self._home = files, folder, home
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield commands and arguments; files need `get_completions_async`."""
@@ -121,8 +119,7 @@ class FileIndex:
     def __init__(
         self, list_files: Callable[[], Awaitable[Sequence[str]]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._list_files = list_files
-        self._clock = clock
+        self._list_files, self._clock = list_files, clock
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
@@ -244,7 +241,7 @@ class _Pattern:
         query, path = self._query, path.lower() if self._ignores_case else path
         name = path.rfind("/", 0, -1) + 1
         if "/" in query:
-            fits = path.startswith(query) or f"/{query}" in path, self._folders.search(path), query in path
+            fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path
         else:
             fits = path.startswith(query, name), path.find(query, name) >= 0, query in path
         return next((tier for tier, does_fit in enumerate(fits) if does_fit), len(fits))

@@ -45,8 +45,7 @@ class TerminalInput(Vt100Input):
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
-        self._begun = ""
-        self._is_in_paste = False
+        self._begun, self._is_in_paste = "", False
         self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
@@ -312,12 +311,10 @@ class Picker:
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> None:
         """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
-        self.title = printable(title)
-        self.can_keep = can_keep
+        self.title, self.can_keep = printable(title), can_keep
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current = current
+        self._current, self._selected = current, current or 0
         self._query = ""
-        self._selected = current or 0
 
     @property
     def shown(self) -> list[int]:

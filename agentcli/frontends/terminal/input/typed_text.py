@@ -214,8 +214,7 @@ class ProjectHistory:
     """
 
     def __init__(self, file: Path | None, project: str) -> None:
-        self._file = file
-        self._project = project
+        self._file, self._project = file, project
         self._sent: list[TypedText] = []  # in this session, the newest last
         self._stored: list[TypedText] | None = None  # the newest first
 
@@ -325,8 +324,7 @@ class Drafts:
     """One draft in one file, whose `lock` is held as long. A failing disk costs the draft, never the session."""
 
     def __init__(self, file: Path, lock: TextIO | None = None) -> None:
-        self._file = file
-        self._lock = lock
+        self._file, self._lock = file, lock
 
     def save(self, draft: TypedText) -> None:
         """Store a text; an empty one leaves no draft."""

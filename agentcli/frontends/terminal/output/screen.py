@@ -63,15 +63,13 @@ class Screen(Renderer):
         draw_later: Callable[[float], None] | None = None,
     ) -> None:
         """`draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once."""
-        self._theme = theme
-        self._draw_region = draw_region
+        self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # until the terminal reports that it can
         self._lines: list[Fragment] = []  # that wait for the next frame
         self._rows: list[Row] = []
         self._row = self._column = 0
         self._size = self._size_seen = Size(rows=0, columns=0)
-        self._draw_later = draw_later
         self._resized_at = 0.0  # seconds; 0 if the window keeps its size
         self._modes_are_on = False
         super().__init__(DummyStyle(), output)

@@ -56,8 +56,7 @@ class MarkdownStream:
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
         """`width` returns the columns of the screen; without `wraps`, only tables are fitted to it."""
-        self._width = width
-        self._wraps = wraps
+        self._width, self._wraps = width, wraps
         self._out: list[Fragment] = []
         self._open = ""  # the line that has not ended
         self._continued: MarkdownLine | None = None  # the open line continues a paragraph of which a part was printed
@@ -68,8 +67,7 @@ class MarkdownStream:
         self._list_column: int | None = None  # of the outermost item's text
         self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
-        self._has_printed = False
-        self._empty_lines = 0  # printed when something follows
+        self._has_printed, self._empty_lines = False, 0  # empty lines are printed when something follows
         self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the columns of the screen, its rows
 
     def feed(self, text: str) -> list[Fragment]:
