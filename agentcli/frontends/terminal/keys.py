@@ -45,8 +45,7 @@ class KeyActions:
     labels: KeyLabels
     shows_todo: bool = field(default=False, init=False)
     chord: tuple[str, float] = field(default=("", 0.0), init=False)  # its first key, such as `c-x`, and when it came
-    _last_escape: float = field(default=0.0, init=False)
-    _last_control_c: float = field(default=0.0, init=False)
+    _pressed: dict[str, float] = field(default_factory=dict, init=False)  # when Esc and Ctrl-C last were, by name
 
     def __post_init__(self) -> None:
         self.buffer.on_text_changed += self._text_changed
@@ -56,7 +55,7 @@ class KeyActions:
         return self.composer.area.buffer
 
     def _text_changed(self, _: Buffer) -> None:
-        self._last_escape = self._last_control_c = 0.0  # a key that is pressed after this is the first one again
+        self._pressed.clear()  # a key that is pressed after this is the first one again
 
     @property
     def activity(self) -> Activity:
@@ -161,7 +160,7 @@ class KeyActions:
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
-        is_second, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
+        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2
         if self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
@@ -173,7 +172,7 @@ class KeyActions:
         elif self.is_busy:
             self.controller.interrupt()
         elif not is_second:
-            self._last_escape = time.monotonic()
+            self._pressed["escape"] = time.monotonic()
             effect = "clears the input" if self.buffer.text else "rewinds the conversation"
             self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
         elif self.buffer.text:
@@ -183,15 +182,15 @@ class KeyActions:
 
     def control_c(self) -> None:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
-        now = time.monotonic()
-        is_second, self._last_control_c = now - self._last_control_c < TWICE_S, now
+        is_second = time.monotonic() - self._pressed.get("control_c", 0.0) < TWICE_S
+        self._pressed["control_c"] = time.monotonic()
         if self.dialogs.picker is not None:
             self.dialogs.end_picking()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.is_busy:
             self.controller.interrupt()
-            self._last_control_c = 0.0  # an impatient second one is not meant to leave
+            self._pressed.clear()  # an impatient second one is not meant to leave
         elif self.buffer.text:
             self._clear()
         elif is_second:
@@ -233,9 +232,8 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
-        lines = [("muted", f"  {line}\n") for line in part.text.rstrip("\n").split("\n")]
         diff = diff_fragments(part.text, width=self.console.columns, max_lines=None) if part.is_diff else []
-        view.print_block(diff or lines)
+        view.print_block(diff or [("muted", f"  {line}\n") for line in part.text.rstrip("\n").split("\n")])
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo

@@ -75,9 +75,8 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, PlanApproval):
             return f"plan:{question.next_mode}"
-        if question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion):
-            return "no"
-        return self.choices[0].id
+        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion)
+        return "no" if is_risk else self.choices[0].id
 
     @property
     def choices(self) -> list[Choice]:
@@ -186,8 +185,8 @@ class QuestionPanel:
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
-        is_answer = isinstance(self.question, Question)
-        return Approve(self.question.id, True, comment=text) if is_answer else self.refusal(text)
+        answer = Approve(self.question.id, True, comment=text)
+        return answer if isinstance(self.question, Question) else self.refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
         """Return the line about the answer that stays in the transcript; empty where the call's own line has it."""
@@ -211,8 +210,8 @@ class QuestionPanel:
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         about = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", about)], columns)
-        words = [("muted", f" · “{exposed(comment)}”")] if comment else []
-        return [*wrapped([*line, *words], columns, hang=2), ("", "\n")]
+        words = ("muted", f" · “{exposed(comment)}”" if comment else "")
+        return [*wrapped([*line, words], columns, hang=2), ("", "\n")]
 
     # In the transcript
 
@@ -283,7 +282,7 @@ class QuestionPanel:
             head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
         else:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
-            head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
+            head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
         marked = None if isinstance(self.review, PlanComments) else self.selected  # there a line is marked
         rows: list[Row] = []
@@ -320,9 +319,8 @@ class QuestionPanel:
     def _rule_rows(self, columns: int) -> list[Row]:
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
         rows = _rows("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
-        if len(rows) <= MAX_RULE_ROWS:
-            return rows
-        return [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+        cut = [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+        return rows if len(rows) <= MAX_RULE_ROWS else cut
 
     def in_lines(self) -> list[str]:
         """Return the question and its answers as lines of text, without those that only a live screen has."""

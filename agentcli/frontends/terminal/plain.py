@@ -140,8 +140,8 @@ class PlainTerminal(TerminalActions):
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_block(shown, "question")
         if panel.rest:
-            remaining = f"{rows_of(panel.rest, size.columns):,} more rows"
-            text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
+            count = rows_of(panel.rest, size.columns)
+            text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
         else:
             for line in panel.in_lines():
                 self._view.print_line(line)
@@ -228,8 +228,8 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
-        asked = self._controller.session.open_questions  # by what goes on in the background
-        self._panels = [panel for panel in self._panels if panel.question.id in asked]
+        still_open = self._controller.session.open_questions  # which the background asks
+        self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.await_prompt()
 

@@ -222,13 +222,10 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-_PAGERS = ("less -R", "more")
-
-
 async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
     """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
     data = text.encode(errors="replace")
-    for command in (environment.get("PAGER", ""), *_PAGERS):
+    for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.

@@ -84,8 +84,9 @@ class HunkReview:
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown, or on several; return the answer after the last one."""
         self._comments += [comment] if comment else []
-        ends = {"take_file": self._ends[self._number], "leave_file": self._ends[self._number]}
-        end = (ends | {"take_all": len(self._hunks)}).get(choice_id, self._number + 1)
+        end_of_file = self._ends[self._number]
+        ends = {"take_file": end_of_file, "leave_file": end_of_file, "take_all": len(self._hunks)}
+        end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
         self._number, self._top = end, 0
@@ -127,8 +128,7 @@ class PlanComments:
             mark, role = (MARK, "selected") if number == self._at else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += folded(row, columns, hang=digits + 4)
-            if number in self.comments:
-                comment = " ".join(exposed(self.comments[number]).split())
+            if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
         return _window(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
@@ -179,8 +179,8 @@ def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequenc
 
 def folded(row: Row, columns: int, *, hang: int) -> list[Row]:
     """Break a row at words; later rows are indented by `hang` columns."""
-    broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
-    return [clipped(part, columns) for part in lines_of(broken)]
+    rows = lines_of(wrap_line(row, columns, [("", " " * hang)], breaks_words=True))
+    return [clipped(part, columns) for part in rows]
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:

@@ -98,9 +98,8 @@ def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
     needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
     mention = f'@"{path}' if needs_quotes else f"@{path}"
-    if path.endswith("/") or (needs_quotes and after.startswith('"')):
-        return mention
-    return mention + ('"' if needs_quotes else "") + _space_before(after)
+    goes_on = path.endswith("/") or (needs_quotes and after.startswith('"'))
+    return mention if goes_on else mention + '"' * needs_quotes + _space_before(after)
 
 
 def _space_before(after: str) -> str:

@@ -60,8 +60,8 @@ class TerminalInput(Vt100Input):
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
-        is_sure = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
-        if not is_sure and not self._is_in_paste:
+        is_report = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
+        if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
             self._begun = ""
         return super().flush_keys()
@@ -126,10 +126,9 @@ class KeyLabels:
         rows = []
         for action, more, text in _HELP:
             if action == "complete" and self.keys["queue"] != self.keys["complete"]:
-                rows.append(([label(key) for key in self.keys["complete"]], "complete"))
+                rows.append(([*map(label, self.keys["complete"])], "complete"))
                 action, text = "queue", "while it works: queue for afterwards"
-            labels = [label(key) for key in self.keys.get(action, ())]
-            rows.append((labels + ([more] if more else []), text))
+            rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
         return [(labels, text) for labels, text in rows if labels]
 
 
@@ -358,8 +357,9 @@ class Picker:
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             label, detail = self._options[number]
             is_marked = position == at
-            row = option_row(label, detail, is_marked=is_marked, label_width=label_width, columns=columns, signs=signs)
-            rows.append(row)
+            rows.append(
+                option_row(label, detail, is_marked=is_marked, label_width=label_width, columns=columns, signs=signs)
+            )
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""

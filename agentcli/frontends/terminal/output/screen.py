@@ -138,8 +138,7 @@ class Screen(Renderer):
         lines, self._lines = self._leave_rows(self._lines), []
         before = len(self._rows)
         if lines:
-            begun = rows_of(lines, self._size.columns)
-            room = self._size.rows - before - 1
+            begun, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
             if 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
                 out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
@@ -194,8 +193,7 @@ class Screen(Renderer):
             if row == old and before:
                 continue
             # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
-            shrinks = self._reflows and row_width(old) > row_width(row)
-            is_guess = shrinks or _unsure(old) or _unsure(row)
+            is_guess = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
             same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
             column = column if before or number == 0 else 0
             out.append(down(number - at) if before or number == 0 else "\n" * (number - at))

@@ -86,8 +86,9 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
-        line = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
-        return wrapped(line, columns, hang=2)
+        return wrapped(
+            [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", f"{outcome}\n")], columns, hang=2
+        )
     is_agent = event.name == "create_subagent"
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))

@@ -79,7 +79,7 @@ def advance(column: int, text: str, columns: int) -> tuple[int, int]:
 
 def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
     """Count the rows of a window that whole lines take."""
-    lines = "".join(text for _, text in fragments).removesuffix("\n").split("\n")
+    lines = plain(fragments).removesuffix("\n").split("\n")
     return sum(1 + advance(0, line, max(1, columns))[0] for line in lines)
 
 

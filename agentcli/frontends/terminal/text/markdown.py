@@ -14,7 +14,6 @@ MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer mark
 
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-_SPACES = re.compile(r"[ \t]*")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
@@ -252,27 +251,24 @@ class MarkdownStream:
         """Print the table, or the line that turned out not to be a table's header."""
         table, sides = self._table, self._sides
         self._table, self._sides = [], None
-        if not table:
-            return
-        if sides is None:
+        if table and sides is None:
             self._text_line(*table[0])
-            return
-        from agentcli.frontends.terminal.text.markdown_text import table_lines
+        elif table and sides is not None:
+            from agentcli.frontends.terminal.text.markdown_text import table_lines
 
-        self._begin(table[0][0])
-        before = table[0][0].prefix
-        width = max(1, self._width() - len(plain(before)))
-        for line in table_lines([content for _, content in table], sides, width):
-            self._print([*before, *line])
-            before = hang_of(before)
+            self._begin(table[0][0])
+            before = table[0][0].prefix
+            width = max(1, self._width() - len(plain(before)))
+            for line in table_lines([content for _, content in table], sides, width):
+                self._print([*before, *line])
+                before = hang_of(before)
 
 
 def _without_indentation(code: str, columns: int) -> str:
     """Return a line of code without as much of its indentation as its fence has."""
     space = code[: len(code) - len(code.lstrip(" \t"))]
-    if "\t" not in space[:columns]:
-        return code[min(columns, len(space)) :]
-    return space.expandtabs(4)[columns:] + code[len(space) :]
+    shown_space = space.expandtabs(4) if "\t" in space[:columns] else space
+    return shown_space[columns:] + code[len(space) :]
 
 
 def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
@@ -281,14 +277,13 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
     line = MarkdownLine("text")
     at = container = 0
     while True:
-        space = _SPACES.match(head, at)
-        assert space is not None
-        line.start = space.end()
+        line.start = len(head) - len(head[at:].lstrip(" \t"))
+        space = head[at : line.start]
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
-        line.column = len((" " * line.column + space[0]).expandtabs(4))
+        line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
-            line.prefix.append(("", space[0] if is_cut else ""))
+            line.prefix.append(("", space if is_cut else ""))
             line.kind = "blank" if line.item is None and not is_cut else "text"
             return line
         in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
@@ -297,7 +292,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
             line.kind, line.start = "code", at
             return line
         line.inner += indentation
-        line.prefix.append(("", space[0]))
+        line.prefix.append(("", space))
         if is_indented and in_paragraph:
             return line
         if head[line.start] == ">":
