@@ -34,7 +34,6 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
-EMPTY_LIST = "  The to-do list is empty."
 
 
 class TerminalApp:
@@ -196,7 +195,7 @@ class TerminalApp:
             width = max(len(names) for names, _ in keys) + 2
             lines = [[("accent", f"  {names:<{width}}"), ("muted", text)] for names, text in keys]
         if self._actions.shows_todo:
-            lines += todo_lines(self._tasks()) or [[("muted", EMPTY_LIST)]]
+            lines += todo_lines(self._tasks()) or [[("muted", "  The to-do list is empty.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
             lines += self._open_task_lines(self._tasks())
         return [clipped(line, columns) for line in lines]

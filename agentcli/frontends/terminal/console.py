@@ -128,15 +128,14 @@ class Console:
             self.write_codes(QUESTIONS)
         try:
             self._view = await load()
+            self.changed()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is restored
             self.fail(error)
-            return
-        self.changed()
 
     async def _close(self) -> None:
         if self._frame_timer is not None:
             self._frame_timer.cancel()
-        if self._loading is not None and not self._loading.done():
+        if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
         self.print([])

@@ -212,10 +212,8 @@ class TerminalController(OpenerHost):
             await self._run_command(command, argument, queue=queue)
 
     def _parse_command(self, text: str, shown: str) -> tuple[SlashCommand, str] | None:
-        if not shown.startswith("/"):
-            return None
         try:
-            return self.commands.parse(text)
+            return self.commands.parse(text) if shown.startswith("/") else None
         except UserError:
             self._terminal.put_into_input(shown)  # a slip is mended, not typed again
             raise
@@ -242,12 +240,10 @@ class TerminalController(OpenerHost):
             self._terminal.await_prompt()
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
-        if self.session.is_busy and not queue and not model:
-            self.session.submit(Steer(content))
-            return
+        is_steering = self.session.is_busy and not queue and not model
         if shown and not self.session.is_busy:
             self.view.begin_prompt(shown)
-        self.session.submit(Prompt(content, model) if model else Prompt(content))
+        self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
     def go_on(self) -> None:
         """Take Enter in an empty input: run what waits, continue a broken answer, or stop waiting for slow servers."""
@@ -337,11 +333,11 @@ class TerminalController(OpenerHost):
         self._terminal.put_into_input(text)
 
     def leave(self) -> None:
-        """Leave; with jobs running that have not been named yet, name them and wait for a second time."""
-        if not self.name_jobs():
+        """Leave; with jobs running that the person has not been warned about, wait for a second time."""
+        if not self.warn_about_jobs():
             self._terminal.leave()
 
-    def name_jobs(self) -> bool:
+    def warn_about_jobs(self) -> bool:
         """Name the jobs that would end with the session; False if there are none, or if all were named before."""
         jobs = self.session.snapshot().workspace.running_jobs() if self.is_open else []
         if all(job.id in self._named_jobs for job in jobs):

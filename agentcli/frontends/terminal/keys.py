@@ -27,7 +27,6 @@ CHORD_S = 2.0  # within which the second key of a chord has to come
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
-_BARE_COMMAND = re.compile(r"/\S+ +")
 
 # A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
 # The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
@@ -105,7 +104,7 @@ class KeyActions:
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""
         before, menu = self.buffer.text, self.buffer.complete_state
-        if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
+        if re.fullmatch(r"/\S+ +", before) and menu is not None and menu.complete_index is None:
             self.buffer.cancel_completion()  # nobody has marked the first of its arguments
             self.accept()
             return

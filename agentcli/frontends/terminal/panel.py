@@ -41,7 +41,6 @@ _CHANGE_PLAN, _EDIT_PLAN = (
     Choice("words", "Tab", "No, and say what to change"),
     Choice("edit", "e", "Edit the plan first"),
 )
-_REFUSALS = frozenset(("no", "not-yet", "words"))
 _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     ChangesApproval: ("Applied", "Discarded"),
     events.LimitQuestion: ("Continued", "Stopped"),
@@ -103,7 +102,7 @@ class QuestionPanel:
     @property
     def offered(self) -> list[Choice]:
         """The choices that can be made now: only refusals before all of the preview was on the screen."""
-        return [choice for choice in self.choices if not self.rest or choice.id in _REFUSALS]
+        return [choice for choice in self.choices if not self.rest or choice.id in ("no", "not-yet", "words")]
 
     @property
     def no(self) -> Choice:

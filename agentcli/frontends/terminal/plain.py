@@ -154,10 +154,10 @@ class PlainTerminal(TerminalActions):
         if self._controller.is_open and (self._controller.is_busy or self._view.activity.is_busy):
             self._controller.session.submit(Interrupt())
         elif self._choosing is not None and self._controller.is_open:
-            self._take("")
+            self._take("")  # an empty answer chooses nothing
             self._output.print([("", "\n")])
             self.await_prompt()
-        elif self._controller.name_jobs():
+        elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
             self._leave_deadline = math.inf
             self.await_prompt()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):

@@ -17,7 +17,7 @@ import termios
 import time
 import tty
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from agentcli.errors import UserError
@@ -46,10 +46,8 @@ async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, 
     Returns the output, and the result of `run`: None if the person has interrupted it.
     """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
-    try:
+    with closing(session):
         end = await session.run(run)
-    finally:
-        session.close()
     return session.output.text, end
 
 
@@ -184,9 +182,8 @@ class _PtySession:
         if not modes & termios.ICANON:
             self._send(b"\x1b")
             return
-        was_asked = time.monotonic() - self._interrupted_at < TWICE_S
-        self._interrupted_at = time.monotonic()
-        if was_asked or not modes & termios.ISIG:
+        before, self._interrupted_at = self._interrupted_at, time.monotonic()
+        if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:
             self._running.cancel()
         else:
             self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end

@@ -21,7 +21,6 @@ from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK: Fragment = ("accent", "❯")
-_OF_HUNK = (Choice("take", "y", "Yes"), Choice("leave", "n", "No"))
 _OF_FILE = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
@@ -69,7 +68,8 @@ class HunkReview:
         next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
         of_file = _OF_FILE if next_hunk < end < last else ()
         of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
-        return [*_OF_HUNK, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
+        of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
+        return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
 
     def window(self, columns: int, max_rows: int) -> list[Row]:
         """Return the rows of the hunk from the top one on, below the name of its file if there are several."""

@@ -40,7 +40,6 @@ _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
 # As conversation/mentions.py reads them: characters that end a plain mention need quotes.
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
-_NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 # A name with a quotation mark cannot be written as a mention, and one with control characters cannot be shown.
 _UNSHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
 
@@ -96,7 +95,7 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
-    needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
+    needs_quotes = is_quoted or bool(re.search(r"[\s'`,;]", path))
     mention = f'@"{path}' if needs_quotes else f"@{path}"
     goes_on = path.endswith("/") or (needs_quotes and after.startswith('"'))
     return mention if goes_on else mention + '"' * needs_quotes + _space_before(after)
@@ -158,10 +157,9 @@ class FileIndex:
             await asyncio.wait([self._listing])
 
     async def _list(self) -> None:
-        try:
+        files: Sequence[str] = ()
+        with suppress(OSError, ToolError):  # completion is no reason to disturb the person
             files = await self._list_files()
-        except (OSError, ToolError):
-            files = ()  # completion is no reason to disturb the person
         self._blocks = await asyncio.to_thread(_blocks, files)
         self._listed_at = self._clock()
 

@@ -103,7 +103,6 @@ _HELP = (
     ("suspend", "", "suspend"),
     ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
 )
-_KEY_PARTS = re.compile(r"[cas]-(?=.)|.+")
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
@@ -144,7 +143,7 @@ def label(key: str) -> str:
 
 
 def _label(key: str) -> str:
-    *modifiers, name = _KEY_PARTS.findall(key)
+    *modifiers, name = re.findall(r"[cas]-(?=.)|.+", key)
     return "-".join([*(_MODIFIERS[modifier[0]] for modifier in modifiers), _NAMES.get(name, name.capitalize())])
 
 

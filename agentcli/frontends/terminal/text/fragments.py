@@ -179,7 +179,6 @@ _NEVER_FIRST = frozenset(
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
-_GAP = re.compile(r"[ ]{2,}")
 _COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
 _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
 
@@ -270,7 +269,7 @@ def _text_column(row: str, columns: int) -> int:
 
 def _folded(line: str, columns: int) -> list[str]:
     """Return the line; if little room is left behind a gap, a name and below it its meaning."""
-    *names, meaning = _GAP.split(line.strip())
+    *names, meaning = re.split(" {2,}", line.strip())
     if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))

@@ -12,7 +12,6 @@ RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer marks is text
 
-_CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
@@ -161,7 +160,8 @@ class MarkdownStream:
                 text = content.lstrip("#")
                 self._begin(line, after_blank=True)
                 level = min(3, len(content) - len(text))
-                self._print_text([(line, _CLOSING_MARKS.sub("", text.strip(" \t")))], roles=f"heading{level}")
+                title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # without marks at its end
+                self._print_text([(line, title)], roles=f"heading{level}")
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
             case "table":

@@ -24,7 +24,6 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
-_BREAKS = re.compile(r"[\t\n]")
 
 
 class _State(StateInline):
@@ -102,7 +101,7 @@ def _names(active: frozenset[str]) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return _BREAKS.sub(" ", printable(text))
+    return re.sub(r"[\t\n]", " ", printable(text))
 
 
 def _is_wide(char: str) -> bool:
@@ -134,20 +133,17 @@ def _parser() -> MarkdownIt:
 Cell = list[Fragment]  # a line break in the text of a cell stays one
 
 MIN_COLUMNS = 8  # that a wrapped column gets
-_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
-_DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
-_PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 
 
 def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
-    inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
+    inner = re.sub(r"(?<!\\)((?:\\\\)*)\|", "\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
 
 def column_sides(header: str, delimiters: str) -> list[str] | None:
     """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
-    matches = [_DELIMITER.fullmatch(cell) for cell in _split_row(delimiters)]
+    matches = [re.fullmatch(r"\s*(:?)-+(:?)\s*", cell) for cell in _split_row(delimiters)]
     sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
     found = [sides[match[1], match[2]] for match in matches if match is not None]
     return found if len(found) == len(matches) == len(_split_row(header)) else None
@@ -215,7 +211,7 @@ def _cells(source: str, count: int) -> list[Cell]:
     """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
     texts = _split_row(source)
     texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
-    sources = (_BREAK_TAG.sub("\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
+    sources = (re.sub(r"(?i) ?<br ?/?> ?", "\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
     return [inline_fragments(source, "") for source in sources]
 
 
