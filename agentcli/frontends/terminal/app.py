@@ -178,8 +178,8 @@ class TerminalApp:
             return ""
         if self.controller.is_busy:
             return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
-        has_queue = bool(self._view.activity.queued)
-        return self._labels.hints(send="sends what waits", previous="takes it back") if has_queue else HINT
+        waiting = self._view.activity.queued
+        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:

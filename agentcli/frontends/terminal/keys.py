@@ -231,8 +231,10 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
-        diff = diff_fragments(part.text, width=self.console.columns, max_lines=None) if part.is_diff else []
-        view.print_block(diff or [("muted", f"  {line}\n") for line in part.text.rstrip("\n").split("\n")])
+        if part.is_diff:
+            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None))
+        else:
+            view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo

@@ -153,15 +153,13 @@ MAX_MENU_ROWS = 6
 class PromptBuffer(Buffer):
     """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
 
-    recall: Callable[[int], None] | None = None
+    recall: Callable[[int], None] = staticmethod(lambda steps: None)  # until there is a history
 
     def history_backward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(count)
+        self.recall(count)
 
     def history_forward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(-count)
+        self.recall(-count)
 
 
 class PromptArea:
@@ -249,8 +247,7 @@ class PromptArea:
 
     def take_own_space(self) -> None:
         """Let a typed space be the one that comes from a completion."""
-        self._completed = None
-        state = self.buffer.complete_state
+        self._completed, state = None, self.buffer.complete_state
         if state is not None and state.current_completion is not None:  # else the menu offers what comes next
             self.buffer.complete_state = None
 

@@ -223,13 +223,12 @@ class Screen(Renderer):
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
             self._size_seen, self._resized_at = size, now if self._size_seen.rows else 0.0
-        if not self._resized_at:
-            return False
-        if (left := self._resized_at + SETTLE_S - now) > 0:
-            self._draw_later(left)
-            return True
-        self.erase()
-        return False
+        settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
+        if settles_in_s > 0:
+            self._draw_later(settles_in_s)
+        elif self._resized_at:
+            self.erase()
+        return settles_in_s > 0
 
     def _fit(self) -> None:
         if self.output.get_size() != self._size:

@@ -222,7 +222,8 @@ class MarkdownStream:
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
         for _ in range(fence.depth):
-            if (mark := _QUOTE_MARK.match(code)) is None:
+            mark = _QUOTE_MARK.match(code)
+            if mark is None:
                 self._fence = None
                 return False
             code = code[mark.end() :]

@@ -24,6 +24,7 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
+_BREAKS = re.compile(r"[\t\n]")
 
 
 class _State(StateInline):
@@ -101,7 +102,7 @@ def _names(active: frozenset[str]) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return re.sub(r"[\t\n]", " ", printable(text))
+    return _BREAKS.sub(" ", printable(text))
 
 
 def _is_wide(char: str) -> bool:
@@ -111,10 +112,12 @@ def _is_wide(char: str) -> bool:
 def _take_address(state: StateInline, silent: bool) -> bool:
     """Take an address as plain text, so that nothing is emphasized in it; a rule of markdown-it's inline parser."""
     found = _ADDRESS.match(state.src, state.pos, state.posMax)
-    if found is not None:
-        state.pending += "" if silent else found[0]
-        state.pos = found.end()
-    return found is not None
+    if found is None:
+        return False
+    if not silent:
+        state.pending += found[0]
+    state.pos = found.end()
+    return True
 
 
 @cache
