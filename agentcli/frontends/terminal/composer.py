@@ -107,9 +107,10 @@ class Composer:
         entries, buffer = self.history.entries, self.area.buffer
         if not self._recalled or buffer.text != self._recalled_text:
             self._recalled, self._text_before = 0, self.typed
-        before, self._recalled = self._recalled, max(0, min(self._recalled + by, len(entries)))
-        if (position := self._recalled) == before:
+        position = max(0, min(self._recalled + by, len(entries)))
+        if position == self._recalled:
             return
+        self._recalled = position
         self.put(entries[position - 1] if position else self._text_before)
         self._recalled_text = buffer.text
         if by < 0:  # so that Down goes through its lines first

@@ -111,7 +111,7 @@ class KeyActions:
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
-        is_whole = text.rstrip() == before.rstrip() or all(a.startswith("[") for a in arguments if a)
+        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 

@@ -246,8 +246,9 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
                 code = await run_program([*argv, str(file)], environment)
             except OSError as error:
                 raise UserError(f"The editor {command!r} could not be started: {hint}") from error
-            edited = file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
-            return edited if code == 0 else text
+            if code != 0:
+                return text
+            return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
     except OSError as error:
         raise UserError(f"The text could not be edited: {error.strerror}.") from error
 

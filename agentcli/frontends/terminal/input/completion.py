@@ -138,7 +138,8 @@ class FileIndex:
         if len(query) > MAX_QUERY_CHARS or "\n" in query:
             return []
         pattern = _Pattern(query)
-        for find in (pattern.matches,) if query and not query.endswith("/") else (pattern.entries, pattern.matches):
+        is_folder = not query or query.endswith("/")
+        for find in (pattern.entries, pattern.matches) if is_folder else (pattern.matches,):
             best: list[tuple[Rank, str]] = []
             for block in self._blocks or ():
                 if search != self._searches or not is_wanted():
@@ -286,8 +287,7 @@ def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
 
 
 def _exists(name: str, folder: Path) -> bool:
-    with suppress(
-        OSError, ValueError, RuntimeError
-    ):  # the name is too long, has a NUL, or a user without a home folder
+    # The name may be too long, or have a NUL or a user without a home folder.
+    with suppress(OSError, ValueError, RuntimeError):
         return (folder / Path(name).expanduser()).exists()
     return False

@@ -153,13 +153,15 @@ MAX_MENU_ROWS = 6
 class PromptBuffer(Buffer):
     """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
 
-    recall: Callable[[int], None] = staticmethod(lambda steps: None)  # until there is a history
+    recall: Callable[[int], None] | None = None
 
     def history_backward(self, count: int = 1) -> None:
-        self.recall(count)
+        if self.recall is not None:
+            self.recall(count)
 
     def history_forward(self, count: int = 1) -> None:
-        self.recall(-count)
+        if self.recall is not None:
+            self.recall(-count)
 
 
 class PromptArea:

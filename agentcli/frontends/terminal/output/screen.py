@@ -195,8 +195,9 @@ class Screen(Renderer):
             # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
             is_guess = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
             same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
-            column = column if before or number == 0 else 0
-            out.append(down(number - at) if before or number == 0 else "\n" * (number - at))
+            is_there = before or number == 0  # else a line break makes the row
+            out.append(down(number - at) if is_there else "\n" * (number - at))
+            column = column if is_there else 0
             out += [to_column(same) if same != column else "", "\x1b[K" if is_guess else "", self._painted(rest)]
             if not is_guess and row_width(old) > row_width(row):
                 out.append("\x1b[K")

@@ -261,6 +261,7 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
 
 
 def _text_column(row: str, columns: int) -> int:
+    """Return the column behind a gap in the first half of a row, else the one behind the mark at its start."""
     found = _COLUMN_BEHIND_GAP.match(row)
     if found is None or 2 * width(found[0]) > columns:
         found = _COLUMN_BEHIND_MARK.match(row)

@@ -92,7 +92,7 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
 def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
     """Return the address that follows a link's text, unless the text is the address."""
     address = _on_one_line(address)
-    is_shown = address.removeprefix("mailto:") in ("", shown.removeprefix("mailto:"))
+    is_shown = not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:")
     return [] if is_shown else [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
 
 
