@@ -5,8 +5,15 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from agentcli.agent import events
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
+from agentcli.agent.events import (
+    AnyQuestion,
+    CallApproval,
+    ChangesApproval,
+    LimitQuestion,
+    PlanApproval,
+    Question,
+    QuestionEvent,
+)
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
@@ -41,9 +48,9 @@ _CHANGE_PLAN, _EDIT_PLAN = (
     Choice("words", "Tab", "No, and say what to change"),
     Choice("edit", "e", "Edit the plan first"),
 )
-_OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
+_OUTCOMES: dict[type[QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     ChangesApproval: ("Applied", "Discarded"),
-    events.LimitQuestion: ("Continued", "Stopped"),
+    LimitQuestion: ("Continued", "Stopped"),
     PlanApproval: ("Plan accepted", "Plan sent back"),
     Question: ("Answered", "Skipped"),
 }
@@ -74,7 +81,7 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, PlanApproval):
             return f"plan:{question.next_mode}"
-        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion)
+        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, LimitQuestion)
         return "no" if is_risk else self.choices[0].id
 
     @property

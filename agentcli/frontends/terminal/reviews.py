@@ -139,9 +139,8 @@ class PlanComments:
         """Set the comment on the marked line, or remove it with an empty one; with `send` return the answer."""
         if choice_id == "send":
             return Approve(self._question.id, False, comment=self.message)
-        self.comments.pop(self._at, None)
-        if comment:
-            self.comments[self._at] = comment
+        self.comments[self._at] = comment
+        self.comments = {line: text for line, text in self.comments.items() if text}
         return None
 
     @property

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.commands.model import TIME_TO_LIVE_S
@@ -108,7 +107,7 @@ class TerminalOpener(SessionOpener, Protocol):
         """Release what the sessions share, once they are closed."""
 
 
-class SessionUse(Struct, frozen=True):
+class SessionUse(msgspec.Struct, frozen=True):
     """The tokens of the next request, the model's window, and prices in dollars.
 
     `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
@@ -125,7 +124,7 @@ class SessionUse(Struct, frozen=True):
         return self.tokens / self.window if self.window else 0.0
 
 
-class SessionPlace(Struct, frozen=True):
+class SessionPlace(msgspec.Struct, frozen=True):
     """The session's id and working directory, and the branch that is checked out in the project."""
 
     session_id: str = ""
@@ -133,7 +132,7 @@ class SessionPlace(Struct, frozen=True):
     branch: str = ""
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     mode: Mode = "default"
     effort: str = ""

@@ -16,7 +16,6 @@ from typing import TextIO
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.programs import run_clipboard_programs
@@ -90,7 +89,7 @@ async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
 # Pastes
 
 
-class TypedText(Struct, frozen=True):
+class TypedText(msgspec.Struct, frozen=True):
     """A text as it was typed, and the contents of its tokens."""
 
     text: str
@@ -198,7 +197,7 @@ MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
 _LOCK_TRIES = 200  # 5 ms apart
 
 
-class _HistoryLine(Struct, omit_defaults=True):
+class _HistoryLine(msgspec.Struct, omit_defaults=True):
     """A line of the file; `time` is in seconds since 1970."""
 
     project: str
