@@ -67,6 +67,7 @@ class HunkReview:
     def choices(self) -> list[Choice]:
         next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
         of_file = _OF_FILE if next_hunk < end < last else ()
+        # No to all the rest is offered only in the last file: there it is the same as leaving the file.
         of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
         of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
         return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]

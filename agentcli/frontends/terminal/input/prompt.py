@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TextIO
 
 from prompt_toolkit.buffer import Buffer
@@ -353,11 +353,8 @@ class Picker:
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         for position, number in enumerate(shown[first : first + room], first):
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
-            label, detail = self._options[number]
-            is_marked = position == at
-            rows.append(
-                option_row(label, detail, is_marked=is_marked, label_width=label_width, columns=columns, signs=signs)
-            )
+            draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
+            rows.append(draw(is_marked=position == at, signs=signs))
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
