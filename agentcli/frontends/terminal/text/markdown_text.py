@@ -92,9 +92,8 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
 def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
     """Return the address that follows a link's text, unless the text is the address."""
     address = _on_one_line(address)
-    if not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:"):
-        return []
-    return [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
+    is_shown = not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:")
+    return [] if is_shown else [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
 
 
 @cache
@@ -137,20 +136,17 @@ def _parser() -> MarkdownIt:
 Cell = list[Fragment]  # a line break in the text of a cell stays one
 
 MIN_COLUMNS = 8  # that a wrapped column gets
-_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
-_DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
-_PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 
 
 def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
-    inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
+    inner = re.sub(r"(?<!\\)((?:\\\\)*)\|", "\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
 
 def column_sides(header: str, delimiters: str) -> list[str] | None:
     """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
-    matches = [_DELIMITER.fullmatch(cell) for cell in _split_row(delimiters)]
+    matches = [re.fullmatch(r"\s*(:?)-+(:?)\s*", cell) for cell in _split_row(delimiters)]
     sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
     found = [sides[match[1], match[2]] for match in matches if match is not None]
     return found if len(found) == len(matches) == len(_split_row(header)) else None
@@ -167,12 +163,9 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
     if widths is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
-    rule = "─┼─".join("─" * columns for columns in widths)
-    lines = _row_lines(titles, widths, sides)
-    lines.append([("table_rule", rule)])
-    for row in rows:
-        lines += _row_lines(row, widths, sides)
-    return lines
+    rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
+    body = (line for row in rows for line in _row_lines(row, widths, sides))
+    return [*_row_lines(titles, widths, sides), rule, *body]
 
 
 def _fitted(natural: list[int], available: int) -> list[int] | None:
@@ -182,12 +175,11 @@ def _fitted(natural: list[int], available: int) -> list[int] | None:
     if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
-    wide = sorted(range(len(natural)), key=lambda column: natural[column])
-    room = available
-    for place, column in enumerate(wide):
-        share = room // (len(wide) - place)
-        widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
-        room -= widths[column]
+    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)
+    for place, column in enumerate(narrow_first):
+        share = available // (len(natural) - place)
+        widths[column] = min(natural[column], max(share, MIN_COLUMNS))
+        available -= widths[column]
     return widths
 
 
@@ -210,9 +202,8 @@ def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> lis
     if not rows:
         return [[("table_header", name)] for name in names if name]
     lines: list[list[Fragment]] = []
-    for number, row in enumerate(rows):
-        if number:
-            lines.append([("table_rule", "──")])
+    for row in rows:
+        lines += [[("table_rule", "──")]] if lines else []
         for name, cell in zip(names, row, strict=True):
             title = [("table_header", f"{name}: ")] if name else []
             lines.append(merged([*title, *((roles, text.replace("\n", " ")) for roles, text in cell)]))
@@ -223,7 +214,7 @@ def _cells(source: str, count: int) -> list[Cell]:
     """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
     texts = _split_row(source)
     texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
-    sources = (_BREAK_TAG.sub("\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
+    sources = (re.sub(r"(?i) ?<br ?/?> ?", "\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
     return [inline_fragments(source, "") for source in sources]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.picker import MAX_OPTIONS, Picker
+from agentcli.frontends.terminal.input.prompt import MAX_OPTIONS, Picker
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n"))
