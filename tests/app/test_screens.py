@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.app.recorded import EDITS
+from tests.app.running import call
 from tests.app.terminal import Open
 
 pytestmark = pytest.mark.slow
@@ -124,6 +126,18 @@ def test_a_table_is_a_table_while_it_comes_in(open_terminal: Open, columns: int)
     at = terminal.row_of("name │ use")
     terminal.see(r"The end\.")
     assert terminal.row_of("name │ use") == at
+
+
+@pytest.mark.sampled(1)
+@widths
+def test_a_call_is_named_while_its_arguments_come_in_below_the_whole_text(open_terminal: Open, columns: int) -> None:
+    write = call("file_write", path="zz.py", content="pass\n" * 120)
+    text = "I have read what is there. Now I write the new module for you."
+    reply = {"text": text, "tool_calls": [write], "delay_ms": 60, "chunk": 12}
+    terminal = open_terminal([reply, {"text": "Done."}], "--no-session", *EDITS, "go", columns=columns)
+    screen = terminal.see(r"Writing zz\.py · [2-9]\d lines")
+    assert text in " ".join(screen.split())
+    terminal.see(r"✓ Write zz\.py")
 
 
 @pytest.mark.sampled(1)

@@ -195,7 +195,7 @@ def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -
 
 
 def test_a_letter_of_a_sentence_is_not_an_answer(open_terminal: Open, tmp_path: Path) -> None:
-    terminal = open_terminal([{"text": "thinking", "delay_ms": 700, **EDIT}, {"text": "steered"}], "go")
+    terminal = open_terminal([{"text": "thinking", "delay_ms": 700, "chunk": 1000, **EDIT}, {"text": "steered"}], "go")
     terminal.see("Working")
     for letter in "definitely ":
         terminal.type(letter)

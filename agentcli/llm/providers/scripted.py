@@ -12,11 +12,22 @@ import msgspec
 
 from agentcli.errors import UserError
 from agentcli.llm import errors
-from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage, encode_json
 from agentcli.llm.models import ModelInfo, Prices, estimate
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
+from agentcli.llm.provider import (
+    Done,
+    Health,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
 from agentcli.llm.providers import BaseProvider
-from agentcli.llm.wire.reply_parts import CallIds, call_events
+from agentcli.llm.wire.reply_parts import CallIds
 
 LAST_RESULT = "{{last_result}}"
 T = TypeVar("T")
@@ -93,8 +104,14 @@ class ScriptedProvider(BaseProvider):
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
-            for event in call_events(use):
-                yield event
+            arguments = encode_json(use.input).decode()
+            size = reply.chunk if reply.delay_ms else len(arguments)
+            yield ToolCallStarted(use.id, use.name)
+            for start in range(0, len(arguments), size):
+                if start:
+                    await asyncio.sleep(reply.delay_ms / 1000)
+                yield ToolCallDelta(use.id, arguments[start : start + size])
+            yield ToolCallEnded(use.id)
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
         usage = reply.usage or Usage(estimate(request, self.info).tokens, len(reply.text) // 4 + 1)
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)

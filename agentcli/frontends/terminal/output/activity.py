@@ -1,5 +1,6 @@
 """Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
 from agentcli.conversation.entries import Queued
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed, printable, with_tilde
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
@@ -18,6 +19,9 @@ TICK_S = 0.25
 TAIL_ROWS = 3
 SHOW_TAIL_AFTER_S = 0.5
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
+MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
+
+_PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
 
 
 @dataclass(kw_only=True)
@@ -38,6 +42,43 @@ class RunningCall:
         parts += [f"{self.tokens:,} tokens"] if self.rounds else []
         parts += [f"${self.cost_usd:.4f}"] if self.cost_usd else []
         return "".join(f" · {part}" for part in parts)
+
+
+@dataclass
+class ArrivingCall:
+    """A call whose arguments the model is still writing. Each piece of them is read once."""
+
+    name: str
+    path: str = ""
+    lines: int = 0
+    _head: str = ""  # of the arguments, while the path is not known
+    _open_escape: str = ""  # a backslash whose character comes with the next piece
+
+    def feed(self, partial_json: str, home: str) -> None:
+        """Read another piece of the arguments, a JSON text. A path below `home` is shortened."""
+        if not self.path and len(self._head) < MAX_HEAD_CHARS:
+            self._head += partial_json
+            found = _PATH.search(self._head)
+            self.path = exposed(with_tilde(found[1], home)) if found else ""
+        text = (self._open_escape + partial_json).replace("\\\\", "")
+        self._open_escape = "\\" if text.endswith("\\") else ""
+        self.lines += text.count("\\n")
+
+    def row(self, now: float, columns: int) -> Row:
+        match self.name:
+            case "file_write":
+                title = f"Writing {self.path or 'a file'}"
+            case "file_edit":
+                title = f"Editing {self.path or 'a file'}"
+            case "bash":
+                title = "Preparing a command"
+            case "create_subagent":
+                title = "Preparing a subagent's task"
+            case _:
+                title = f"Preparing {exposed(self.name)}"
+        lines = f" · {self.lines:,} lines" if self.lines > 1 else ""
+        head = clipped([("accent", spinner(now)), ("", f" {title}")], max(1, columns - len(lines)))
+        return clipped([*head, ("muted", lines)], columns)
 
 
 @dataclass(frozen=True)
@@ -80,6 +121,7 @@ class Activity:
     calls: dict[str, RunningCall] = field(default_factory=dict)
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
+    arriving: ArrivingCall | None = None  # the newest call of the reply that is being streamed
     thinking: str = ""
     retry: PendingRetry | None = None
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
@@ -189,6 +231,8 @@ class Activity:
 
     def _status_rows(self, columns: int, interrupt_key: str) -> list[Row]:
         started, now = self.clock.started, time.monotonic()
+        if started is not None and self.arriving is not None:
+            return [self.arriving.row(now, columns)]
         if started is None or self.calls or self.clock.questions:
             return []
         if self.retry is not None:

@@ -15,6 +15,7 @@ from agentcli.frontends.printable import PrintableStream, exposed, printable, wi
 from agentcli.frontends.terminal.output.activity import (
     MAX_TAIL_CHARS,
     Activity,
+    ArrivingCall,
     PendingRetry,
     RunningCall,
     TurnClock,
@@ -98,8 +99,15 @@ class TurnView:
                 self._add_text(text)
             case events.ThinkingDelta(text):
                 self._thinking_since = self._thinking_since if activity.thinking else time.monotonic()
-                activity.retry = None
                 activity.thinking += printable(text)
+            case events.InputDelta(_, partial_json):
+                if activity.arriving is not None:
+                    activity.arriving.feed(partial_json, self._home)
+            case events.BlockStarted(_, kind, _, name):
+                activity.retry = None
+                if kind == "tool_use":
+                    self._end_text()
+                activity.arriving = ArrivingCall(name) if kind == "tool_use" else None
             case events.TurnStarted(number):
                 activity.clock.started = activity.clock.started or time.monotonic()
                 if number == 1:
@@ -117,9 +125,11 @@ class TurnView:
                 self.print_call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
+                activity.arriving = None
             case events.QueueChanged(steering, follow_ups):
                 self._change_queue(Queued(steering, follow_ups))
             case events.Retry(number, delay_s, error):
+                activity.arriving = None
                 activity.retry = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
             case events.TurnFailed():
                 self._print_failure(event)
@@ -229,7 +239,6 @@ class TurnView:
 
     def _add_text(self, text: str) -> None:
         self._end_thinking()
-        self.activity.retry = None
         if not self._has_text:
             self._begin_block("answer")
             self._has_text = True
@@ -280,7 +289,7 @@ class TurnView:
         self._end_text()
         activity = self.activity
         activity.clock = TurnClock()
-        activity.retry = None
+        activity.retry = activity.arriving = None
         for id in list(activity.calls):
             if not id.startswith(OWN_CALL) and id not in activity.agents:
                 del activity.calls[id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.entries import Queued
-from agentcli.frontends.terminal.output.activity import TAIL_ROWS, Activity, PendingRetry, RunningCall, TurnClock
+from agentcli.frontends.terminal.output.activity import (
+    TAIL_ROWS,
+    Activity,
+    ArrivingCall,
+    PendingRetry,
+    RunningCall,
+    TurnClock,
+)
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Text
@@ -118,3 +126,27 @@ def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
 def test_a_narrow_window_cuts_thoughts_too(columns: int) -> None:
     activity = Activity(clock=TurnClock(time.monotonic()), thinking="日本 and more")
     assert all(row_width(row) <= columns for row in activity.rows(columns, 10, interrupt_key="Esc"))
+
+
+def test_a_call_that_arrives_is_named_as_soon_as_its_path_is_known_and_its_lines_are_counted() -> None:
+    call = ArrivingCall("file_write")
+    activity = Activity(clock=TurnClock(time.monotonic()), arriving=call)
+    assert shown(activity)[0][1:] == " Writing a file"
+    arguments = json.dumps({"path": "/home/me/src/a.py", "content": 'x = "\\n"\n' + "pass\n" * 1_199})
+    for start in range(0, len(arguments), 7):  # also between a backslash and its letter
+        call.feed(arguments[start : start + 7], "/home/me")
+    assert shown(activity)[0][1:] == " Writing ~/src/a.py · 1,200 lines"
+    assert shown(activity, 20)[0].endswith("… · 1,200 lines")
+
+
+@pytest.mark.parametrize(
+    ("tool", "shows"),
+    [
+        ("file_edit", " Editing a file"),
+        ("bash", " Preparing a command"),
+        ("create_subagent", " Preparing a subagent's task"),
+        ("mcp__wiki__find", " Preparing mcp__wiki__find"),
+    ],
+)
+def test_other_calls_that_arrive_are_named_too(tool: str, shows: str) -> None:
+    assert shown(Activity(clock=TurnClock(time.monotonic()), arriving=ArrivingCall(tool)))[0][1:] == shows

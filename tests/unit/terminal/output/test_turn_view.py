@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.agent.events import Done, TextDelta, TurnFailed
+from agentcli.agent.events import BlockStarted, Done, InputDelta, TextDelta, TurnEnded, TurnFailed, TurnStarted
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.llm.messages import Usage
@@ -38,3 +38,17 @@ def test_another_prompt_begins_a_text_of_its_own() -> None:
     view.show(TextDelta("**bold**"))
     view.show(Done("", 1, Usage()))
     assert ("bold", "bold") in printed
+
+
+def test_a_text_is_printed_to_its_last_word_when_the_call_behind_it_begins() -> None:
+    printed = Page()
+    view = TurnView(printed)
+    view.show(TurnStarted(1))
+    view.show(TextDelta("Now I write the module for you."))
+    assert not plain(printed)
+    view.show(BlockStarted(1, "tool_use", "c", "file_write"))
+    assert plain(printed) == "Now I write the module for you.\n"
+    view.show(InputDelta("c", '{"path": "zz.py", "content": "a\\nb\\n', 1))
+    assert plain(view.activity.rows(80, 9, interrupt_key="Esc")[0])[1:] == " Writing zz.py · 2 lines"
+    view.show(TurnEnded(1, "tool_use", "m", "p"))
+    assert view.activity.arriving is None
