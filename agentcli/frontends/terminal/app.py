@@ -158,7 +158,7 @@ class TerminalApp:
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
-        activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
+        activity_rows = self._view.activity.rows
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
@@ -181,9 +181,11 @@ class TerminalApp:
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
-            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
+            return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
+        if self._view.activity.commands:
+            return self._labels.hints(interrupt="to interrupt")
         waiting = self._view.activity.queued
-        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
+        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:

@@ -22,6 +22,13 @@ MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
 
 _PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
+_ARRIVING = {
+    "file_write": ("Writing", "a file"),
+    "file_edit": ("Editing", "a file"),
+    "bash": ("Preparing", "a command"),
+    "create_subagent": ("Preparing", "a subagent's task"),
+    "todo": ("Preparing", "the to-do list"),
+}
 
 
 @dataclass(kw_only=True)
@@ -65,17 +72,8 @@ class ArrivingCall:
         self.lines += text.count("\\n")
 
     def row(self, now: float, columns: int) -> Row:
-        match self.name:
-            case "file_write":
-                title = f"Writing {self.path or 'a file'}"
-            case "file_edit":
-                title = f"Editing {self.path or 'a file'}"
-            case "bash":
-                title = "Preparing a command"
-            case "create_subagent":
-                title = "Preparing a subagent's task"
-            case _:
-                title = f"Preparing {exposed(self.name)}"
+        verb, subject = _ARRIVING.get(self.name, ("Preparing", exposed(self.name)))
+        title = f"{verb} {subject if verb == 'Preparing' else self.path or subject}"
         lines = f" · {self.lines:,} lines" if self.lines > 1 else ""
         head = clipped([("accent", spinner(now)), ("", f" {title}")], max(1, columns - len(lines)))
         return clipped([*head, ("muted", lines)], columns)
@@ -189,12 +187,12 @@ class Activity:
         questions = len(self.clock.questions)
         return bool(self.commands) or (self.is_busy and (not questions or questions < len(self.calls)))
 
-    def rows(self, columns: int, max_rows: int, *, interrupt_key: str) -> list[Row]:
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return at most `max_rows` rows: the queue is kept longest, the end of the answer goes first."""
         if max_rows < 1:
             return []
         rows = self._queue_rows(columns, max(1, max_rows // 2))
-        for part in (self._status_rows(columns, interrupt_key), self._call_rows(columns, interrupt_key)):
+        for part in (self._status_rows(columns), self._call_rows(columns)):
             rows = [*part[: max_rows - len(rows)], *rows]
         return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
 
@@ -210,7 +208,7 @@ class Activity:
         gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)
         return [*rows[:head], gap, *rows[hidden + head + 1 :]]
 
-    def _call_rows(self, columns: int, interrupt_key: str) -> list[Row]:
+    def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
         now = time.monotonic()
         for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
@@ -225,11 +223,12 @@ class Activity:
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, started in self.commands.items():
             if now - started >= SHOW_TAIL_AFTER_S:
-                text = f" /{name} · {now - started:.0f} s · {interrupt_key} interrupts"
-                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
+                rows.append(
+                    clipped([("accent", spinner(now)), ("muted", f" /{name} · {now - started:.0f} s")], columns)
+                )
         return rows
 
-    def _status_rows(self, columns: int, interrupt_key: str) -> list[Row]:
+    def _status_rows(self, columns: int) -> list[Row]:
         started, now = self.clock.started, time.monotonic()
         if started is not None and self.arriving is not None:
             return [self.arriving.row(now, columns)]
@@ -237,9 +236,8 @@ class Activity:
             return []
         if self.retry is not None:
             seconds, why = max(0.0, self.retry.at - now), " ".join(self.retry.error.split())
-            text = f"{spinner(now)} Retrying in {seconds:.0f} s · {interrupt_key} to stop: {why}"
-            return [clipped([("warning", text)], columns)]
-        text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s · {interrupt_key} interrupts"
+            return [clipped([("warning", f"{spinner(now)} Retrying in {seconds:.0f} s: {why}")], columns)]
+        text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
         lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]

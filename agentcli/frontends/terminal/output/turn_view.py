@@ -172,7 +172,7 @@ class TurnView:
         files, note = (outcome.files, outcome.note) if isinstance(outcome, AsDiff) else ((), outcome)
         for file in files:
             counts = f"  {diff_counts(file.diff)}" if file.diff.startswith("--- ") else ""
-            diff = diff_fragments(file.diff, width=self._printer.columns, max_lines=None)
+            diff = diff_fragments(file.diff, width=self._printer.columns, max_lines=None, wraps=self._is_live)
             self.print_block([("accent", exposed(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
         if note:
             self.print_line(note)
@@ -195,7 +195,7 @@ class TurnView:
     def print_prompt(self, text: str) -> None:
         lines = printable(text).strip("\n").split("\n")
         shown = "\n".join([lines[0], *(f"  {line}" for line in lines[1:MAX_PROMPT_LINES])])
-        self.print_block(self._wrapped([("prompt", "› "), ("said", shown + "\n")], hang=2), "prompt")
+        self.print_block(self._wrapped([("prompt said", "› "), ("said", shown), ("", "\n")], hang=2), "prompt")
         if len(lines) > MAX_PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
@@ -212,7 +212,9 @@ class TurnView:
         is_asked, columns = event.id in self._answered, self._printer.columns
         if is_asked and event.answer.startswith("declined"):
             return
-        view = tool_view(event, title, columns=columns, was_asked=is_asked, unfold_key=self._unfold_key)
+        view = tool_view(
+            event, title, columns=columns, was_asked=is_asked, is_live=self._is_live, unfold_key=self._unfold_key
+        )
         if view.folded is not None:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # the line has the answer to it
