@@ -86,6 +86,10 @@ class PendingRetry:
     error: str
     at: float
 
+    def row(self, now: float, columns: int) -> Row:
+        seconds, why = max(0.0, self.at - now), " ".join(self.error.split())
+        return clipped([("warning", f"{spinner(now)} Retrying in {seconds:.0f} s: {why}")], columns)
+
 
 @dataclass
 class TurnClock:
@@ -119,9 +123,8 @@ class Activity:
     calls: dict[str, RunningCall] = field(default_factory=dict)
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
-    arriving: ArrivingCall | None = None  # the newest call of the reply that is being streamed
     thinking: str = ""
-    retry: PendingRetry | None = None
+    pending: PendingRetry | ArrivingCall | None = None  # the request that waits, or the newest call of a streamed reply
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
     queue: Queued = field(default_factory=Queued)
 
@@ -230,13 +233,10 @@ class Activity:
 
     def _status_rows(self, columns: int) -> list[Row]:
         started, now = self.clock.started, time.monotonic()
-        if started is not None and self.arriving is not None:
-            return [self.arriving.row(now, columns)]
+        if started is not None and self.pending is not None:
+            return [self.pending.row(now, columns)]
         if started is None or self.calls or self.clock.questions:
             return []
-        if self.retry is not None:
-            seconds, why = max(0.0, self.retry.at - now), " ".join(self.retry.error.split())
-            return [clipped([("warning", f"{spinner(now)} Retrying in {seconds:.0f} s: {why}")], columns)]
         text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
         lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]

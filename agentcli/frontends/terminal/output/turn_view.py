@@ -101,13 +101,12 @@ class TurnView:
                 self._thinking_since = self._thinking_since if activity.thinking else time.monotonic()
                 activity.thinking += printable(text)
             case events.InputDelta(_, partial_json):
-                if activity.arriving is not None:
-                    activity.arriving.feed(partial_json, self._home)
+                if isinstance(activity.pending, ArrivingCall):
+                    activity.pending.feed(partial_json, self._home)
             case events.BlockStarted(_, kind, _, name):
-                activity.retry = None
+                activity.pending = ArrivingCall(name) if kind == "tool_use" else None
                 if kind == "tool_use":
                     self._end_text()
-                activity.arriving = ArrivingCall(name) if kind == "tool_use" else None
             case events.TurnStarted(number):
                 activity.clock.started = activity.clock.started or time.monotonic()
                 if number == 1:
@@ -125,12 +124,11 @@ class TurnView:
                 self.print_call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
-                activity.arriving = None
+                activity.pending = None
             case events.QueueChanged(steering, follow_ups):
                 self._change_queue(Queued(steering, follow_ups))
             case events.Retry(number, delay_s, error):
-                activity.arriving = None
-                activity.retry = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
+                activity.pending = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
             case events.TurnFailed():
                 self._print_failure(event)
             case events.Done():
@@ -291,7 +289,7 @@ class TurnView:
         self._end_text()
         activity = self.activity
         activity.clock = TurnClock()
-        activity.retry = activity.arriving = None
+        activity.pending = None
         for id in list(activity.calls):
             if not id.startswith(OWN_CALL) and id not in activity.agents:
                 del activity.calls[id]

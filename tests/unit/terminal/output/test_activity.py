@@ -50,7 +50,7 @@ def arriving(*sources: str, columns: int = 30) -> MarkdownStream:
             TurnClock, st.one_of(st.none(), st.floats(0, 10)), st.dictionaries(st.sampled_from("012"), ZERO)
         ),
         thinking=TEXT,
-        retry=st.one_of(st.none(), st.builds(PendingRetry, TEXT, st.floats(0, 10))),
+        pending=st.one_of(st.none(), st.builds(PendingRetry, TEXT, st.floats(0, 10))),
         answer=st.builds(arriving, TEXT, TEXT, st.just("\n|a|\n|-|\n|"), TEXT, columns=st.integers(1, 300)),
         queue=st.builds(Queued, QUEUE, QUEUE),
     ),
@@ -92,7 +92,7 @@ def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
 
 def test_a_retry_says_why_and_when_on_one_line() -> None:
     now = time.monotonic()
-    activity = Activity(clock=TurnClock(now), retry=PendingRetry("503:\n  overloaded", now + 9.9))
+    activity = Activity(clock=TurnClock(now), pending=PendingRetry("503:\n  overloaded", now + 9.9))
     assert [line[1:] for line in shown(activity)] == [" Retrying in 10 s: 503: overloaded"]
 
 
@@ -128,7 +128,7 @@ def test_a_narrow_window_cuts_thoughts_too(columns: int) -> None:
 
 def test_a_call_that_arrives_is_named_as_soon_as_its_path_is_known_and_its_lines_are_counted() -> None:
     call = ArrivingCall("file_write")
-    activity = Activity(clock=TurnClock(time.monotonic()), arriving=call)
+    activity = Activity(clock=TurnClock(time.monotonic()), pending=call)
     assert shown(activity)[0][1:] == " Writing a file"
     arguments = json.dumps({"path": "/home/me/src/a.py", "content": 'x = "\\n"\n' + "pass\n" * 1_199})
     for start in range(0, len(arguments), 7):  # also between a backslash and its letter
@@ -147,4 +147,4 @@ def test_a_call_that_arrives_is_named_as_soon_as_its_path_is_known_and_its_lines
     ],
 )
 def test_other_calls_that_arrive_are_named_too(tool: str, shows: str) -> None:
-    assert shown(Activity(clock=TurnClock(time.monotonic()), arriving=ArrivingCall(tool)))[0][1:] == shows
+    assert shown(Activity(clock=TurnClock(time.monotonic()), pending=ArrivingCall(tool)))[0][1:] == shows

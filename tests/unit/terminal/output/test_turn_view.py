@@ -51,4 +51,4 @@ def test_a_text_is_printed_to_its_last_word_when_the_call_behind_it_begins() -> 
     view.show(InputDelta("c", '{"path": "zz.py", "content": "a\\nb\\n', 1))
     assert plain(view.activity.rows(80, 9)[0])[1:] == " Writing zz.py · 2 lines"
     view.show(TurnEnded(1, "tool_use", "m", "p"))
-    assert view.activity.arriving is None
+    assert view.activity.pending is None
