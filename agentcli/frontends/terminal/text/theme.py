@@ -16,7 +16,7 @@ _ATTRIBUTES: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 # The roles that take a colour of the palette.
 _COLOURED = {
-    "grey": "dim muted url fence rule table_rule comment hunk line_number completion",
+    "grey": "dim muted url rule table_rule comment hunk line_number completion",
     "blue": "heading1 heading2 heading3 marker name accent prompt said",
     "cyan": "code number string",
     "magenta": "keyword",

@@ -25,7 +25,7 @@ def test_an_answer_that_broke_off_continues_within_its_block() -> None:
     view.show(TurnFailed("The connection broke.", True, broke_off=True))
     view.show(TextDelta("rn 2\n```\nAnd **that** is all."))
     view.show(Done("", 1, Usage()))
-    assert plain(printed).split("\n")[-5:] == ["rn 2", "```", "And that is all.", "", ""]
+    assert plain(printed).split("\n")[-5:] == ["rn 2", "", "And that is all.", "", ""]
     assert ("bold", "that") in printed
 
 
