@@ -30,7 +30,6 @@ from agentcli.tools.observation import call_title, diff_counts
 
 MAX_ENTRIES = 30  # of a stored conversation that are shown
 MAX_FOLDED = 50
-MAX_CLAIMS = 5
 MAX_PROMPT_LINES = 20  # of a prompt that waited, or that is stored
 LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and what it used
 
@@ -319,18 +318,21 @@ class TurnView:
         self.print_gap()
 
     def _print_claims(self, claims: Sequence[Claim]) -> None:
-        """Print a line for each sentence with claims; one with several is as good as the worst of them."""
-        worst: dict[str, str] = {}
-        for claim in claims:
-            text = " ".join(claim.text.split())
-            worst[text] = max(worst.get(text, "verified"), claim.verdict, key=list(_CLAIM_MARKS).index)
-        for text, verdict in list(worst.items())[:MAX_CLAIMS]:
-            mark, role, why = _CLAIM_MARKS[verdict]
-            room = max(20, self._printer.columns - len(why) - 4)
-            shown = text if len(text) <= room else f"{text[: room - 1]}…"
-            self.print_block([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
-        if len(worst) > MAX_CLAIMS:
-            self.print_line(f"+{len(worst) - MAX_CLAIMS} more", "muted")
+        """Print one line: how many claims are verified, and the kinds of the others with the reason."""
+        verified = sum(claim.verdict == "verified" for claim in claims)
+        marks = [("ok", f"✓ {verified} claim{'' if verified == 1 else 's'} verified")] if verified else []
+        marks += dict.fromkeys(_doubt(claim) for claim in claims if claim.verdict != "verified")
+        if marks:
+            line = [part for mark in marks for part in (mark, ("muted", " · "))]
+            self.print_block(self._wrapped([*line[:-1], ("", "\n")], hang=2))
+
+
+def _doubt(claim: Claim) -> Fragment:
+    """Return a claim that is not verified by its kind, and the reason."""
+    topic, kind = claim.kind.partition("_")[0], claim.kind.replace("_", " ")
+    if claim.verdict == "refuted":
+        return "error", f"✗ {kind}: the log says otherwise"
+    return "warning", f"? {kind}: {_REASONS.get(topic, _REASONS['checks'])[bool(claim.entries)]}"
 
 
 def replay(conversation: Conversation, view: TurnView) -> None:
@@ -365,10 +367,11 @@ def replay(conversation: Conversation, view: TurnView) -> None:
         view.print_gap()
 
 
-_CLAIM_MARKS = {
-    "verified": ("✓", "ok", ""),
-    "unverified": ("?", "warning", " - not verified"),
-    "refuted": ("✗", "error", " - the log says otherwise"),
+# Why a claim is not verified: without entries of the log that are about it, and with some.
+_REASONS = {
+    "file": ("no change of it is recorded", "it has changed since"),
+    "command": ("it is not in the log", "its exit code is not known"),
+    "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
 }
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",

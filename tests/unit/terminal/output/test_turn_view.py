@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcli.agent.events import BlockStarted, Done, InputDelta, TextDelta, TurnEnded, TurnFailed, TurnStarted
+from agentcli.conversation.evidence import Claim
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.llm.messages import Usage
@@ -52,3 +53,21 @@ def test_a_text_is_printed_to_its_last_word_when_the_call_behind_it_begins() -> 
     assert plain(view.activity.rows(80, 9)[0])[1:] == " Writing zz.py · 2 lines"
     view.show(TurnEnded(1, "tool_use", "m", "p"))
     assert view.activity.pending is None
+
+
+def test_claims_are_one_line_with_the_reasons_of_those_that_are_not_verified() -> None:
+    printed = Page()
+    printed.columns = 200
+    claims = (
+        Claim("I changed a.py.", "file_changed", "verified"),
+        Claim("I changed b.py.", "file_changed", "verified"),
+        Claim("All tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("All 12 tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("Lint is clean.", "lint_clean", "refuted", ("e2",)),
+        Claim("I ran make.", "command_ran", "unverified"),
+    )
+    TurnView(printed).show(Done("", 1, Usage(), claims=claims))
+    assert plain(printed) == (
+        "✓ 2 claims verified · ? tests pass: no full run with a clear result since the last edit"
+        " · ✗ lint clean: the log says otherwise · ? command ran: it is not in the log\n\n"
+    )
