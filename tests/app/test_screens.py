@@ -17,6 +17,8 @@ import pytest
 from tests.app.recorded import EDITS
 from tests.app.running import call
 from tests.app.terminal import Open
+from tests.conformance.replies import chat_chunk, chat_sse
+from tests.conformance.servers import Reply, at_events, chat_server
 
 pytestmark = pytest.mark.slow
 widths = pytest.mark.parametrize("columns", [40, 80, 120])
@@ -138,6 +140,22 @@ def test_a_call_is_named_while_its_arguments_come_in_below_the_whole_text(open_t
     screen = terminal.see(r"Writing zz\.py · [2-9]\d lines")
     assert text in " ".join(screen.split())
     terminal.see(r"✓ Write zz\.py")
+
+
+@pytest.mark.sampled(1)
+@widths
+def test_a_server_that_reports_how_far_it_has_read_is_not_just_working(open_terminal: Open, columns: int) -> None:
+    role = {"role": "assistant", "content": None}
+    read = [chat_chunk(role, prompt_progress={"total": 1_019, "cache": 0, "processed": n}) for n in (0, 256, 1_019)]
+    answer = Reply(
+        chat_sse([*read, chat_chunk({"content": "Hi."}), chat_chunk({}, "stop")]), cut=at_events, pause_s=0.6
+    )
+    with chat_server([answer]) as server:
+        keys = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-a-key"}
+        terminal = open_terminal(None, "-m", "openai/test-model", "--no-session", "go", columns=columns, **keys)
+        terminal.see(r"Reading the prompt · 256 of 1,019")
+        screen = terminal.see(r"\nHi\.\n\n›")
+    assert "Reading" not in screen
 
 
 @pytest.mark.sampled(1)

@@ -36,7 +36,6 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
-EMPTY_LIST = "  The to-do list is empty."
 
 
 class TerminalApp:
@@ -158,18 +157,17 @@ class TerminalApp:
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
-        activity_rows = self._view.activity.rows
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
-            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
+            above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
             row, column = (0, dialogs.picker.cursor) if dialogs.picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
         room -= len(input_rows) + len(panel)
         menu = console.area.menu_rows(columns, room)
-        above = [*activity_rows(columns, room - len(menu)), *panel]
+        above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
     def _tick(self) -> None:
@@ -201,7 +199,9 @@ class TerminalApp:
             width = max(len(names) for names, _ in keys) + 2
             rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
         if self._actions.shows_todo:
-            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
+            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [
+                [("muted", "  The to-do list is empty.")]
+            ]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
             rows += self._open_task_rows(columns)
         return rows

@@ -108,8 +108,7 @@ class ScriptedProvider(BaseProvider):
             size = reply.chunk if reply.delay_ms else len(arguments)
             yield ToolCallStarted(use.id, use.name)
             for start in range(0, len(arguments), size):
-                if start:
-                    await asyncio.sleep(reply.delay_ms / 1000)
+                await asyncio.sleep(reply.delay_ms / 1000 if start else 0)
                 yield ToolCallDelta(use.id, arguments[start : start + size])
             yield ToolCallEnded(use.id)
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
+from agentcli.agent.events import (
+    Event,
+    HookRan,
+    Notice,
+    PromptProgress,
+    SubagentEnded,
+    SubagentStarted,
+    ToolStarted,
+    UsageReported,
+)
 from agentcli.conversation.entries import Queued
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
@@ -22,12 +31,12 @@ MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
 
 _PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
-_ARRIVING = {
-    "file_write": ("Writing", "a file"),
-    "file_edit": ("Editing", "a file"),
-    "bash": ("Preparing", "a command"),
-    "create_subagent": ("Preparing", "a subagent's task"),
-    "todo": ("Preparing", "the to-do list"),
+_ARRIVING = {  # the rows of calls whose arguments are being written, with a place for the path
+    "file_write": "Writing {}",
+    "file_edit": "Editing {}",
+    "bash": "Preparing a command",
+    "create_subagent": "Preparing a subagent's task",
+    "todo": "Preparing the to-do list",
 }
 
 
@@ -72,11 +81,10 @@ class ArrivingCall:
         self.lines += text.count("\\n")
 
     def row(self, now: float, columns: int) -> Row:
-        verb, subject = _ARRIVING.get(self.name, ("Preparing", exposed(self.name)))
-        title = f"{verb} {subject if verb == 'Preparing' else self.path or subject}"
+        title = _ARRIVING.get(self.name) or f"Preparing {exposed(self.name)}"
         lines = f" · {self.lines:,} lines" if self.lines > 1 else ""
-        head = clipped([("accent", spinner(now)), ("", f" {title}")], max(1, columns - len(lines)))
-        return clipped([*head, ("muted", lines)], columns)
+        head: Row = [("accent", spinner(now)), ("", f" {title.replace('{}', self.path or 'a file')}")]
+        return [*clipped(head, max(1, columns - len(lines))), *clipped([("muted", lines)], columns - 1)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class Activity:
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
     thinking: str = ""
-    pending: PendingRetry | ArrivingCall | None = None  # the request that waits, or the newest call of a streamed reply
+    pending: PendingRetry | PromptProgress | ArrivingCall | None = None  # of the newest request; None once text comes
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
     queue: Queued = field(default_factory=Queued)
 
@@ -232,12 +240,19 @@ class Activity:
         return rows
 
     def _status_rows(self, columns: int) -> list[Row]:
-        started, now = self.clock.started, time.monotonic()
-        if started is not None and self.pending is not None:
-            return [self.pending.row(now, columns)]
+        started, pending, now = self.clock.started, self.pending, time.monotonic()
+        if started is not None and isinstance(pending, PendingRetry | ArrivingCall):
+            return [pending.row(now, columns)]
         if started is None or self.calls or self.clock.questions:
             return []
-        text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s"
+        work = (
+            f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
+            if isinstance(pending, PromptProgress)
+            else "Thinking"
+            if self.thinking
+            else "Working"
+        )
+        text = f" {work} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
         lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]

@@ -126,6 +126,8 @@ class TurnView:
                 activity.pending = None
             case events.QueueChanged(steering, follow_ups):
                 self._change_queue(Queued(steering, follow_ups))
+            case events.PromptProgress():
+                activity.pending = event
             case events.Retry(number, delay_s, error):
                 activity.pending = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
             case events.TurnFailed():

@@ -204,8 +204,8 @@ def wrap_line(
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
-        needs_row = breaks_words or cells <= columns - indent or 2 * start > columns
-        if start + cells > columns and column > indent and needs_row:
+        is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
+        if start + cells > columns and column > indent and is_moved:
             out += [("", "\n"), *begins]
             column = indent
         else:

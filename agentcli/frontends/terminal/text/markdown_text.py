@@ -26,11 +26,11 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
 _BREAKS = re.compile(r"[\t\n]")
-_FOOTNOTE = re.compile(r"\[\^([0-9]{1,3})\]")
 # A formula of TeX has a sign of one. Else it is text: sums such as `$5 and $6`, variables, escaped brackets.
+# The mark of a footnote, `[^1]`, is read as a raised number.
 _TEX = r"[^\\$^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$]|\\[A-Za-z,;!\\ ])*?"
 _FORMULA = re.compile(
-    rf"\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
+    rf"\[(\^[0-9]+)\]|\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
 )
 _SYMBOLS = dict(
     zip(
@@ -133,13 +133,10 @@ def _plain_text_rule(
     """Return a rule of markdown-it's inline parser that takes a match as plain text, so that it has no emphasis."""
 
     def take(state: StateInline, silent: bool) -> bool:
-        found = pattern.match(state.src, state.pos, state.posMax)
-        if found is None:
-            return False
-        if not silent:
-            state.pending += text(found)
-        state.pos = found.end()
-        return True
+        if found := pattern.match(state.src, state.pos, state.posMax):
+            state.pending += "" if silent else text(found)
+            state.pos = found.end()
+        return found is not None
 
     return take
 
@@ -149,8 +146,11 @@ def _formula_text(found: re.Match[str]) -> str:
     tex = re.sub(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1", found[found.lastindex or 0])
     tex = re.sub(r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2", tex)
     tex = re.sub(r"\\([A-Za-z]+|[,;!])", lambda name: _SYMBOLS.get(name[1], str(name[1])), tex)
-    tex = re.sub(r"\^(?:\{([0-9n+-]+)\}|([0-9n]))", lambda raised: (raised[1] or raised[2]).translate(_RAISED), tex)
-    tex = re.sub(r"_(?:\{([0-9+-]+)\}|([0-9]))", lambda lowered: (lowered[1] or lowered[2]).translate(_LOWERED), tex)
+    tex = re.sub(
+        r"([\^_])(?:\{([0-9n+-]+)\}|([0-9]+|n\b))",
+        lambda moved: (moved[2] or moved[3]).translate(_RAISED if moved[1] == "^" else _LOWERED),
+        tex,
+    )
     return tex.replace("{", "(").replace("}", ")")
 
 
@@ -161,8 +161,6 @@ def _parser() -> MarkdownIt:
     parser.configure("commonmark").enable("strikethrough").disable("text_join")
     parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, itemgetter(0)))
     parser.inline.ruler.before("escape", "formula", _plain_text_rule(_FORMULA, _formula_text))
-    footnote = _plain_text_rule(_FOOTNOTE, lambda found: found[1].translate(_RAISED))
-    parser.inline.ruler.before("link", "footnote", footnote)
     # All addresses are shown, as they were written, so that nobody follows one unseen.
     vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
     return parser
