@@ -200,7 +200,7 @@ class TerminalApp:
             rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
         if self._actions.shows_todo:
             rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [
-                [("muted", "  The to-do list is empty.")]
+                [("muted", "  No to-do list yet.")]
             ]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
             rows += self._open_task_rows(columns)

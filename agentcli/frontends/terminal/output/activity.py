@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agentcli.agent.events import (
-    Event,
-    HookRan,
-    Notice,
-    PromptProgress,
-    SubagentEnded,
-    SubagentStarted,
-    ToolStarted,
-    UsageReported,
-)
+from agentcli.agent import events
 from agentcli.conversation.entries import Queued
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
@@ -31,13 +22,11 @@ MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
 
 _PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
-_ARRIVING = {  # the rows of calls whose arguments are being written, with a place for the path
-    "file_write": "Writing {}",
-    "file_edit": "Editing {}",
-    "bash": "Preparing a command",
-    "create_subagent": "Preparing a subagent's task",
-    "todo": "Preparing the to-do list",
-}
+# The rows of calls whose arguments are being written, with a place for the path.
+_ARRIVING = {
+    "file_write": "Writing {}", "file_edit": "Editing {}", "bash": "Preparing a command",
+    "create_subagent": "Preparing a subagent's task", "todo": "Preparing the to-do list",
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -132,7 +121,9 @@ class Activity:
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
     thinking: str = ""
-    pending: PendingRetry | PromptProgress | ArrivingCall | None = None  # of the newest request; None once text comes
+    pending: PendingRetry | events.PromptProgress | ArrivingCall | None = (
+        None  # of the newest request; None once text comes
+    )
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
     queue: Queued = field(default_factory=Queued)
 
@@ -147,30 +138,30 @@ class Activity:
         call = self.calls.get(self.agents.get(id, ""))
         return call.title if call else ""
 
-    def follow_subagent(self, event: Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
+    def follow_subagent(self, event: events.Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
         """Update a subagent's row: that of the call that made it, or its own. Return a line to print, with its role."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:
-            case SubagentStarted(_, call_id, _, task):
+            case events.SubagentStarted(_, call_id, _, task):
                 parent = self.calls.get(call_id)
                 self.agents[id] = call_id if parent else id
                 title = format_title(f"{id}: {' '.join(task.split())}")
                 started = parent.started if parent else time.monotonic()
                 self.calls[self.agents[id]] = RunningCall(name="create_subagent", title=title, started=started)
-            case ToolStarted(title=title) if call:
+            case events.ToolStarted(title=title) if call:
                 call.tail = format_title(title)
-            case UsageReported(usage, cost_usd) if call:
+            case events.UsageReported(usage, cost_usd) if call:
                 call.rounds += 1
                 call.tokens += usage.context_tokens
                 call.cost_usd += cost_usd or 0.0
-            case SubagentEnded(end=end, turns=turns):
+            case events.SubagentEnded(end=end, turns=turns):
                 if self.agents.pop(id, "") == id:  # it ran in the background
                     self.calls.pop(id, None)
                     return f"{id} {end} after {turns} rounds: /agents show {id}", "muted"
-            case Notice(text):
+            case events.Notice(text):
                 return f"{id}: {text}", "warning"
-            case HookRan(decision="deny", reason=reason):
+            case events.HookRan(decision="deny", reason=reason):
                 return f"{id}: a hook refused: {reason}", "muted"
         return None
 
@@ -247,11 +238,8 @@ class Activity:
             return []
         work = (
             f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
-            if isinstance(pending, PromptProgress)
-            else "Thinking"
-            if self.thinking
-            else "Working"
-        )
+            if isinstance(pending, events.PromptProgress) else "Thinking" if self.thinking else "Working"
+        )  # fmt: skip
         text = f" {work} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
         lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]

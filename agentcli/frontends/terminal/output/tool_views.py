@@ -41,14 +41,9 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished,
-    title: str,
-    *,
-    columns: int,
-    was_asked: bool = False,
-    is_live: bool = True,
-    unfold_key: str = "Ctrl-O",
-) -> ToolView:
+    event: ToolFinished, title: str, *, columns: int,
+    was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
+) -> ToolView:  # fmt: skip
     """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
 
     `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.

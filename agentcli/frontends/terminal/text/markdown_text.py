@@ -28,19 +28,19 @@ _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,
 _BREAKS = re.compile(r"[\t\n]")
 # A formula of TeX has a sign of one. Else it is text: sums such as `$5 and $6`, variables, escaped brackets.
 # The mark of a footnote, `[^1]`, is read as a raised number.
-_TEX = r"[^\\$^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$]|\\[A-Za-z,;!\\ ])*?"
+_TEX = r"[^\\$`^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$`]|\\[A-Za-z,;!\\ ])*?"
 _FORMULA = re.compile(
-    rf"\[(\^[0-9]+)\]|\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
+    rf"\[(\^[0-9]+)\]|\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]"
+    rf"|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
 )
-_SYMBOLS = dict(
-    zip(
-        "alpha beta gamma delta epsilon theta lambda mu pi rho sigma tau phi omega Gamma Delta Theta Pi Sigma Phi Omega"
-        " times cdot pm le leq ge geq ne neq approx equiv to rightarrow infty in sum prod int sqrt partial nabla ldots"
-        " dots left right quad , ; !".split(),
-        [*"αβγδεθλμπρστφωΓΔΘΠΣΦΩ×·±≤≤≥≥≠≠≈≡→→∞∈∑∏∫√∂∇……", "", "", " ", " ", " ", ""],
-        strict=True,
-    )
-)
+_SYMBOLS = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "theta": "θ", "lambda": "λ", "mu": "μ",
+    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ", "Theta": "Θ",
+    "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Omega": "Ω", "times": "×", "cdot": "·", "pm": "±", "to": "→",
+    "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
+    "approx": "≈", "infty": "∞", "in": "∈", "sum": "∑", "prod": "∏", "int": "∫", "sqrt": "√", "partial": "∂",
+    "ldots": "…", "dots": "…", "left": "", "right": "", "quad": " ", ",": " ", ";": " ", "!": "",
+}  # fmt: skip
 _RAISED, _LOWERED = str.maketrans("0123456789+-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"), str.maketrans("0123456789+-", "₀₁₂₃₄₅₆₇₈₉₊₋")
 
 
