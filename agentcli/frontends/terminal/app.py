@@ -154,18 +154,17 @@ class TerminalApp:
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
-        activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
-            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
+            above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
             row, column = (0, dialogs.picker.cursor) if dialogs.picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
         room -= len(input_rows) + len(panel)
         menu = console.area.menu_rows(columns, room)
-        above = [*activity_rows(columns, room - len(menu)), *panel]
+        above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
     def _tick(self) -> None:
@@ -177,9 +176,11 @@ class TerminalApp:
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
-            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
+            return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
+        if self._view.activity.commands:
+            return self._labels.hints(interrupt="to interrupt")
         waiting = self._view.activity.queued
-        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
+        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:
@@ -195,7 +196,7 @@ class TerminalApp:
             width = max(len(names) for names, _ in keys) + 2
             lines = [[("accent", f"  {names:<{width}}"), ("muted", text)] for names, text in keys]
         if self._actions.shows_todo:
-            lines += todo_lines(self._tasks()) or [[("muted", "  The to-do list is empty.")]]
+            lines += todo_lines(self._tasks()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
             lines += self._open_task_lines(self._tasks())
         return [clipped(line, columns) for line in lines]

@@ -232,7 +232,7 @@ class KeyActions:
             return
         view.print_line(f"▾ {part.title}", "accent")
         if part.is_diff:
-            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None))
+            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True))
         else:
             view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
 

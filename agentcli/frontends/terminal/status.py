@@ -201,8 +201,9 @@ def _figures(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def short_model(name: str) -> str:
-    """Return a model's name without its provider."""
-    return name.partition("/")[2] or name
+    """Return a model's name without its provider; of a file, its name alone."""
+    model = name.partition("/")[2] or name
+    return model.rpartition("/")[2] if model.endswith((".gguf", ".jsonl")) else model
 
 
 class StatusCommand:

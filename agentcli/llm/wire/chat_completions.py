@@ -285,6 +285,8 @@ class ChatReader:
                 self.is_finished = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        if progress := chunk.get("prompt_progress"):  # llama.cpp
+            out.append(UsageUpdate(Usage(count_in(progress.get("processed"))), count_in(progress.get("total"))))
         places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):

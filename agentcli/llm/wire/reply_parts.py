@@ -308,9 +308,9 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     return []
 
 
-def call_events(call: ToolUse) -> list[StreamEvent]:
+def call_events(call: ToolUse) -> tuple[ToolCallStarted, ToolCallDelta, ToolCallEnded]:
     arguments = ToolCallDelta(call.id, encode_json(call.input).decode())
-    return [ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)]
+    return ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)
 
 
 class ArrivingCalls:

@@ -358,5 +358,6 @@ class Picker:
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
-        rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
+        count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
+        rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, max_rows)]

@@ -41,11 +41,12 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, was_asked: bool = False, unfold_key: str = "Ctrl-O"
-) -> ToolView:
+    event: ToolFinished, title: str, *, columns: int,
+    was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
+) -> ToolView:  # fmt: skip
     """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
 
-    `unfold_key`, if there is one, shows the whole of a cut text.
+    `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
     rest = f" ({unfold_key} shows all)" if unfold_key else ""
@@ -64,9 +65,9 @@ def tool_view(
         output = output if isinstance(output, str) else "" if is_started_job else event.result.text
         body = _output(output, rest)
     elif event.name in ("file_edit", "file_write") and not was_asked:
-        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest)
+        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest, wraps=is_live)
     else:
-        body = _todo_body(event, columns, rest) if event.name == "todo" else []
+        body = _todo_body(event, columns, rest) if event.name == "todo" and not is_live else []
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None

@@ -186,7 +186,10 @@ _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)
 def wrap_line(
     line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = (), *, breaks_words: bool = False
 ) -> list[Fragment]:
-    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words."""
+    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
+
+    A word that is longer than a row stays in a row of which the larger part is left.
+    """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
     begins = hang if 2 * row_width(hang) <= columns else ()
@@ -194,7 +197,8 @@ def wrap_line(
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
-        if start + cells > columns and column > indent and (breaks_words or cells <= columns - indent):
+        is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
+        if start + cells > columns and column > indent and is_moved:
             out += [("", "\n"), *begins]
             column = indent
         else:

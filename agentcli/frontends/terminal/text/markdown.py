@@ -100,7 +100,7 @@ class MarkdownStream:
         if width == width_before and chars_before <= chars <= chars_before * 1.02:
             return rows
         if self._fence is not None:
-            rows = [[("", self._open[-MAX_PARAGRAPH_CHARS:])]]
+            rows = [*([] for _ in range(self._empty_lines)), [("", self._open[-MAX_PARAGRAPH_CHARS:])]]
         else:
             ahead = copy(self)
             vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
@@ -213,10 +213,11 @@ class MarkdownStream:
         self._empty_lines, self._has_printed = 0, True
 
     def _open_fence(self, line: MarkdownLine, content: str) -> None:
+        """Begin a block of code. Its fences are not printed: empty lines set it apart."""
         info = content.lstrip(content[0])
-        self._begin(line)
-        prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
-        self._print([*prefix, ("fence", content.rstrip())])
+        self._begin(line, after_blank=True)
+        if line.item is not None:
+            self._print([part for part in line.prefix if part[1] != "> "])
         self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
 
     def _code_line(self, fence: _Fence, code: str) -> bool:
@@ -224,14 +225,13 @@ class MarkdownStream:
         for _ in range(fence.depth):
             mark = _QUOTE_MARK.match(code)
             if mark is None:
-                self._fence = None
+                self._fence, self._blank_depth = None, fence.depth
                 return False
             code = code[mark.end() :]
         code = _without_indentation(code, fence.column)
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
-            self._fence = None
-            self._print([("fence", marks)])
+            self._fence, self._blank_depth = None, fence.depth
         else:
             self._print(fence.highlighter.line(code) if marks else ())
         return True

@@ -4,9 +4,10 @@ markdown-it-py takes 30 ms to import: not for the first frame.
 """
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cache
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -25,6 +26,22 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
 _BREAKS = re.compile(r"[\t\n]")
+# A formula of TeX has a sign of one. Else it is text: sums such as `$5 and $6`, variables, escaped brackets.
+# The mark of a footnote, `[^1]`, is read as a raised number.
+_TEX = r"[^\\$`^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$`]|\\[A-Za-z,;!\\ ])*?"
+_FORMULA = re.compile(
+    rf"\[(\^[0-9]+)\]|\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]"
+    rf"|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
+)
+_SYMBOLS = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "theta": "θ", "lambda": "λ", "mu": "μ",
+    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ", "Theta": "Θ",
+    "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Omega": "Ω", "times": "×", "cdot": "·", "pm": "±", "to": "→",
+    "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
+    "approx": "≈", "infty": "∞", "in": "∈", "sum": "∑", "prod": "∏", "int": "∫", "sqrt": "√", "partial": "∂",
+    "ldots": "…", "dots": "…", "left": "", "right": "", "quad": " ", ",": " ", ";": " ", "!": "",
+}  # fmt: skip
+_RAISED, _LOWERED = str.maketrans("0123456789+-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"), str.maketrans("0123456789+-", "₀₁₂₃₄₅₆₇₈₉₊₋")
 
 
 class _State(StateInline):
@@ -109,15 +126,31 @@ def _is_wide(char: str) -> bool:
     return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"
 
 
-def _take_address(state: StateInline, silent: bool) -> bool:
-    """Take an address as plain text, so that nothing is emphasized in it; a rule of markdown-it's inline parser."""
-    found = _ADDRESS.match(state.src, state.pos, state.posMax)
-    if found is None:
-        return False
-    if not silent:
-        state.pending += found[0]
-    state.pos = found.end()
-    return True
+def _plain_text_rule(
+    pattern: re.Pattern[str], text: Callable[[re.Match[str]], str]
+) -> Callable[[StateInline, bool], bool]:
+    """Return a rule of markdown-it's inline parser that takes a match as plain text, so that it has no emphasis."""
+
+    def take(state: StateInline, silent: bool) -> bool:
+        if found := pattern.match(state.src, state.pos, state.posMax):
+            state.pending += "" if silent else text(found)
+            state.pos = found.end()
+        return found is not None
+
+    return take
+
+
+def _formula_text(found: re.Match[str]) -> str:
+    """Return a formula as near to it as one line of text can be."""
+    tex = re.sub(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1", found[found.lastindex or 0])
+    tex = re.sub(r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2", tex)
+    tex = re.sub(r"\\([A-Za-z]+|[,;!])", lambda name: _SYMBOLS.get(name[1], str(name[1])), tex)
+    tex = re.sub(
+        r"([\^_])(?:\{([0-9n+-]+)\}|([0-9]+|n\b))",
+        lambda moved: (moved[2] or moved[3]).translate(_RAISED if moved[1] == "^" else _LOWERED),
+        tex,
+    )
+    return tex.replace("{", "(").replace("}", ")")
 
 
 @cache
@@ -125,7 +158,8 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt()
     parser.inline = _Inline()
     parser.configure("commonmark").enable("strikethrough").disable("text_join")
-    parser.inline.ruler.before("emphasis", "address", _take_address)
+    parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, itemgetter(0)))
+    parser.inline.ruler.before("escape", "formula", _plain_text_rule(_FORMULA, _formula_text))
     # All addresses are shown, as they were written, so that nobody follows one unseen.
     vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
     return parser

@@ -76,4 +76,4 @@ def test_all_words_count_in_any_order_and_the_last_row_says_how_many_there_are()
     assert len(shown(chooser, most=30)) == MAX_OPTIONS + 2
     chooser.type("2 detail opt")
     assert chooser.shown == [2, 5, 8, 11, 12, 14, 17]
-    assert shown(chooser, most=30)[-1] == "  7 · Enter to select · Esc to cancel"
+    assert shown(chooser, most=30)[-1] == "  7 choices · Enter to select · Esc to cancel"
