@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,7 @@ def _fields(thing: type) -> list[str]:
 
 def _signature(name: str, function: Any) -> str:
     """The parameters with their types as they stand in the source."""
+    types = _types(function)
     shown = []
     star = False
     for parameter in inspect.signature(function).parameters.values():
@@ -106,16 +109,24 @@ def _signature(name: str, function: Any) -> str:
             star = True
             shown.append("*")
         text = f"{'**' if parameter.kind is parameter.VAR_KEYWORD else ''}{parameter.name}"
-        if parameter.annotation is not parameter.empty:
-            text += f": {parameter.annotation}"
+        if parameter.name in types:
+            text += f": {types[parameter.name]}"
         if parameter.default is not parameter.empty:
             default = parameter.default
             text += f" = {default.__name__ if inspect.isfunction(default) else repr(default)}"
         shown.append(text)
-    returns = inspect.signature(function).return_annotation
-    arrow = f" -> {returns}" if returns not in (inspect.Signature.empty, "None") else ""
+    arrow = f" -> {types['return']}" if types.get("return", "None") != "None" else ""
     prefix = "async " if inspect.iscoroutinefunction(function) else ""
     return f"{prefix}{name}({', '.join(shown)}){arrow}"
+
+
+def _types(function: Any) -> dict[str, str]:
+    """The types of the parameters, and of the result as "return", as they stand in the source."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {}  # a lambda, the default of a field
+    types = {node.arg: node.annotation for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
+    return {name: ast.unparse(node) for name, node in (types | {"return": definition.returns}).items() if node}
 
 
 def _on_lines(signature: str) -> str:

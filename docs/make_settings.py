@@ -38,7 +38,7 @@ values there are. A variable of that form that is no setting is a warning; an em
 ## From other tools
 
 `agentcli config import` takes over what you told Claude Code (`~/.claude/settings.json`, `~/.claude.json`) and Codex
-(`~/.codex/config.toml`): rules of permission, hooks, the model, how much may be done unasked, servers. With
+(`~/.codex/config.toml`): rules of permission, hooks, the model, providers, how much may be done unasked, servers. With
 `--project` it reads the project's `.claude/settings.json` and `.codex/config.toml` into `.agentcli/config.toml`, and
 `.claude/settings.local.json` into `.agentcli/config.local.toml`; both count after `agentcli config trust`. `agentcli config import
 codex` reads that one alone.

@@ -55,8 +55,9 @@ answers: dict[int, Any] = {}
 
 
 def send(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    sys.stdout.flush()
+    """Write a message; `\udce9` becomes the byte of é in Latin-1."""
+    sys.stdout.buffer.write(json.dumps({"jsonrpc": "2.0", **message}).encode().replace(rb"\udce9", b"\xe9") + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def text(said: str, **more: Any) -> dict[str, Any]:
@@ -84,6 +85,8 @@ class Refused(Exception):
 # Results that break the protocol, for the tool `odd`.
 ODD: dict[str, Any] = {
     "surrogate": text("half \ud83d"),
+    "latin-1": text("caf\udce9"),
+    "no base64": {"content": [{"type": "image", "data": "é", "mimeType": "image/png"}]},
     "no result": "a text",
     "structured list": {"structuredContent": [1, 2]},
     "structured alone": {"structuredContent": {"sum": 3}},

@@ -94,9 +94,10 @@ class Reservation:
 
     def settle(self, usage: Usage, cost_usd: float | None, seconds: float) -> None:
         """Charge what the request took in the end; an unknown price charges no money."""
-        amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
-        for account, number in self._holds if self.is_open else ():
-            account.settle(number, amounts)
+        if self.is_open:
+            amounts: Amounts = {"usd": cost_usd or 0.0, "tokens": usage.context_tokens, "seconds": seconds}
+            for account, number in self._holds:
+                account.settle(number, amounts)
         self.is_open = False
 
 
@@ -186,7 +187,7 @@ class Budgets:
         Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
     def warnings(self, info: ModelInfo) -> list[str]:
-        """Return the new warnings after a request to a model: budgets nearly used up, or money it has no price for."""
+        """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
         warnings, has_money = [], False
         for account, kind, limit, spent in self.limits():
             has_money |= kind == "usd"

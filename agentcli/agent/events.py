@@ -47,6 +47,13 @@ class TurnEnded(AgentEvent, frozen=True, tag="turn_ended"):
     provider: str
 
 
+class PromptProgress(AgentEvent, frozen=True, tag="prompt_progress"):
+    """A model on this machine has read so many tokens of the prompt."""
+
+    tokens_read: int
+    tokens: int
+
+
 class ReplyStarted(AgentEvent, frozen=True, tag="reply_started"):
     """The model has begun to answer a request."""
 
@@ -376,8 +383,8 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
 
 
 Event = (
-    TurnStarted | TurnEnded | ReplyStarted | BlockStarted | TextDelta | ThinkingDelta | InputDelta | BlockEnded
-    | ToolStarted | OutputDelta | ToolFinished | ClientToolRequested | Steered | QueueChanged | ModeChanged
+    TurnStarted | TurnEnded | PromptProgress | ReplyStarted | BlockStarted | TextDelta | ThinkingDelta | InputDelta
+    | BlockEnded | ToolStarted | OutputDelta | ToolFinished | ClientToolRequested | Steered | QueueChanged | ModeChanged
     | ProviderSwitched | Retry | AnyQuestion | ApprovalSettled | Compaction | UsageReported | EntryStored | Notice
     | TakenOver | SubagentStarted | SubagentEnded | HookRan | Done | TurnFailed
 )  # fmt: skip

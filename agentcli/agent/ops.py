@@ -86,8 +86,8 @@ class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
 class SetMode(Struct, frozen=True, tag="set_permission_mode"):
     """Use another permission mode from the next call on.
 
-    A mode that `is_step`, one of several passed through on the way to another, is what plan mode goes back to only if
-    a turn runs in it.
+    `is_step` says that the person only passes through the mode on the way to another one: plan mode goes back to it
+    only if a turn has run in it.
     """
 
     mode: str

@@ -120,9 +120,9 @@ def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolU
 
 
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
-    if call.id in conversation.tried:
+    if call.id in conversation.dry_runs:
         return DROPPED
-    if names := conversation.kept.get(call.id):
+    if names := conversation.applied_changes.get(call.id):
         return f"agentcli exited before it stored the output. These changes were applied: {', '.join(names)}."
     if call.id in conversation.unanswered:
         return NOT_ANSWERED

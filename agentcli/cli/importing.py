@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
+from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
 from agentcli.errors import UsageError
 from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
@@ -192,6 +192,7 @@ def _take_choice(
 
 
 def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
+    """Take a permission rule of Claude Code's settings into the draft, or leave it out with the reason."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -199,8 +200,9 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
     except UsageError as error:
         draft.leave_out(about, str(error).removeprefix(f"{text}: ").rstrip("."))
         return
+    # Claude Code reads "/src" as a path below the settings' folder, agentcli as one below each project.
     is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
-    if rule.tool in ELSEWHERE:
+    if rule.tool in FOREIGN_TOOLS:  # such a rule is valid, so `check_rule` lets it pass
         draft.leave_out(about, f"agentcli has no counterpart to {rule.tool}")
     elif not draft.is_project and rule.tool != "bash" and is_rooted:
         draft.leave_out(about, "its meaning differs here: each project instead of the settings folder. Use // or ~/")
@@ -256,16 +258,30 @@ _REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["
 # Codex
 
 
+def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
+    keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
+    for name, provider in providers.items() if isinstance(providers, Mapping) else ():
+        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
+        if isinstance(provider, Mapping) and provider.get("wire_api") != "responses":
+            take_table(draft, {**rows, "name": "", "wire_api": ""}, provider, f"{source_key}.{name}.")
+        else:
+            why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
+            draft.leave_out(f"{source_key}.{name}", why)
+
+
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Codex's settings with the model named as here, `provider/model`."""
+    """Return Codex's settings with the model last, after the providers, and named as here: `provider/model`."""
+    others = {key: value for key, value in values.items() if key not in ("model", "model_provider")}
     provider, model = values.get("model_provider", "openai"), values.get("model")
-    named = {"model": f"{provider}/{model}"} if isinstance(model, str) else {}
-    return {key: value for key, value in values.items() if key != "model_provider"} | named
+    return others | ({"model": f"{provider}/{model}" if isinstance(model, str) else model} if "model" in values else {})
 
 
 def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
+    """Take a model of a provider that is known here, or that the import brings."""
     provider = str(name).partition("/")[0]
-    if provider in provider_names():
+    if not isinstance(name, str):
+        draft.leave_out(source_key, "it is not a name")
+    elif provider in provider_names() or provider in draft.values.get("providers", {}):
         draft.take(source_key, name, "provider", "model")
     else:
         draft.leave_out(f"{source_key} {name}", f"agentcli does not know the provider {provider}")
@@ -290,7 +306,7 @@ CODEX: Table = {
         "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "agentcli allows hosts by name; see sandbox.hosts",
     },
-    "model_providers": "if it supports Chat Completions, add it to [providers.NAME]",
+    "model_providers": _take_providers,
     "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "trust each project with agentcli config trust",

@@ -22,7 +22,7 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.input.completion import FileIndex, ripgrep_files
 from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_of
 from agentcli.frontends.terminal.plain import PlainTerminal
-from agentcli.frontends.terminal.protocols import TerminalActions
+from agentcli.frontends.terminal.status import TerminalActions
 from agentcli.llm.provider import Health
 from agentcli.settings.files import folder_text, project_root
 from agentcli.settings.load import Config

@@ -89,22 +89,21 @@ class Conversation:
     """All entries of a session in the order they were stored, and the current branch of them.
 
     `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
-    it that have no result, by id, oldest first. The person was asked about the calls in `unanswered` and has not
-    answered yet. The calls in `tried` ran as dry runs, and `kept` has the names of the changes that were applied.
+    it that have no result, by id, oldest first.
 
     An entry is added in constant time. Rewinding and compacting derive the messages anew.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
-        self.path: list[Entry] = []
+        self.path: list[Entry] = []  # the current branch
         self.open_calls: dict[str, ToolUse] = {}
-        self.unanswered: set[str] = set()
-        self.tried: set[str] = set()
-        self.kept: dict[str, tuple[str, ...]] = {}
+        self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
+        self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
+        self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
-        self._messages: list[Message] = []
+        self._messages: list[Message] = []  # of the next request
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
         queued = next(newest, Queued())
@@ -148,7 +147,7 @@ class Conversation:
 
         They are all calls from the first one on whose question was not answered. Dry runs count as begun.
         """
-        unanswered = self.unanswered - self.tried
+        unanswered = self.unanswered - self.dry_runs
         return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))
 
     @property
@@ -174,7 +173,7 @@ class Conversation:
         if isinstance(body, Compaction):
             self._rebuild()
         else:
-            self._note_calls(entry)
+            self._follow_calls(entry)
             _add_message(self._messages, body)
 
     def _branch_off(self, parent_id: str) -> None:
@@ -193,7 +192,7 @@ class Conversation:
             self._set_path([entry for entry in reversed(branch) if entry.id not in retracted])
 
     def _find(self, entry_id: str, otherwise: int) -> int:
-        # The newest position counts, because ids of results come from models and may be used again.
+        # The newest entry with the id counts: ids of results come from models, which may use one again.
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
@@ -203,12 +202,14 @@ class Conversation:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self.open_calls, self.unanswered, self.tried, self.kept, self.last_reply = {}, set(), set(), {}, None
+        self.open_calls, self.unanswered, self.dry_runs, self.applied_changes = {}, set(), set(), {}
+        self.last_reply = None
         for entry in self.path:
-            self._note_calls(entry)
+            self._follow_calls(entry)
         self._messages = messages_of(self.request_entries)
 
-    def _note_calls(self, entry: Entry) -> None:
+    def _follow_calls(self, entry: Entry) -> None:
+        """Update the newest reply and what is known of open calls, by the entry that joins the path."""
         match entry.body:
             case Assistant(content=content):
                 self.last_reply = entry
@@ -216,17 +217,17 @@ class Conversation:
             case Result(result=result):
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
-                self.tried.discard(result.tool_use_id)
-                self.kept.pop(result.tool_use_id, None)
+                self.dry_runs.discard(result.tool_use_id)
+                self.applied_changes.pop(result.tool_use_id, None)
             case CallAsked(id):
                 self.unanswered.add(id)
             case CallTried(id):
-                self.tried.add(id)
+                self.dry_runs.add(id)
             case CallKept(id, names):
-                self.kept[id] = names
-            case CallAllowed(id) | CallDenied(id):
+                self.applied_changes[id] = names
+            case CallAllowed(id) | CallDenied(id):  # decides about the call, or about the changes of its dry run
                 self.unanswered.discard(id)
-                self.tried.discard(id)
+                self.dry_runs.discard(id)
 
 
 def apply_compaction(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
@@ -280,11 +281,14 @@ def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
             calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content=content):
-            unsigned = (block for block in content if getattr(block, "signature", None) is None)
-            shown = replace(body, content=tuple(block for block in unsigned if not isinstance(block, RedactedThinking)))
+            shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
         case _:
             return entry
     return replace(entry, body=shown)
+
+
+def _is_bound(block: Block) -> bool:
+    return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
 def _shortened(value: Any) -> Any:
@@ -319,21 +323,21 @@ class RequestSize:
         self.calibration = Calibration()
         self._conversation = conversation
         self._learned: set[str] = set()  # ids of replies whose counts the calibration has
-        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())
-        self._model: ModelInfo | None = None
+        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())  # the newest one, with its size
+        self._model: ModelInfo | None = None  # the model of the last call of `tokens`
         self._start_anew()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
         """Return the tokens of the next request to a model. Counts from before a compaction are not used."""
         if (system, tools) != self._prefix[:2]:
             self._prefix = (system, tools, prefix_size(system, tools))
-        if self._model != model:  # other thinking and other images are sent to it
+        if self._model != model:  # each model is sent other thinking and images, so their sizes differ
             self._start_anew()
         self._model = model
         self._measure_new_entries(model)
         counted = self._counted.get(model.name, ProviderCount())
         added = self._entries.plus(self._prefix[2]).minus(counted.size)
-        if not model.takes_images:  # a short text replaces them
+        if not model.takes_images:  # a short text is sent in place of each image
             added = added._replace(media=0)
         return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
 
@@ -342,10 +346,10 @@ class RequestSize:
         return self.tokens(*self._prefix[:2], self._model) if self._model else 0
 
     def _start_anew(self) -> None:
-        self._path: list[Entry] = []  # a rewound conversation has another list
-        self._measured = 0  # number of entries of the path
-        self._entries = Size()
-        self._counted: dict[str, ProviderCount] = {}
+        self._path: list[Entry] = []  # the measured path; a rewound conversation has another list
+        self._measured = 0  # the number of its entries that are measured
+        self._entries = Size()  # the size of the measured entries
+        self._counted: dict[str, ProviderCount] = {}  # the newest count of each model
 
     def _measure_new_entries(self, model: ModelInfo) -> None:
         """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
@@ -361,7 +365,7 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: Entry, model: ModelInfo) -> None:
-        body, before = entry.body, self._entries.plus(self._prefix[2])
+        body, before = entry.body, self._entries.plus(self._prefix[2])  # the size of the request with this reply
         size = _size(body, model)
         self._entries = self._entries.plus(size)
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -373,7 +377,8 @@ class RequestSize:
         sent = sent_back(body.content, model)
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        if body.stop_reason == "interrupted" or is_partly_sent:  # the tokens of the text that is kept were not counted
+        # The count of the reply does not hold for what is sent back of it: only that of its prompt is used.
+        if body.stop_reason == "interrupted" or is_partly_sent:
             self._counted[name] = ProviderCount(usage.prompt_tokens, before)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens

@@ -273,7 +273,7 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
     text: str
 
 
-class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A skill's SKILL.md: its place and `digest`, how it describes itself, and the rules that it grants."""
 
     name: str
@@ -373,7 +373,6 @@ def reminder(text: str) -> User:
 
 
 def bare_note(text: str) -> str:
-    """Return the text of a reminder without its tags."""
     return text.removeprefix("<system-reminder>").removesuffix("</system-reminder>")
 
 

@@ -77,7 +77,7 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
         if isinstance(entry.body, User | Assistant | Result):
-            if not turns or (entry.is_prompt and has_prompt):
+            if not turns or (entry.is_prompt and has_prompt):  # notes before the first prompt belong to its turn
                 turns.append([])
             has_prompt = has_prompt or entry.is_prompt
             turns[-1].append(Step(numbers[id(entry)], entry))
@@ -162,7 +162,6 @@ def title_of(entries: Iterable[Entry]) -> str:
 
 
 def last_prompt_of(entries: Iterable[Entry]) -> str:
-    """Return the newest prompt in one line."""
     return title_of(reversed([*entries]))
 
 
@@ -214,9 +213,10 @@ class LogSearch:
         ]
         texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
-        scored: list[tuple[float, int, str]] = []
+        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]  # for each word
+        scored: list[tuple[float, int, str]] = []  # score, number and excerpt
         for (number, body, text), lower in zip(texts, lowered, strict=True):
+            # The first place of each word, by its position in `patterns`.
             found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
@@ -310,14 +310,14 @@ class _BlamedText:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.origins: list[Origin] = []
-        self._known: dict[str, tuple[list[str], list[Origin]]] = {}
+        self._known: dict[str, tuple[list[str], list[Origin]]] = {}  # lines and origins of the states so far, by id
 
     def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
-        """Apply a change. Lines that were new before it came from no call. Raises `OSError`."""
+        """Apply a change. Lines that only its state before has were written by no call. Raises `OSError`."""
         for state, author in ((change.before, None), (change.after, origin)):
             if state is None or not state.content:
                 continue
-            if state.content not in self._known:  # else the file returns to a state whose origins are known
+            if state.content not in self._known:  # otherwise the file returns to an earlier state
                 self.become(_lines(read(state.content)), author)
                 self._known[state.content] = (self.lines, self.origins)
             self.lines, self.origins = self._known[state.content]

@@ -69,7 +69,7 @@ class InstructionReader:
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
     _spent: int = 0  # bytes of the files that `collect` has returned
-    _seen: set[Path] = field(default_factory=set)  # the real paths of the files before
+    _seen: set[Path] = field(default_factory=set)  # the real paths of all files read so far
 
     def collect(self) -> Instructions:
         """Return the files that were read since the last call. They count against the budget from now on."""

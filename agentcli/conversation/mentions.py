@@ -41,13 +41,14 @@ def typed_text(content: Sequence[Block]) -> str:
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """Return the prompt and the files named in its `typed` part; if one cannot be attached, the reason instead.
+    """Return the prompt, and each file named in its `typed` part, or the reason why that cannot be attached.
 
-    With `bare_names`, a question about the project that names no file gets its README: a small model would guess.
+    With `bare_names`, names without @ count, and a question about the project that names no file gets its README: a
+    small model would guess.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
-    mentioned = {*_names(typed, bare_names=False)}
+    mentioned = {*_names(typed, bare_names=False)}  # named with @, so that a failure is reported
     for name in dict.fromkeys(_names(typed, bare_names=bare_names)):
         try:
             blocks += _attached(name, workspace)
@@ -103,7 +104,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
 
 
 def _is_file(name: str, workspace: Workspace) -> bool:
-    """Return True for anything but a folder: a folder outside the workspace is rarely meant, as in `@/lib`."""
+    """Return True if something other than a folder is there. A folder is rarely meant, as in `@/lib`."""
     with suppress(ToolError):
         return workspace.look(workspace.lexical_path(name)).kind not in (None, "folder")
     return False

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal, get_args
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.ops import ClientResult, SetMode, SetModel
+from agentcli.agent.ops import ClientResult, SetModel
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
@@ -47,6 +47,10 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
 class InterruptControl(msgspec.Struct, frozen=True, tag="interrupt"):
     pass
+
+
+class ModeControl(msgspec.Struct, frozen=True, tag="set_permission_mode"):
+    mode: str
 
 
 class SteerControl(msgspec.Struct, frozen=True, tag="steer"):
@@ -85,7 +89,7 @@ Decision = ApproveControl | AnswerControl | DenyControl
 Control = (
     InterruptControl
     | SteerControl
-    | SetMode
+    | ModeControl
     | SetModel
     | ApproveControl
     | AnswerControl
@@ -247,7 +251,7 @@ async def control(host: ScreenlessHost, request: Control) -> None:
     """
     session = host.session
     match request:
-        case SetMode(mode):
+        case ModeControl(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
         case SetModel(model):
             session.submit(request)  # also a wrong one, because no other model may answer in its place

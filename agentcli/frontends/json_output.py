@@ -218,9 +218,9 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
         case entries.ProviderSwitch(before, after, reason):
             switch = {"from": before, "to": after, "reason": reason}
             return system_object("provider_switch", session_id, **switch, entry_id=entry.id)
-        case entries.Rewound(before):
+        case entries.Rewound(before):  # the conversation goes on before that entry
             return system_object("rewound", session_id, before=before, entry_id=entry.id)
-        case entries.HeadMoved(to):
+        case entries.HeadMoved(to):  # the conversation goes on after that entry
             return system_object("rewound", session_id, after=to, entry_id=entry.id)
         case entries.Retracted(ids):
             return system_object("retracted", session_id, ids=ids, entry_id=entry.id)

@@ -21,7 +21,8 @@ import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import T, Writer, connect, connect_to_memory
+from agentcli.infra.sessions.database import T, Writer, connect_to_memory
+from agentcli.infra.sessions.sqlite import connect_or_replace
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class MemoryEvents(SqliteEvents):
 
 def _open(path: Path, keep_s: float) -> apsw.Connection:
     make_private_folder(path.parent)
-    connection = connect(path, log.warning, synchronous="normal")
+    connection = connect_or_replace(path, log.warning, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection

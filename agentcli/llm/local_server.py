@@ -107,8 +107,8 @@ async def acquire(
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
             linger_s = 0.0
-        stays = f"; it stays for {linger_s:g} s after its last use (agentcli local stop)" if linger_s else ""
-        on_wait(f"starting the local model ({model.name}){stays}")
+        stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
+        on_wait(f"starting the local model{stays}")
         return await _start(control, model, context, linger_s)
 
 

@@ -87,9 +87,13 @@ class ToolCallEnded(Struct, frozen=True, tag="tool_call_ended"):
 
 
 class UsageUpdate(Struct, frozen=True, tag="usage"):
-    """The tokens that the server has counted so far; a later update replaces an earlier one."""
+    """The tokens that the server has counted so far; a later update replaces an earlier one.
+
+    While the server still reads the prompt, `prompt_tokens` is how many it has to read.
+    """
 
     usage: Usage
+    prompt_tokens: int = 0
 
 
 class Done(Struct, frozen=True, tag="done"):

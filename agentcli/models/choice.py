@@ -166,7 +166,7 @@ class Models:
         """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
         running = {name.partition("/")[0] for name in running}
         reasons: dict[str, str] = {}
-        for name in (*provider_names(), *self._config.settings.providers):
+        for name in dict.fromkeys((*provider_names(), *self._config.settings.providers)):
             if name == "local":
                 reasons[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
             elif place := self.keys.place(name):

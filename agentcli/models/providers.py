@@ -208,7 +208,7 @@ class ProviderMaker:
 
         settings, folder = self._config.settings, self._config.paths.state / "local"
         if self._on_wait is not None:
-            self._on_wait(f"{info.id} is a small model on this machine: expect mistakes.")
+            self._on_wait("A small model on this machine: expect mistakes.")
         start = partial(
             acquire, model_path=self._local_path(info.id), state_folder=folder, context=settings.local.context,
             linger_s=settings.local.linger, on_wait=self._on_wait,

@@ -53,7 +53,6 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address | None:
-        """The network address, None if the host is a name."""
         return as_address(self.host) if is_address(self.host) else None
 
     @property
@@ -110,6 +109,7 @@ def urls_in(text: str) -> Iterable[str]:
     """Yield the web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
         url = found.rstrip(".,;:!?*_")
+        # A closing bracket without an opening one belongs to the sentence.
         while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
             url = url[:-1].rstrip(".,;:!?*_")
         yield url
@@ -139,7 +139,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
     if not host:
         raise BadUrl("the address has no host")
-    # As browsers do (WHATWG URL, "ends in a number"): such a host is an address, and here only in its usual form.
+    # A host that ends in a number is an address (WHATWG URL), which `read_host` takes only in its usual form.
     try:
         host = read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:

@@ -142,8 +142,9 @@ def read_small_file(
     Raises:
         OSError: If it cannot be read, is no regular file, is too large, or is elsewhere by now.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:  # closes a folder, too
+        descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         is_elsewhere = False

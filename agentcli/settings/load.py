@@ -274,6 +274,8 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     lines = text.splitlines()
     first = 1  # the line on which the newest assignment begins; its value may take several lines
     for last in range(1, len(lines) + 1):
+        if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # a list goes on: reading it would be slow
+            continue
         try:
             values = tomllib.loads("\n".join(lines[:last]))
         except tomllib.TOMLDecodeError:  # the value goes on

@@ -15,7 +15,7 @@ ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
 COLOURS = ("grey", "blue", "cyan", "magenta", "green", "red", "yellow")
 ROLES = (
     *"bold italic underline strike heading1 heading2 heading3 quote link table_header added_word removed_word".split(),
-    *"selected prompt dim muted marker code url fence rule table_rule keyword string comment number name".split(),
+    *"selected prompt dim muted marker code url rule table_rule keyword string comment number name".split(),
     *"added removed added_sign removed_sign hunk line_number ok error warning accent said completion".split(),
 )
 COLOUR_NAMES = (
@@ -107,7 +107,7 @@ def look_problems(
             yield f"terminal.themes.{name}", f"{name} is a built-in theme; choose another name."
         for role, colour in table.items():
             key = f"terminal.themes.{name}.{role}"
-            if role not in ROLES and role not in COLOURS:
+            if role not in (*ROLES, *COLOURS, "fence"):  # code had visible fences once
                 roles = [*COLOURS, *ROLES]
                 yield key, f"unknown role{did_you_mean(role, roles)}; choose one of {', '.join(roles)}."
             elif not (colour in range(256) or colour in COLOUR_NAMES or _RGB.match(str(colour))):

@@ -93,9 +93,8 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"Could not read {file}: {error}") from error
     check_layer(SettingsLayer(str(file), merged, text))
-    if lost := _add(
-        merged, values, "", []
-    ):  # tables that tomlkit cannot add to, because others are between their parts
+    # tomlkit cannot add to a table with other tables between its parts.
+    if lost := _add(merged, values, "", []):
         raise UserError(f"{file} has parts of [{next(iter(lost))}] in several places. Move them together first.")
     return MergedFile(text, added, tuple(conflicts))
 

@@ -307,19 +307,19 @@ def exported_to(config: Config) -> dict[str, str]:
 
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
-    names = {"service.name": settings.service, "service.version": __version__}
+    resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if settings.service == "agentcli" and (has_attribute or environment.get("OTEL_SERVICE_NAME")):
-        del names["service.name"]  # the SDK takes it from these variables
+        del resource["service.name"]  # the setting has its default, so the SDK takes the name from these variables
     if settings.environment:
-        names["deployment.environment.name"] = settings.environment
+        resource["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
     from agentcli.infra.telemetry import Export
 
     return Export(
         settings=settings,
         addresses=exported_to(config),
-        resource=names | settings.tags,
+        resource=resource | settings.tags,
         parent=parent,
         server=partial(_server, config),
         mask=mask,

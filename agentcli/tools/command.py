@@ -31,12 +31,11 @@ class Grants(Struct, frozen=True):
         return Grants(*(granted + new for granted, new in zip(astuple(self), astuple(more), strict=True)))
 
     def __sub__(self, less: Grants) -> Grants:
-        """Take each of these back once: what was granted twice is still granted."""
+        """Take each grant of `less` back once: what was granted twice is still granted."""
         pairs = zip(astuple(self), astuple(less), strict=True)
         return Grants(*(tuple((Counter(granted) - Counter(revoked)).elements()) for granted, revoked in pairs))
 
     def cover(self, path: Path, access: Access) -> bool:
-        """True if a real path itself was granted."""
         return path in self.writable or (access == "read" and path in self.readable)
 
 
@@ -232,9 +231,9 @@ class DryRun(Protocol):
     ) -> ApplyOutcome:
         """Bring these changes, or all, into the real folders; the others are discarded. Raises `ToolError`.
 
-        Of a change that `hunks` names only those are applied, by number. A file that something else changed since the
-        command started is a conflict, and stays as it is. `note` is a file in which the next start says what it has
-        finished after a kill.
+        Of a change that `hunks` names only the hunks with these numbers are applied. A file that something else changed
+        since the command started is a conflict, and stays as it is. If agentcli is killed meanwhile, the next start
+        writes to the file `note` what it has finished.
         """
 
     async def discard(self) -> None:

@@ -32,9 +32,10 @@ class Levels(Struct, frozen=True):
     def level_for(
         self, tool: str, *, asked: OutputLevel | None, own: OutputLevel | None, window_share: float
     ) -> OutputLevel:
-        """Return the first that applies: the call's argument, the setting of the tool, its own, brief, the usual one.
+        """Return the level that the call `asked` for, else that of the settings for the tool, else the tool's `own`.
 
-        Results are brief when the conversation fills most of the model's window; `window_share` is 0 to 1.
+        Without any of them results are brief if the conversation fills most of the model's window (`window_share`, from
+        0 to 1).
         """
         if chosen := asked or self.by_tool.get(tool) or own:
             return chosen

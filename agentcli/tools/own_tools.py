@@ -182,7 +182,7 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             ended.set_result((None, error))
 
-    # The function may call its context's `emit`, which must not happen in the thread.
+    # The function may call `emit` of its context, which must run in the loop's thread.
     safe_arguments = [
         replace(each, emit=partial(emit_soon, each.emit)) if isinstance(each, ToolContext) else each
         for each in arguments

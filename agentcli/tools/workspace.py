@@ -78,8 +78,8 @@ class FileLedger:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Path, bytes] = {}
-        self._approved: dict[tuple[str, Path], bytes] = {}
+        self._seen: dict[Path, bytes] = {}  # hashes
+        self._approved: dict[tuple[str, Path], bytes] = {}  # hashes, by the call and the file that it would change
 
     def record(self, path: Path, content: bytes) -> None:
         """Note that the session has seen a whole file."""

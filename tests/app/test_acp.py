@@ -315,7 +315,7 @@ def test_a_plan_that_is_not_accepted_is_followed_by_what_to_change(place: Place,
     editor.choose(editor.asked("session/request_permission"), "not-yet")
     editor.end(prompt)
     prompt = editor.begin_prompt("Think of tests.")
-    editor.choose(editor.asked("session/request_permission", 1), "way:0")
+    editor.choose(editor.asked("session/request_permission", 1), "plan:default")
     editor.end(prompt)
     assert "Think of tests." in stored(place, editor)
     assert editor.text().endswith("done")

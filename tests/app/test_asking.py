@@ -153,7 +153,7 @@ def test_enter_that_was_meant_for_a_draft_answers_nothing(open_terminal: Open, t
 @pytest.mark.sampled(1)
 @WIDTHS
 def test_a_draft_is_out_of_sight_meanwhile_and_comes_back(open_terminal: Open, columns: int) -> None:
-    terminal = open_terminal([{"delay_ms": 2500, **edit()}, {"text": "edited"}], "go", columns=columns)
+    terminal = open_terminal([{"delay_ms": 2500, "chunk": 1000, **edit()}, {"text": "edited"}], "go", columns=columns)
     terminal.see("Working")
     terminal.type("half a thought")
     terminal.see("› half a thought")

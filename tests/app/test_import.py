@@ -111,6 +111,7 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
         },
         "providers": {
             "anthropic": {"base_url": "https://gateway.example.org"},
+            "work": {"base_url": "https://llm.example.org/v1", "api_key_env": "WORK_KEY"},
         },
         "provider": {"model": "anthropic/claude-opus-5-5"},
         "tokens": {"effort": "high"},
@@ -139,7 +140,8 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
-        "model_providers": "[providers.NAME]",
+        "model_providers.work.http_headers": "a key or a token",
+        "model_providers.other": "Chat Completions",
         ".codex/AGENTS.md": "copy it to",
         "projects": "agentcli config trust",
     }.items():
@@ -156,7 +158,7 @@ allow = [
   "Bash(ls *)",  # harmless
 ]
 
-[providers.anthropic]
+[providers.work]
 base_url = "https://mine.example.org"
 """
     write(person.home / "config.toml", before).chmod(0o640)
@@ -168,7 +170,7 @@ base_url = "https://mine.example.org"
     after = settings(person)
     assert after["permissions"]["mode"] == "plan"
     assert after["permissions"]["allow"] == ["Bash(ls *)", "Bash(npm run test:*)"]
-    assert after["providers"] == {"anthropic": {"base_url": "https://mine.example.org"}}
+    assert after["providers"]["work"] == {"base_url": "https://mine.example.org"}
     assert (person.home / "config.toml").stat().st_mode & 0o777 == 0o640
 
 
@@ -247,6 +249,16 @@ def test_files_that_make_no_sense_are_reported_and_nothing_is_written(
     assert (ran.code, ran.err) == (0, "")
     assert said in ran.out
     assert not (place.home / "config.toml").exists()
+
+
+@pytest.mark.parametrize(("name", "model"), [("work", "work/coder"), ("groq", "groq/coder"), ("gone", "")])
+def test_the_model_is_that_of_a_known_provider_or_of_one_that_is_imported(place: Place, name: str, model: str) -> None:
+    providers = '[model_providers.work]\nbase_url = "https://llm.example.org/v1"\n'
+    codex = f'model = "coder"\nmodel_provider = "{name}"\n{providers}'
+    write(Path(place.environment["HOME"]) / ".codex/config.toml", codex)
+    ran = place.run("config", "import", "codex", "--yes")
+    assert settings(place).get("provider", {}).get("model", "") == model
+    assert ("is not known here" in ran.out) == (not model)
 
 
 def test_broken_user_settings_are_an_error_and_stay(person: Place) -> None:

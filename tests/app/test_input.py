@@ -348,7 +348,7 @@ def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, c
     terminal.type(f"{ESC}OQ")
     terminal.see("118")
     terminal.type(f"go{ESC}\r")
-    terminal.see("Alt-Enter steers")
+    terminal.see("Ctrl-K to interrupt")
     terminal.see("word word")
     terminal.type(ESC)
     terminal.settle(0.4)

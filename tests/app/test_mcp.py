@@ -671,9 +671,9 @@ ODD = {"name": "odd"}
 
 def test_a_reply_that_cannot_be_read_ends_its_call_at_once(place: Place) -> None:
     server(place, "test", "--tools", str(tools_file(place, ODD)))
-    kinds = ("surrogate", "error", "no result")
-    surrogate, error, no_result = results(stream(place, *(one("odd", kind=kind) for kind in kinds)))
-    assert surrogate == "half \ufffd"
+    kinds = ("surrogate", "latin-1", "no base64", "error", "no result")
+    *read, error, no_result = results(stream(place, *(one("odd", kind=kind) for kind in kinds)))
+    assert read == ["half \ufffd", "caf\ufffd", "[an image that is no base64]"]
     assert "no such thing" in error
     assert "invalid reply: " in no_result
 
@@ -696,10 +696,10 @@ def test_structured_content_may_be_a_list_or_stand_alone(place: Place) -> None:
 def test_an_odd_tool_costs_no_other_one(place: Place) -> None:
     union = {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}]}
     odd = [{"name": "union", "inputSchema": union}, {"name": "bare", "inputSchema": None}]
-    odd += [{"name": "shown", "outputSchema": {"anyOf": []}}, {"name": "good"}]
+    odd += [{"name": "shown", "outputSchema": {"anyOf": []}}, {"name": "text", "inputSchema": "{}"}, {"name": "good"}]
     server(place, "test", "--tools", str(tools_file(place, *odd)))
-    ran = stream(place, one("union", a="x"), one("bare"), one("shown"), one("good"))
-    assert results(ran) == [f"called {name}" for name in ("union", "bare", "shown", "good")]
+    ran = stream(place, one("union", a="x"), one("bare"), one("shown"), one("text"), one("good"))
+    assert results(ran) == [f"called {name}" for name in ("union", "bare", "shown", "text", "good")]
 
 
 def odd_place(tools: list[dict[str, Any]]) -> int | None:

@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.app.recorded import EDITS
+from tests.app.running import call
 from tests.app.terminal import Open
+from tests.conformance.replies import chat_chunk, chat_sse
+from tests.conformance.servers import Reply, at_events, chat_server
 
 pytestmark = pytest.mark.slow
 widths = pytest.mark.parametrize("columns", [40, 80, 120])
@@ -128,6 +132,34 @@ def test_a_table_is_a_table_while_it_comes_in(open_terminal: Open, columns: int)
 
 @pytest.mark.sampled(1)
 @widths
+def test_a_call_is_named_while_its_arguments_come_in_below_the_whole_text(open_terminal: Open, columns: int) -> None:
+    write = call("file_write", path="zz.py", content="pass\n" * 120)
+    text = "I have read what is there. Now I write the new module for you."
+    reply = {"text": text, "tool_calls": [write], "delay_ms": 60, "chunk": 12}
+    terminal = open_terminal([reply, {"text": "Done."}], "--no-session", *EDITS, "go", columns=columns)
+    screen = terminal.see(r"Writing zz\.py · [2-9]\d lines")
+    assert text in " ".join(screen.split())
+    terminal.see(r"✓ Write zz\.py")
+
+
+@pytest.mark.sampled(1)
+@widths
+def test_a_server_that_reports_how_far_it_has_read_is_not_just_working(open_terminal: Open, columns: int) -> None:
+    role = {"role": "assistant", "content": None}
+    read = [chat_chunk(role, prompt_progress={"total": 1_019, "cache": 0, "processed": n}) for n in (0, 256, 1_019)]
+    answer = Reply(
+        chat_sse([*read, chat_chunk({"content": "Hi."}), chat_chunk({}, "stop")]), cut=at_events, pause_s=0.6
+    )
+    with chat_server([answer]) as server:
+        keys = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-a-key"}
+        terminal = open_terminal(None, "-m", "openai/test-model", "--no-session", "go", columns=columns, **keys)
+        terminal.see(r"Reading the prompt · 256 of 1,019")
+        screen = terminal.see(r"\nHi\.\n\n›")
+    assert "Reading" not in screen
+
+
+@pytest.mark.sampled(1)
+@widths
 def test_a_window_that_is_dragged_while_it_streams_loses_and_mixes_nothing(open_terminal: Open, columns: int) -> None:
     words = [f"w{number}x" for number in range(240)]
     terminal = open_terminal(
@@ -199,7 +231,8 @@ def test_calls_say_what_happened_in_as_few_words_as_possible(open_terminal: Open
     screen = terminal.see(r"\ndone\n").partition("› go")[2]
     shown = "".join(screen.split())
     assert f"✗Read{path}doesnotexist." in shown
-    assert "✓To-do·1of2done✓read▸write" in shown
+    assert "✓To-do·1of2done" in shown
+    assert "▸write" not in shown, "the list stands above the input while the turn runs"
     assert "job_1started·/tasks" in shown
     assert not re.search(r"\d ms", screen)
     assert "1 job" in terminal.see("1 job").split("\n")[-1]

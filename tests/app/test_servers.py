@@ -431,25 +431,6 @@ def test_choices_but_the_first_are_ignored(place: Place) -> None:
         assert (answer_of(ran), ran.result["terminal_reason"]) == ("Yes.", "end_turn")
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("repeats_name", [True, False])
-@pytest.mark.parametrize("finish", ["function_call", "stop", None])
-def test_a_call_in_the_legacy_form_is_run(place: Place, finish: str | None, repeats_name: bool) -> None:
-    name = {"name": "file_read"}
-    parts = [
-        {"function_call": name | {"arguments": ""}},
-        *(
-            {"function_call": (name if repeats_name else {}) | {"arguments": part}}
-            for part in ('{"pa', 'th":"', 'a.py"}')
-        ),
-    ]
-    whole = {"function_call": name | {"arguments": '{"path":"a.py"}'}}
-    for deltas in (parts, [whole]):
-        with chat_server([sse(*deltas, finish=finish, done=True), chat_reply("Read.")]) as server:
-            assert answer_of(asked(place, server.url)) == "Read."
-            assert "print" in server.requests[1].json["messages"][-1]["content"]
-
-
 THOUGHTS = [
     (["\n<th", "ink>\nHm", ".\n</thi", "nk>\n\n", "Yes."], "Yes."),
     (["Write <think> and </think> around it."], "Write <think> and </think> around it."),

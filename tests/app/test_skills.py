@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, Message, SkillRegistry, UsageError, read_skill
+from agentcli import Agent, Message, Skill, SkillRegistry, UsageError, read_skill
 from tests.app.running import Commanded, Place, Ran, call
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
@@ -334,7 +334,7 @@ def test_new_validate_and_show(place: Place, own: Path) -> None:
 def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> None:
     registry = SkillRegistry()
     registry.register(read_skill(skill(tmp_path, "pdf", "Fill it in."), "library"))
-    registry.register(read_skill(skill(tmp_path, "empty", ""), "library"))
+    registry.register(Skill("empty", "Says nothing.", str(skill(tmp_path, "empty", "")), "library"))
     history: list[Message] = []
     activation = registry.activate("pdf", request="the form", history=history)
     assert [message.role for message in history] == ["user"]
@@ -349,3 +349,22 @@ def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> N
     assert registry.deactivate("pdf") is activation
     with pytest.raises(UsageError, match="already"):
         registry.register(read_skill(tmp_path / "pdf", "library"))
+
+
+def test_a_skill_does_without_files_in_a_folder_that_may_not_be_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = skill(tmp_path, "pdf", "Fill it in.")
+    for name in ("form.txt", "locked.txt"):
+        (folder / name).touch()
+    looks = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.name == "locked.txt":
+            raise PermissionError("as the system says of a file in such a folder")
+        return looks(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    registry = SkillRegistry()
+    registry.register(read_skill(folder, "library"))
+    assert "\nform.txt\n</skill>" in registry.activate("pdf").instructions

@@ -337,6 +337,7 @@ def test_a_label_may_end_like_the_name_of_a_part_but_not_in_one(project: Place) 
     assert "does not end in" in ran.err + ran.out
     slash(project, "/label profiles")
     assert project.run("-c", "-p", "two", "-m", project.script({"text": "second"})).code == 0
+    assert "label: rewinds to this point" in slash(project, "/rewind")
     assert "Rewound" in slash(project, "/rewind profiles")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -73,7 +74,12 @@ def database(folder: Path) -> Path:
 @asynccontextmanager
 async def on_disk(folder: Path, told: list[str] | None = None) -> AsyncIterator[SqliteSessions]:
     """The store of a folder; what it tells is printed unless it is wanted."""
-    store = SqliteSessions(database(folder), on_notice=told.append if told is not None else print)
+
+    def tell(notice: str) -> None:
+        asyncio.get_running_loop()  # a terminal shows it only from there
+        told.append(notice) if told is not None else print(notice)
+
+    store = SqliteSessions(database(folder), on_notice=tell)
     try:
         yield store
     finally:

@@ -36,7 +36,6 @@ from tests.conformance.sessions import (
     goes_on,
     kept,
     on_disk,
-    said,
     texts_in,
     texts_of,
     told_by,
@@ -116,26 +115,43 @@ async def test_redacted_text_is_in_no_file_of_the_database(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", NO_DATABASE)
-async def test_a_damaged_file_stays_as_it_is_and_the_error_names_the_repair(tmp_path: Path, damage: bytes) -> None:
+async def test_a_damaged_file_is_kept_aside_by_who_writes_and_left_by_who_only_reads(
+    tmp_path: Path, damage: bytes
+) -> None:
+    database(tmp_path).parent.mkdir()
+    database(tmp_path).write_bytes(damage)
+    async with on_disk(tmp_path) as store:
+        for reading in (store.list(), store.load("x"), store.open("x"), store.fork("x", cwd=HERE)):
+            with pytest.raises(StorageError, match=r"damaged.*fsck --repair"):
+                await reading
+    assert [path.name for path in database(tmp_path).parent.iterdir()] == ["sessions.db"]
+    for content in (damage, b"another" + damage):  # of which none takes the place of the other
+        database(tmp_path).write_bytes(content)
+        database(tmp_path).with_name("sessions.db.copy").unlink(missing_ok=True)
+        told: list[str] = []
+        async with on_disk(tmp_path, told) as store:
+            assert await texts_in(store, await a_session(store, "one")) == ["one"]
+        aside = [path for path in database(tmp_path).parent.glob("*.damaged-*") if path.read_bytes() == content]
+        (notice,) = told
+        assert "damaged" in notice
+        assert str(aside[0]) in notice
+
+
+@pytest.mark.parametrize("replaces", ["repair", "a new session"])
+async def test_a_file_that_was_emptied_is_restored_from_its_copy(tmp_path: Path, replaces: str) -> None:
     async with on_disk(tmp_path) as store:
         id = await a_session(store, "one")
-    database(tmp_path).write_bytes(damage)
-    told: list[str] = []
-    async with on_disk(tmp_path, told) as store:
-        for use in (store.list(), store.load("x"), store.open("x"), store.fork("x", cwd=HERE)):
-            with pytest.raises(StorageError, match=r"damaged.*fsck --repair"):
-                await use
-        log = await store.create(cwd=HERE)
-        with pytest.raises(StorageError, match=r"damaged.*fsck --repair"):
-            await log.append(said("two")).committed
-        await log.close()
-    assert told == []
-    assert database(tmp_path).read_bytes() == damage
-    report = repair(database(tmp_path))
-    assert report.is_healthy
-    assert Path(report.kept_as).read_bytes() == damage
-    async with on_disk(tmp_path) as store:
+    database(tmp_path).write_bytes(b"")
+    assert check(database(tmp_path)).is_file_damaged
+    if replaces == "repair":
+        assert repair(database(tmp_path)).restored_from
+    async with on_disk(tmp_path, told := list[str]()) as store:
+        if replaces != "repair":
+            with pytest.raises(StorageError, match=r"damaged \(it is empty\).*fsck --repair"):
+                await store.list()
+        await a_session(store, "two")
         assert await texts_in(store, id) == ["one"]
+    assert len(told) == (replaces != "repair")
 
 
 async def test_damage_in_the_middle_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
@@ -277,7 +293,7 @@ async def test_a_file_of_the_last_release_is_copied_and_brought_up_with_what_its
     assert not list(database(tmp_path).parent.glob("*.part"))
 
 
-@pytest.mark.parametrize("kept_as", ["today", "version 4"])
+@pytest.mark.parametrize("kept_as", ["today", "version 4", "damaged"])
 async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path: Path, kept_as: str) -> None:
     agents = database(tmp_path).with_name("agents.db")
     store = SqliteSessions(agents)
@@ -287,6 +303,8 @@ async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path:
     if kept_as == "version 4":
         with closing(apsw.Connection(str(agents))) as db:
             as_version_4(db)
+    elif kept_as == "damaged":
+        agents.write_bytes(NO_DATABASE[0])  # it has a sound copy
     told: list[str] = []
     async with on_disk(tmp_path, told) as here:
         mine = await a_session(here, "mine")
@@ -294,7 +312,7 @@ async def test_the_file_of_subagents_of_earlier_versions_is_taken_over(tmp_path:
         assert [info.id for info in await here.list(user_id=subagents_owner("0197"))] == ids[::-1]
         assert [await entries_in(here, id) for id in ids] == before
         await goes_on(here, ids[0], "it goes on")
-    left = {"today": [], "version 4": ["agents.db.v4"]}
+    left = {"today": [], "version 4": ["agents.db.v4"], "damaged": ["agents.db.da"]}
     assert [path.name[:12] for path in agents.parent.glob("agents.db*")] == left[kept_as]
     assert all(str(agents) in notice for notice in told)
     assert len(told) == len(left[kept_as])
@@ -422,13 +440,12 @@ async def test_a_damaged_file_waits_for_room_to_be_restored_from_its_copy(tmp_pa
         file.write_bytes(bytes(16) + file.read_bytes()[16:])
         before = file.read_bytes(), copy.read_bytes()
         fill(disk)
-        with pytest.raises(StorageError, match=r"make room.*Nothing was changed"):
-            repair(file)
-        assert (file.read_bytes(), copy.read_bytes()) == before
-        assert not list(file.parent.glob("*.damaged-*"))
-        (disk / "filler").unlink()
-        assert repair(file).is_healthy
         async with on_disk(disk) as store:
+            with pytest.raises(StorageError, match=r"make room.*Nothing was changed"):
+                await a_session(store, "Another")
+            assert (file.read_bytes(), copy.read_bytes()) == before
+            (disk / "filler").unlink()
+            await a_session(store, "Another")
             assert len(await entries_in(store, id)) == 1
 
 

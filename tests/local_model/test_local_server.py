@@ -20,7 +20,7 @@ from agentcli.llm.errors import AuthError, ContextOverflow
 from agentcli.llm.local_server import LocalServer, acquire
 from agentcli.llm.messages import Message, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, ToolSpec, complete
+from agentcli.llm.provider import Done, Request, ToolSpec, UsageUpdate, complete
 from agentcli.llm.providers.local import LocalProvider
 from tests.conformance.reading import asking
 
@@ -118,6 +118,18 @@ async def test_a_second_request_waits_for_the_first_and_is_answered(server: Loca
     counts = (ask(server, "Count from 1 to 40.", tools=(), max_tokens=limit) for limit in (60, 10))
     first, second = await asyncio.gather(*counts)
     assert first.message.text.startswith(second.message.text[:10])
+
+
+async def test_the_server_reports_how_much_of_a_prompt_it_has_read(server: LocalServer) -> None:
+    async with (
+        model_of(server) as model,
+        aclosing(model.stream(asked("word " * 600, tools=(), max_tokens=1))) as events,
+    ):
+        counted = [event async for event in events if isinstance(event, UsageUpdate)]
+    read = [update.usage.prompt_tokens for update in counted if update.prompt_tokens]
+    assert len(set(read)) > 2
+    assert read == sorted(read)
+    assert {update.prompt_tokens for update in counted[:-1]} == {read[-1]} == {counted[-1].usage.prompt_tokens}
 
 
 async def test_a_prompt_that_is_too_long_is_an_error_that_says_so(server: LocalServer) -> None:

@@ -183,16 +183,20 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 
 def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
-    """Group the changes that are decided about together, in that order, with the rule about files that covers them."""
-    splits = mode in ("acceptEdits", "auto", "bypassPermissions")
+    """Return the groups of changes that are decided about together, each with the rule that denies or asks, if any.
+
+    Denied changes come first, and changes of auto-executed files last (`_DENIED` to `_AUTO_EXECUTED`).
+    """
+    applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # all but changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:
-        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []
+        paths = dry_run.paths_of(change.name) if restricts_edits(rules) else []  # needed for rules about edits
         order, rule = _DENIED, rule_about(paths, rules.deny, ground, tools=EDITORS)
         if rule is None:
             order, rule = _ASKED, rule_about(paths, rules.ask, ground, tools=EDITORS)
         if rule is None:
-            order = _AUTO_EXECUTED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
+            order = _LOSING if applies_unasked and change.loses else _OTHER
+            order = _AUTO_EXECUTED if change.is_obeyed else order  # obeyed by other programs: git hooks and the like
         found.setdefault((order, rule), []).append(change)
     return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
 

@@ -103,11 +103,15 @@ async def call_directly(
 
 
 def _can_repeat(call: Call, finished: ToolFinished) -> bool:
+    """Return True if the call failed, and making it again can do no harm."""
     error = finished.error
-    if error is None or not call.report.is_running:
-        return error is not None
+    if error is None:
+        return False
+    if not call.report.is_running:  # the call failed before its tool was run, so it changed nothing
+        return True
     tools, name = call.turn.session.tools, call.use.name
-    tool = tools.get(name) if name in tools else None  # its server may be gone
-    # A function of the caller's may change anything, whatever effect it declares, and has no retries.
+    tool = tools.get(name) if name in tools else None  # the tool's server may be gone
+    # Functions of the library's user may change anything, whatever effect they declare; they have `retry.most` 0.
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.most > 0
+    # A rate limit refuses a call before it has any effect, so any tool may be called again.
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)

@@ -18,7 +18,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.rules import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
-from agentcli.errors import StorageError, ToolError, errno_name, kind_of
+from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
 from agentcli.llm.messages import Text
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import ApplyOutcome, Grants
@@ -167,7 +167,7 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
         finally:
             await report.dry_run.discard()
         summary, text = output.summary, await turn.session.services.masked(str(output.content))
-    except ToolError as error:
+    except (ToolError, UserError, OSError) as error:  # no turn waits for this, which would report it
         summary = text = str(error)
     title = call_title(call.use.name, call.use.input)
     turn.emit(Notice(f"Background dry run finished: {title} · {summary}"))

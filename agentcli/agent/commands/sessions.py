@@ -28,7 +28,7 @@ from agentcli.settings.files import from_home
 MAX_LISTED = 20
 _MAX_OFFERED = 200
 MAX_LABEL = 80  # characters
-MAX_TITLE = 46  # characters of a title, so that offered is room for prompts beside it
+MAX_TITLE = 46  # characters of a title, so that there is room for prompts beside it
 MAX_PROMPT = 60
 
 

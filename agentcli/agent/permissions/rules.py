@@ -314,8 +314,8 @@ def parse_rules(text: str, source: str = "") -> list[Rule]:
     return [parse_rule(part, source) for part in re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)]
 
 
-# Tools of other agents that have no counterpart here: a rule that names one is no mistake.
-ELSEWHERE = frozenset(
+# Tools of other agents that have no counterpart here. A rule about one is valid and has no effect.
+FOREIGN_TOOLS = frozenset(
     "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
     "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
 )
@@ -358,7 +358,7 @@ def check_rule(
     start = name.partition("*")[0]
     if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
         return f"{shown}: no tool matches this name yet."
-    if name in ELSEWHERE:
+    if name in FOREIGN_TOOLS:
         return f"{shown}: agentcli has no counterpart to {name}."
     names = [tool.name for tool in known]
     hint = did_you_mean(name, [*names, *ALIASES])

@@ -365,6 +365,8 @@ class ReplyBlocks:
                 self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
             case llm.ToolCallEnded(id) if id in self._calls:
                 self._emit(events.BlockEnded(self._calls.pop(id)))
+            case llm.UsageUpdate(usage, prompt_tokens) if prompt_tokens:
+                self._emit(events.PromptProgress(usage.prompt_tokens, prompt_tokens))
 
     def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
         if self._count == 0:

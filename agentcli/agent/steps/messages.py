@@ -217,9 +217,14 @@ class PlanReview(TurnStep):
     """Asks about the plan in an answer of plan mode; the turn continues with the person's answer."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
+        """Ask whether to carry out a plan; return True if the turn continues with another request.
+
+        The comment of a yes is the plan as the person changed it. The comment of a no is a message to the model; a no
+        without one ends the turn.
+        """
         state, calls = turn.state, turn.runtime.calls
-        plan = turn.answer.text.strip()
-        if state.mode != "plan" or calls.ask is None or calls.made_by is not None or not _HEADING.search(plan):
+        plan, is_subagent = turn.answer.text.strip(), calls.made_by is not None
+        if state.mode != "plan" or calls.ask is None or is_subagent or not _HEADING.search(plan):
             return False
         id, title = f"plan_{turn.round}", "Carry out this plan?"
         answer = await calls.ask(PlanApproval(id, title, preview=plan, next_mode=state.mode_before_plan), None)
@@ -232,7 +237,7 @@ class PlanReview(TurnStep):
             add(turn, User((Text(comment),)))
         else:
             return False
-        turn.answer.begin()
+        turn.answer.begin()  # the plan is not part of the final answer
         return True
 
 

@@ -35,18 +35,19 @@ def list_models(
     """List all known models: window, longest reply, prices (USD per million tokens), how tokens are counted."""
     models = Models(configuration())
     infos: list[ModelInfo] = list(models.table())
-    reach: dict[str, str] = {}
+    reach: dict[str, str] = {}  # how each provider can be asked now, by its name; "" if it cannot
     if check:
         running, reach = asyncio.run(_reached(models))
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
-    others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
-    data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
-    rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in others]
+    in_table = {info.provider for info in infos}
+    without_models = [name for name, how in reach.items() if how and name not in in_table]
+    data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in without_models]
+    rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in without_models]
     headings = HEADINGS
     if check:
         data = [model | {"reach": reach[model["provider"]]} for model in data]
-        rows = [(*row, reach[row[0].partition("/")[0]] or "no") for row in rows]
+        rows = [(*row, model["reach"] or "no") for row, model in zip(rows, data, strict=True)]
         headings = (*HEADINGS, "reach")
     print_list(data, headings, rows, as_json=json, numeric={"window", "reply", "margin"})
     if not json:

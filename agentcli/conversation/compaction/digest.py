@@ -64,7 +64,7 @@ class Scorer:
 
     def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
-        self._uses = Counter(word for words in found for word in words)
+        self._uses = Counter(word for words in found for word in words)  # in how many sentences each word is
         self._count = len(found) + 1
         self._focus = tuple(focus)
 
@@ -92,9 +92,9 @@ def pick_excerpts(
 
     `size` counts the tokens of a text; the lines take at most `max_tokens`. Gaps are marked by an ellipsis.
     """
-    picked: list[int] = []
+    picked: list[int] = []  # positions in `sentences`
     entries: set[int] = set()
-    left = 0.0
+    left = 0.0  # tokens
     newest_first = reversed(range(len(sentences)))
     best = sorted(newest_first, key=lambda place: scorer.score(sentences[place].text), reverse=True)
     for kind, share in SHARES.items():
@@ -137,7 +137,7 @@ class Length(Struct, frozen=True, kw_only=True):
 
 
 BRIEF = 3  # the position in `DigestWriter.lengths` where prompts are whole and answers short
-TIMES = (1, 3, 8, 20, 50, 125)  # multiples of the usual length, if there is room
+FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths of the settings are multiplied by them where there is room
 
 
 class DigestWriter(Struct, frozen=True, dict=True):
@@ -153,13 +153,17 @@ class DigestWriter(Struct, frozen=True, dict=True):
 
     @cached_property
     def lengths(self) -> tuple[Length, ...]:
-        """The lengths from a shortened prompt to nearly all of a turn."""
-        chars, result = self.settings.message_chars, self.settings.result_chars
-        answer = max(chars, MIN_ANSWER_CHARS)
-        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=chars)
+        """The lengths that a turn's text may have, from least to most; planning picks the longest that fits.
+
+        The first keeps the start of the prompt, the second the whole prompt and nothing else (`Length()`). The others
+        add errors and a short answer, then the lengths of the settings times each of `FACTORS`.
+        """
+        message, result = self.settings.message_chars, self.settings.result_chars
+        answer = max(message, MIN_ANSWER_CHARS)
+        shorter = Length(prompt=NEWEST_START), Length(), Length(error=80), Length(error=200, answer=message)
         longer = (
-            Length(error=MAX_ERROR_CHARS, answer=times * answer, thought=times * chars, result=times * result)
-            for times in TIMES
+            Length(error=MAX_ERROR_CHARS, answer=factor * answer, thought=factor * message, result=factor * result)
+            for factor in FACTORS
         )
         return (*shorter, *longer)
 
@@ -181,7 +185,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return "\n".join(lines)
 
     def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
-        """Yield the sentences of a turn that are not part of its text at this length; None is a turn without a text."""
+        """Yield the sentences of a turn that its text at this length leaves out. None: the turn has no text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
@@ -195,7 +199,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def _prompt(self, step: Step, max_chars: int | None) -> str:
-        """Return the person's message word for word, or its beginning and its number if it is too long."""
+        """Return the person's message word for word, or only its beginning if it is longer than `max_chars`."""
         text = self._typed(step)
         return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
 
@@ -253,7 +257,7 @@ def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """Return the text in place of an entry's own; None if that is short enough. Notes become empty."""
+    """Return the text to show in place of an entry's; None if that is short enough. Notes become empty."""
     match step.entry.body:
         case User(is_reminder=True):
             return ""

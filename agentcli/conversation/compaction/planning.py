@@ -10,9 +10,9 @@ from msgspec import Struct, structs
 
 from agentcli.conversation.compaction.digest import (
     BRIEF,
+    FACTORS,
     FEW_FILES,
     MAX_FILES,
-    TIMES,
     Carried,
     DigestWriter,
     Length,
@@ -89,16 +89,15 @@ class Budget(Struct, frozen=True):
 class Tail(Struct, frozen=True, kw_only=True):
     """The newest part of a conversation, which stays in place: `turns`, or some `rounds` of the newest turn.
 
-    A round is a reply with its results. Results have at most `result` characters, those of the newest round `newest`.
-    The tail is chosen only if it leaves the share `min_older` of the room for older turns, or all that they need.
+    A round is a reply with its results.
     """
 
     turns: int = 1
     rounds: int = _ALL
-    result: int = _ALL
-    newest: int = _ALL
+    result: int = _ALL  # the most characters of a result before the newest round
+    newest: int = _ALL  # the same in the newest round
     cuts_prompt: bool = False
-    min_older: float = 0.5
+    min_older: float = 0.5  # share of the room that must remain for older turns, unless they need less
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
@@ -135,6 +134,7 @@ class Planner:
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
         problem, tight = "", self.limit
+        # If no plan is small enough, one that leaves less room is better than none.
         for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):
@@ -173,11 +173,11 @@ class Planner:
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
-        for kind, times in product((Result, object), reversed(TIMES)):
+        for kind, factor in product((Result, object), reversed(FACTORS)):
             for step, turn in older:
                 if tokens <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
                     continue
-                if (stub := stub_of(step, turn, result=times * result, message=times * message)) is not None:
+                if (stub := stub_of(step, turn, result=factor * result, message=factor * message)) is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
                     tokens -= self.budget.size(shown) - self.budget.size(stub)
                     stubs[step.entry.id] = stub
@@ -215,11 +215,11 @@ class Planner:
         if brief > free:
             share = _EXCERPTS if shortest <= free else _EXCERPTS_IF_JOINED
             excerpts = min(int(share * free), self.budget.size("\n".join(one.text for one in self._sentences)))
-            if shortest > free or shortest + excerpts <= free:  # else only whole prompts fit
+            if shortest > free or shortest + excerpts <= free:  # otherwise whole prompts leave no room for excerpts
                 room -= excerpts
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None
-        joined, chosen = choice
+        joined, chosen = choice  # the number of oldest turns that one line replaces; positions in `lengths`
         shown = [self._writer.lengths[length] for length in chosen]
         texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
         if brief > free:
@@ -248,7 +248,6 @@ class Planner:
 
     @cached_property
     def _sentences(self) -> list[Passage]:
-        """All sentences from which excerpts can be chosen."""
         return [sentence for turn in self.turns for sentence in self._writer.sentences(turn, None)]
 
     def _excerpts(self, shown: Iterable[tuple[TurnRecord, Length | None]], room: int) -> list[str]:
@@ -291,7 +290,7 @@ class Planner:
         return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
 
     def _split(self, tail: Tail) -> tuple[list[TurnRecord], list[TurnRecord]]:
-        """Return the turns that the digest covers and those that stay; a turn that is cut between rounds is in both."""
+        """Return the turns that the digest covers and those that stay. A turn may be split between two rounds."""
         covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
         rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, Assistant)]
         if len(rounds) > tail.rounds:
@@ -310,7 +309,7 @@ class Planner:
             chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:
-                stub = self._writer.start_of_newest(step) if tail.cuts_prompt else None
+                stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
             elif chars < _ALL and isinstance(step.entry.body, Result | Assistant):
                 stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
             if stub is not None:
@@ -365,7 +364,7 @@ class Planner:
     def _problem(self, plan: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
-            limit = int(_AIM * limit)  # if cutting frees less, a digest lasts longer
+            limit = int(_AIM * limit)  # cutting must free more, or a digest would postpone the next compaction longer
         if plan.tokens_after > limit:
             return f"what must stay takes {plan.tokens_after:,} tokens, and {limit:,} are meant for it"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0

@@ -61,7 +61,7 @@ class MarkedSentence(Struct, frozen=True):
 
 def find_claims(message: str) -> list[Statement]:
     claims: list[Statement] = []
-    before: list[re.Match[str]] = []
+    before: list[re.Match[str]] = []  # the subjects of the sentence before
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
         subjects = list(_wording()["subject"].finditer(sentence.marks))
         if _wording()["no_statement"].search(sentence.marks):
@@ -98,6 +98,7 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 def _mark(text: str, marked: list[str]) -> str:
     wording = _wording()
 
+    # Kinds of marks: p a path, c a known check, k another command, t a test, n another name.
     def mark(kind: str, written: str, check: str = "") -> str:
         marked.append(written)
         check = ":tests" if kind == "p" and wording["test_file"].search(written) else check
@@ -119,9 +120,9 @@ def _mark(text: str, marked: list[str]) -> str:
 
 
 def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
-    text, kinds, wording = sentence.marks, set[str](), _wording()
+    text, kinds, wording = sentence.marks, set[str](), _wording()  # `kinds` are those of the claims so far
     has_past = wording["history"].search(text) is not None
-    state, later = None, None
+    state, later = None, None  # of the subject behind: what the sentence says of it, and the subject itself
     for subject in reversed(subjects):
         if later is None or not wording["also"].fullmatch(text, subject.end(), later.start()):  # `A and B are clean`
             state = wording["state"].match(text, subject.end(), later.start() if later else len(text))
@@ -191,6 +192,7 @@ def _files(sentence: MarkedSentence) -> Iterator[Statement]:
 
 
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
+    # Each has the kind of the claim, the text with the marks of the files, and the position in the sentence.
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

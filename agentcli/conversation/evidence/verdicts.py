@@ -68,9 +68,9 @@ class Record:
         self, path: Iterable[Entry], cwd: str, content_id: ContentId = lambda path: None, *, is_complete: bool = True
     ) -> None:
         self.cwd, self.content_id, self.is_complete = cwd, content_id, is_complete
-        self.changes: list[tuple[FileChange, CallPlace, str]] = []  # with the call, and the entry that has it
+        self.changes: list[tuple[FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
         self.ends: list[CallEnd] = []
-        self.turn_start: CallPlace = (0, 0)
+        self.turn_start: CallPlace = (0, 0)  # of the newest turn
         calls: dict[str, tuple[CallPlace, ToolUse]] = {}
         for n, entry in enumerate(path):
             match entry.body:
@@ -113,6 +113,7 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     data = result.structured if isinstance(result.structured, dict) else {}
     applied = data.get("kept") or ()
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
+    # The exit code of a dry run says nothing if all its changes were discarded.
     is_bash, is_known = result.name == "bash", not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
@@ -161,7 +162,6 @@ def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[
 
 @lru_cache(maxsize=500)
 def check_kinds(command: str) -> list[str]:
-    """Return the kinds of the checks that a command runs."""
     parts = (part for pipeline in read_commands(command).commands for part in pipeline.parts)
     return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
 
@@ -193,6 +193,7 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
     """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
     script, asides = read_commands(command).commands, runner_tables()["asides"]
     words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
+    # Which of several commands failed is unknown; those in `asides`, such as cd, are taken to succeed.
     code = exit_code if not exit_code or sum(word not in asides for word in words) <= 1 else None
     for n, pipeline in enumerate(script):
         is_known = all(later.then == "&&" for later in script[n:-1])
@@ -218,7 +219,7 @@ def _outcome(
     if counts.get("failed") or shows["bad"]:
         return False
     is_good = any(counts.values()) or shows["good"]
-    if code is None:
+    if code is None:  # some checks print nothing if they pass
         return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
     return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
 
@@ -235,6 +236,7 @@ def _check(claim: Statement, record: Record) -> Comparison:
     runs = [run for run in of_kind if _is_about(claim, run)]
     if not runs or runs[-1].passed is None:
         return None, [run.end.entry_id for run in runs[-1:]]
+    # The last run that the claim may be about, and the last run of each program.
     run, newest = runs[-1], {run.program: run for run in of_kind}.values()
     is_true: bool | None = run.passed is claim.is_good
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
@@ -242,14 +244,15 @@ def _check(claim: Statement, record: Record) -> Comparison:
     elif claim.count is not None and claim.topic == "tests":
         is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_true and claim.is_good:
-        is_some = claim.is_all and claim.count is None and run.is_partial
+        is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
+        # The failures of other programs, which count until a file is changed.
         failed = [other for other in newest if other.passed is False and other is not run]
-        is_true = None if is_some or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
+        is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
     return is_true, [run.end.entry_id]
 
 
 def _is_count(claim: Statement, run: CheckRun) -> bool | None:
-    """Compare the numbers of a claim with those of a run; None if as many passed and others failed."""
+    """Compare the numbers of a claim with those of a run. None: the number is right, but other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
     counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
@@ -278,12 +281,12 @@ def _command(claim: Statement, record: Record) -> Comparison:
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
-    (end, command), has_only_run = ends[-1], claim.kind == "command_ran"
-    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
-    if end.exit_code is None or (is_hidden and not has_only_run):
+    (end, command), is_run_enough = ends[-1], claim.kind == "command_ran"  # a claim without an outcome
+    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)  # its own exit code
+    if end.exit_code is None or (is_hidden and not is_run_enough):
         return None, [end.entry_id]
     is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
-    return has_only_run or is_true, [end.entry_id]
+    return is_run_enough or is_true, [end.entry_id]
 
 
 def _file(claim: Statement, record: Record) -> Comparison:
@@ -291,6 +294,7 @@ def _file(claim: Statement, record: Record) -> Comparison:
     if claim.kind == "file_unchanged":
         changes = [each for each in changes if each[1] >= record.turn_start]
         is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
+        # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
     if not changes:  # the claim is false if the call that should have changed the file failed
@@ -303,8 +307,9 @@ def _file(claim: Statement, record: Record) -> Comparison:
         "file_deleted": last.after is None and any(change.before for change, *_ in changes),
         "file_changed": last.after is not None and not _is_same(before, last.after),
     }[claim.kind]
-    is_left = record.content_id(last.path) in (None, last.after.content if last.after else "")
-    return is_true if is_left or not is_true else None, [changes[0][2], changes[-1][2]]
+    # After a change that the log does not have, the claim may be true no more.
+    is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
+    return is_true if is_still_so or not is_true else None, [changes[0][2], changes[-1][2]]
 
 
 def _is_same(before: FileState | None, after: FileState | None) -> bool:

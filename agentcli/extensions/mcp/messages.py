@@ -1,7 +1,6 @@
 """Reads the messages of MCP servers, also some that the SDK would reject, and asks the person their questions."""
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,18 +28,20 @@ class MessageReader:
     def validate_json(self, data: str | bytes, *, by_name: bool | None = None) -> types.JSONRPCMessage:
         """Return a message; for a reply that is not valid, an error with its id, so that its call ends at once.
 
-        A lone surrogate, which is half of such a character, becomes U+FFFD. Raises `ValueError`.
+        Half of a surrogate pair, which the SDK rejects, and a byte that is not UTF-8 become U+FFFD.
+        Raises `ValueError`.
         """
         try:
             return _sdk_reader.validate_json(data, by_name=by_name)
         except ValidationError as error:
+            text = data.decode(errors="replace") if isinstance(data, bytes) else data
             try:
-                text = json.dumps(json.loads(data), ensure_ascii=False)
+                text = json.dumps(json.loads(text), ensure_ascii=False)
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
         try:
-            return _sdk_reader.validate_json(text, by_name=False)
+            return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
             match json.loads(text):
                 case {"id": int() | str() as id, **fields} if "method" not in fields:
@@ -76,7 +77,8 @@ def simplify_result(method: str, result: dict[str, Any], *, is_modern: bool) -> 
 
 
 def _simplify_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    schema = {**(tool.get("inputSchema") or {}), "type": "object"}
+    given = tool.get("inputSchema")
+    schema = {**(given if isinstance(given, dict) else {}), "type": "object"}
     return {key: tool[key] for key in _TOOL_KEYS if tool.get(key) is not None} | {"inputSchema": schema}
 
 
@@ -109,7 +111,7 @@ def resource_part(contents: types.TextResourceContents | types.BlobResourceConte
 def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
     try:
         base64.b64decode(data, validate=True)
-    except binascii.Error:
+    except ValueError:
         return Text(f"[{what}: invalid base64]")
     match mime_type:
         case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take

@@ -254,6 +254,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
 
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     registry = builder.offered_tools()
+    # Tools that run in this program (their mode is called "server"), and belong to no MCP server.
     names = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
     if missing := [name for name in only if name not in names]:
         raise UsageError(f"Unknown tool {missing[0]!r}. Choose one of {', '.join(names)}.")
@@ -263,7 +264,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
         return mcp_types.ListToolsResult.model_validate({"tools": list(map(_tool_message, offered))})
 
     async def call_tool(context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))
+        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # it is opened below
         return mcp_types.CallToolResult.model_validate(_result_message(answer))
 
     server = lowlevel.Server[Any]("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)

@@ -23,7 +23,7 @@ from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.extensions.user_commands import Template, expanded
 from agentcli.llm.messages import Message, Text
-from agentcli.settings.files import read_small_file
+from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.builtin.toolset import SkillCall
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import ToolOutput
@@ -347,7 +347,7 @@ class SessionSkills:
 
 def _files(skill: Skill) -> tuple[Path, ...]:
     folder = Path(skill.folder).resolve()
-    return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
+    return (skill.file.resolve(), *(path for name in skill.resources() if is_file(path := folder / name)))
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.conversation.entries import FILE, SkillRecord, Source
-from agentcli.settings.files import read_small_file
+from agentcli.settings.files import is_file, read_small_file
 
 MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the specification
 MAX_RESOURCES = 200
@@ -52,7 +52,7 @@ class Skill(SkillRecord, frozen=True):
         for folder, folders, names in os.walk(self.folder):
             folders[:] = filter(_is_visible, folders)
             files = (Path(folder, name) for name in filter(_is_visible, names))
-            paths += [str(file.relative_to(self.folder)) for file in files if file.is_file()]
+            paths += [str(file.relative_to(self.folder)) for file in files if is_file(file)]
         return [path for path in sorted(paths) if path != FILE][:MAX_RESOURCES]
 
     def resource(self, name: str) -> Path:

@@ -53,8 +53,8 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._turns_sent = session.turns_begun  # turns whose end was sent
-        self._turn_sent = asyncio.Event()
+        self._ended_turns_sent = session.turns_begun  # the number of turns whose end the client knows, or needs not
+        self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
         self._is_prompted = self._is_cancelled = self._is_rejected = False
         self._title = title_of(session.snapshot().conversation.path)
@@ -92,7 +92,7 @@ class ClientSession:
     # Prompts
 
     async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
-        """Answer a prompt, or run the command that it is; returns the answer to session/prompt. Raises `RpcError`."""
+        """Answer a prompt, or run it if it is a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
         self._is_prompted, self._is_cancelled, self._is_rejected = True, False, False
@@ -159,9 +159,9 @@ class ClientSession:
 
     async def _wait_for_turns(self) -> None:
         """Wait until the end of every turn has been sent."""
-        while self._session.turns_begun > self._turns_sent:
-            self._turn_sent.clear()
-            await self._turn_sent.wait()
+        while self._session.turns_begun > self._ended_turns_sent:
+            self._turn_end_sent.clear()
+            await self._turn_end_sent.wait()
 
     # Settings
 
@@ -206,8 +206,8 @@ class ClientSession:
                 log.exception("no update could be made of an event: %r", event)
             if isinstance(event, events.Done | events.TurnFailed) and event.agent_id == "main":
                 self._end = event
-                self._turns_sent += 1
-                self._turn_sent.set()
+                self._ended_turns_sent += 1
+                self._turn_end_sent.set()
             await self._client.connection.out.wait_for_room()
 
     def _show(self, event: events.Event) -> None:

@@ -18,25 +18,22 @@ from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.prompt import KeyLabels
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.panel import marked_cell
-from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
-from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, short_model, status_row
+from agentcli.frontends.terminal.status import StatusCommand, TerminalOpener, short_model, status_row
 from agentcli.frontends.terminal.text.fragments import Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
-EMPTY_LIST = "  The to-do list is empty."
 
 
 class TerminalApp:
@@ -56,8 +53,7 @@ class TerminalApp:
         self._context = context
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._warnings: list[str] = []  # held until the first lines are printed
-        self._has_begun = False
+        self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
         self._labels = labels = KeyLabels(settings.keys)
         self._home = console.environment.get("HOME", "")
@@ -79,7 +75,7 @@ class TerminalApp:
         self.forget_question = dialogs.forget_question
         self._actions = KeyActions(console, controller, composer, dialogs, labels)
         console.keys = key_bindings(self._actions)
-        console.area.mark, console.area.placeholder = lambda: dialogs.mark, self._placeholder
+        console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
@@ -108,7 +104,7 @@ class TerminalApp:
 
     def show_warning(self, text: str) -> None:
         """Print a warning of the runtime; before the session is open it waits for the first lines."""
-        if self._console.head:
+        if self._console.head and self._warnings is not None:
             self._warnings.append(text)
         else:
             self._view.print_line(text, "warning")
@@ -153,23 +149,22 @@ class TerminalApp:
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        hint = dialogs.hint or console.hint.text
+        hint = dialogs.mark_and_hint[1] or console.hint.text
         custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
-        activity_rows = partial(self._view.activity.rows, interrupt_key=self._labels.first("interrupt"))
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
-            above = activity_rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
+            above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
             row, column = (0, dialogs.picker.cursor) if dialogs.picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
         input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
         room -= len(input_rows) + len(panel)
         menu = console.area.menu_rows(columns, room)
-        above = [*activity_rows(columns, room - len(menu)), *panel]
+        above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
     def _tick(self) -> None:
@@ -181,9 +176,11 @@ class TerminalApp:
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
-            return self._labels.hints(send="steers", queue="queues", interrupt="interrupts")
+            return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
+        if self._view.activity.commands:
+            return self._labels.hints(interrupt="to interrupt")
         waiting = self._view.activity.queued
-        return self._labels.hints(send="sends what waits", previous="takes it back") if waiting else HINT
+        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:
@@ -193,25 +190,23 @@ class TerminalApp:
         return [*cards[: max_rows - len(asked)], *asked]
 
     def _card_rows(self, columns: int) -> list[Row]:
-        rows: list[Row] = []
+        lines: list[Row] = []
         if self._actions.shows_keys:  # a row for each action; a narrow window shows only the first of its keys
             keys = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
-            rows = [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in keys]
+            lines = [[("accent", f"  {names:<{width}}"), ("muted", text)] for names, text in keys]
         if self._actions.shows_todo:
-            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
+            lines += todo_lines(self._tasks()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
-            rows += self._open_task_rows(columns)
-        return rows
+            lines += self._open_task_lines(self._tasks())
+        return [clipped(line, columns) for line in lines]
 
-    def _open_task_rows(self, columns: int) -> list[Row]:
+    def _open_task_lines(self, items: Sequence[TodoItem]) -> list[Row]:
         """Return the first open tasks of the list that the turn works on."""
-        items = self._tasks()
-        open_items = [item for item in items if item.status != "completed"][:MAX_TASKS]
-        rows = [clipped(line, columns) for line in todo_lines(open_items)]
-        hidden = len(items) - len(rows)
-        more = f"  and {hidden} more ({self._labels.first('todo')})"
-        return [*rows, clipped([("muted", more)], columns)] if rows and hidden else rows
+        lines = todo_lines([item for item in items if item.status != "completed"][:MAX_TASKS])
+        hidden = len(items) - len(lines)
+        more: Row = [("muted", f"  and {hidden} more ({self._labels.first('todo')})")]
+        return [*lines, more] if lines and hidden else lines
 
     def _tasks(self) -> Sequence[TodoItem]:
         return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
@@ -232,8 +227,7 @@ class TerminalApp:
     def session_opened(self) -> None:
         self._dialogs.forget_questions()
         self._actions.shows_todo = False
-        if not self._has_begun:
-            self._has_begun = True
+        if self._warnings is not None:
             self._print_first_lines()
 
     def _print_first_lines(self) -> None:
@@ -244,9 +238,7 @@ class TerminalApp:
         parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
         head = [("bold", name), ("muted", " · ")] if self._console.head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
-        head.append(("muted", f"{' · '.join(parts)}\n"))
-        if files:
-            head.append(("muted", f"read {', '.join(files)}\n"))
+        head += [("muted", f"{' · '.join(parts)}\n"), ("muted", f"read {', '.join(files)}\n" if files else "")]
         head = [(roles, with_tilde(printable(text), self._home)) for roles, text in head]
         self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
         self._print_warnings()
@@ -254,9 +246,9 @@ class TerminalApp:
         self._view.reset()
 
     def _print_warnings(self) -> None:
-        for text in self._warnings:
+        warnings, self._warnings = self._warnings, None
+        for text in warnings or ():
             self._view.print_line(text, "warning")
-        self._warnings.clear()
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
@@ -279,8 +271,7 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        if end is None:
-            end = "[ended by the user; it may have had effects]"
+        end = "[ended by the user; it may have had effects]" if end is None else end
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:

@@ -49,8 +49,8 @@ class Composer:
         self.pastes = Pastes()
         self._drafts = context.drafts
         self.history = context.history
-        self._recalled = 0  # the entry of the history that is shown: 1 is the newest, 0 is none
-        self._recalled_text = ""
+        # The entry of the history that is shown, and its text: 1 is the newest, 0 is none.
+        self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
         self._stash_key = labels.first("stash")
         self._stash: list[TypedText] = []
@@ -67,7 +67,7 @@ class Composer:
         return self.pastes.expand(self.area.buffer.text).encode(errors="replace").decode()
 
     @property
-    def sent(self) -> TypedText:
+    def typed(self) -> TypedText:
         """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
@@ -81,8 +81,7 @@ class Composer:
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
-        self.pastes = Pastes()
-        self._last_paste = ("", "")
+        self.pastes, self._last_paste = Pastes(), ("", "")
         self.forget_draft()
         return shown, text, pastes
 
@@ -99,7 +98,7 @@ class Composer:
 
     def remember(self) -> None:
         if self.text.strip():
-            self.history.add(self.sent)
+            self.history.add(self.typed)
 
     def recall(self, by: int) -> None:
         """Step so many entries back in the history, or forwards to the text that was typed or changed."""
@@ -107,7 +106,7 @@ class Composer:
             return
         entries, buffer = self.history.entries, self.area.buffer
         if not self._recalled or buffer.text != self._recalled_text:
-            self._recalled, self._text_before = 0, self.sent
+            self._recalled, self._text_before = 0, self.typed
         position = max(0, min(self._recalled + by, len(entries)))
         if position == self._recalled:
             return
@@ -124,8 +123,7 @@ class Composer:
             pastes = Pastes()
             if sent.pastes and _stripped(pastes.blocks(pastes.adopt(sent))) == _stripped(blocks):
                 return sent
-        pastes = Pastes()
-        text = ""
+        pastes, text = Pastes(), ""
         for block in blocks:
             if isinstance(block, Image) and isinstance(block.source, Base64Source):
                 text += pastes.add_image(base64.b64decode(block.source.data), block.source.media_type)
@@ -145,14 +143,12 @@ class Composer:
                 self._insert(clean(data))
                 self._console.hint.show(str(error))
             return
-        token = self.pastes.token_for(data)
         last_token, last_text = self._last_paste
         if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
-            buffer.save_to_undo_stack()
-            buffer.delete_before_cursor(len(last_token))
-            buffer.insert_text(self.pastes.expand(last_token))
+            self._insert(self.pastes.expand(last_token), replaces=len(last_token))
             self._last_paste = ("", "")
             return
+        token = self.pastes.token_for(data)
         self._last_paste = (token, data) if token != data and token.startswith("[Pasted") else ("", "")
         self._insert(token)
 
@@ -160,13 +156,15 @@ class Composer:
         data = await clipboard_image(self._console.environment)
         if data is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
-            return
-        self._console.hint.show(
-            "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
-        )
+        else:
+            self._console.hint.show(
+                "There is no image in the clipboard, or no program to read it (wl-paste, xclip, pngpaste)."
+            )
 
-    def _insert(self, text: str) -> None:
+    def _insert(self, text: str, *, replaces: int = 0) -> None:
+        """Insert text in place of so many characters before the cursor, as one step that can be undone."""
         self.area.buffer.save_to_undo_stack()
+        self.area.buffer.delete_before_cursor(replaces)
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
@@ -176,9 +174,8 @@ class Composer:
 
     def delete_token(self) -> None:
         if (found := self.token_at(ahead=False)) is not None:
-            buffer = self.area.buffer
-            buffer.save_to_undo_stack()
-            buffer.text, buffer.cursor_position = buffer.text[: found[0]] + buffer.text[found[1] :], found[0]
+            self.area.buffer.cursor_position = found[1]
+            self._insert("", replaces=found[1] - found[0])
 
     def skip_token(self, *, ahead: bool) -> None:
         if (found := self.token_at(ahead=ahead)) is not None:
@@ -189,7 +186,7 @@ class Composer:
     def stash(self) -> None:
         """Put the text aside; with an empty input, bring the newest one back."""
         if self.area.buffer.text:
-            self._stash.append(self.sent)
+            self._stash.append(self.typed)
             self.area.set_text("")
             self._console.hint.show(f"Stashed; {self._stash_key} with an empty input brings it back.")
         elif self._stash:
@@ -197,9 +194,8 @@ class Composer:
 
     def restore_draft(self) -> None:
         """Restore the text that was being written when the program ended unexpectedly."""
-        found = self._drafts.load() if self._drafts is not None else None
-        if found is not None and found.text.strip():
-            self.put(found)
+        if self._drafts is not None and (draft := self._drafts.load()) is not None and draft.text.strip():
+            self.put(draft)
             self._console.hint.show("Your draft is back.")
 
     def _save_soon(self) -> None:
@@ -210,9 +206,8 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
-        draft = self.pastes.typed("" if self.asks_for_keys else self.area.buffer.text)
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, draft)
+        self._disk.submit(self._drafts.save, TypedText("") if self.asks_for_keys else self.typed)
 
     def forget_draft(self) -> None:
         if self._saving is not None:

@@ -4,19 +4,19 @@ It is shown with few imports; the rest of the session is loaded behind the first
 """
 
 import asyncio
-import contextlib
 import io
 import logging
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from typing import Any, Protocol
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.enums import EditingMode
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
@@ -58,12 +58,9 @@ class ConsoleView(Protocol):
 class _PrintLog(io.TextIOBase):
     """Sends other code's prints, which would garble the screen, to the log."""
 
-    def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(f"{__name__}.{name}")
-
     def write(self, text: str) -> int:
         if text.strip():
-            self._log.warning("%s", text.rstrip())
+            log.warning("printed: %s", text.rstrip())
         return len(text)
 
 
@@ -73,14 +70,12 @@ class Console:
     at_line_start = True  # only whole lines are printed
 
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
-        self.theme = theme
-        self.environment = environment
+        self.theme, self.environment = theme, environment
         self.exit_code = 0
         self.head: Sequence[Row] = ()  # shown above everything until the first text is printed
         self._has_title = False
         self._view: ConsoleView | None = None
-        self.early_lines: list[str] = []  # typed before there was a view
-        self.early_reports: list[str] = []
+        self.early_lines, self.early_reports = list[str](), list[str]()  # that came before there was a view
         self._frame_timer: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
         self._failure: BaseException | None = None
@@ -115,7 +110,7 @@ class Console:
         sys.setswitchinterval(SWITCH_S)
         self.write_codes("\r\x1b[K")  # erases keys that the terminal has echoed
         leave_on_signals(self._leave_with)
-        with redirect_stdout(_PrintLog("stdout")), redirect_stderr(_PrintLog("stderr")):
+        with redirect_stdout(_PrintLog()), redirect_stderr(_PrintLog()):
             try:
                 await self.app.run_async(set_exception_handler=False)
             except (OSError, EOFError):  # the terminal is gone
@@ -133,15 +128,14 @@ class Console:
             self.write_codes(QUESTIONS)
         try:
             self._view = await load()
+            self.changed()
         except Exception as error:  # noqa: BLE001 - raised again once the terminal is restored
             self.fail(error)
-            return
-        self.changed()
 
     async def _close(self) -> None:
         if self._frame_timer is not None:
             self._frame_timer.cancel()
-        if self._loading is not None and not self._loading.done():
+        if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
         self.print([])
@@ -172,23 +166,19 @@ class Console:
             self.app.exit()
 
     def _first_keys(self) -> KeyBindings:
-        keys = KeyBindings()
+        keys, buffer = KeyBindings(), self.area.buffer
 
         @keys.add("enter")
         def _(event: KeyPressEvent) -> None:
-            if text := self.area.buffer.text.strip():
+            if text := buffer.text.strip():
                 self.early_lines.append(text)
                 self.area.replace_text("")
 
         @keys.add("c-c")
         @keys.add("<sigint>")
+        @keys.add("c-d", filter=Condition(lambda: not buffer.text))
         def _(event: KeyPressEvent) -> None:
             self.leave()
-
-        @keys.add("c-d")
-        def _(event: KeyPressEvent) -> None:
-            if not self.area.buffer.text:
-                self.leave()
 
         return keys
 
@@ -226,9 +216,9 @@ class Console:
 
     def set_title(self, text: str) -> None:
         """Set the window's title; the one before is restored at the end, if the terminal can remember it."""
-        before = "" if self._has_title else "\x1b[22;0t"
+        store = "" if self._has_title else "\x1b[22;0t"
         self._has_title = True
-        self.write_codes(f"{before}\x1b]2;{text}\x07")
+        self.write_codes(f"{store}\x1b]2;{text}\x07")
 
     def write_codes(self, codes: str) -> None:
         """Write codes that move nothing: questions, notifications, the clipboard."""
@@ -248,9 +238,8 @@ class Console:
         """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
             return ""
-        if self.area.buffer.selection_state is not None:
-            return "VISUAL"
-        return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+        is_visual = self.area.buffer.selection_state is not None
+        return "VISUAL" if is_visual else _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
 
     def begin_inserting(self) -> None:
         """Return to insert mode for the next text; with the keys of emacs nothing changes."""
@@ -258,15 +247,13 @@ class Console:
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
         head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]
-        frame = None
-        if self._view is not None:
-            try:
-                frame = self._view.draw(columns, max_rows - len(head))
-            except Exception:  # a bug in a panel must not take the input from the screen
-                log.exception("a frame could not be drawn")
-        frame = frame or Frame(*self.area.rows(columns, max_rows - len(head)))
-        row, column = frame.cursor
-        return Frame([*head, *frame.rows], (row + len(head), column))
+        frame, room = None, max_rows - len(head)
+        try:
+            frame = self._view.draw(columns, room) if self._view else None
+        except Exception:  # a bug in a panel must not take the input from the screen
+            log.exception("a frame could not be drawn")
+        frame = frame or Frame(*self.area.rows(columns, room))
+        return Frame([*head, *frame.rows], (len(head) + frame.cursor[0], frame.cursor[1]))
 
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
@@ -280,7 +267,7 @@ class Console:
         self.screen.finish()
         self.app.suspend_to_background()
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
         async with in_terminal():
             self.screen.finish()
@@ -297,9 +284,7 @@ class Hint:
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._changed = changed
         buffer.on_text_changed += self._forget
-        self._text = ""
-        self._until = 0.0
-        self._outlasts_typing = False
+        self._text, self._until, self._outlasts_typing = "", 0.0, False
 
     @property
     def text(self) -> str:
@@ -311,8 +296,7 @@ class Hint:
 
     def show(self, text: str, seconds: float = 4.0, *, outlasts_typing: bool = False) -> None:
         """Show a text for so many seconds at most."""
-        self._text, self._until = printable(text), time.monotonic() + seconds
-        self._outlasts_typing = outlasts_typing
+        self._text, self._until, self._outlasts_typing = printable(text), time.monotonic() + seconds, outlasts_typing
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
@@ -324,8 +308,8 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """
     words = " ".join(printable(text).replace(";", ",").split())[:200]
     if how == "auto":
-        knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
-        knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
+        is_known = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
+        knows_osc9 = is_known or bool(environment.get("KITTY_WINDOW_ID"))
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
     codes = {
         "osc9": f"\x1b]9;{words}\x07",

@@ -18,8 +18,7 @@ from agentcli.frontends.run_end import jobs_that_end, named
 from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
-from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
-from agentcli.frontends.terminal.status import SessionStatus, Status
+from agentcli.frontends.terminal.status import NothingChosen, SessionStatus, Status, TerminalActions, TerminalOpener
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
@@ -31,18 +30,17 @@ class TerminalController(OpenerHost):
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: CommandSet, view: TurnView) -> None:
         super().__init__(opener)
         self._opener: TerminalOpener = opener
-        self._terminal = terminal
-        self.view = view
-        self.commands = commands
+        self._terminal, self.view, self.commands = terminal, view, commands
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())  # the newest: as sent, as typed
+        # The prompt that the newest slash command made: the blocks that were sent, and the command as it was typed.
+        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())
         self._can_go_on = False  # the last turn broke off
         self._submitting = asyncio.Lock()  # texts are taken in the order in which they were typed
-        self._named_jobs: set[str] = set()  # the person knows that they would end with the session
+        self._named_jobs: set[str] = set()  # ids of the jobs that a warning on leaving has named already
 
     # Sessions
 
@@ -128,7 +126,7 @@ class TerminalController(OpenerHost):
                 self._react(event)
             except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
-                self._report_bug(bug)
+                self._print_bug(bug)
             self._terminal.changed()
 
     def _react(self, event: events.Event) -> None:
@@ -151,21 +149,18 @@ class TerminalController(OpenerHost):
             case events.TakenOver():
                 self._terminal.leave()
             case events.TurnFailed(_, is_retryable, broke_off=broke_off):
-                self._can_go_on = broke_off or is_retryable
-                self._status.refresh()
-                self._terminal.turn_ended("failed")
+                self._end_turn("failed", can_go_on=broke_off or is_retryable)
             case events.Done(reason=reason):
-                self._can_go_on = False
+                self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
+            case events.UsageReported() | events.TurnStarted() | events.Compaction():
                 self._status.refresh()
-                self._terminal.turn_ended("interrupted" if reason in ("interrupted", "declined") else "done")
-            case (
-                events.UsageReported()
-                | events.TurnStarted()
-                | events.Compaction()
-                | events.ModeChanged()
-                | events.ProviderSwitched()
-            ):
+            case events.ModeChanged() | events.ProviderSwitched():
                 self._status.refresh()
+
+    def _end_turn(self, why: str, *, can_go_on: bool) -> None:
+        self._can_go_on = can_go_on
+        self._status.refresh()
+        self._terminal.turn_ended(why)
 
     def _close_question(self, id: str) -> None:
         self.view.activity.close_question(id)
@@ -204,9 +199,8 @@ class TerminalController(OpenerHost):
                 return
             parsed = self._parse_command(text, shown)
             if parsed is None:
-                self._send(
-                    pastes.in_place(self._opener.attach(text, self.session, typed=shown)), shown=shown, queue=queue
-                )
+                content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
+                self._send(content, shown=shown, queue=queue)
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
                     self.view.print_line(f"Not found: {names}. The message is sent as it is.", "warning")
@@ -219,10 +213,8 @@ class TerminalController(OpenerHost):
             await self._run_command(command, argument, queue=queue)
 
     def _parse_command(self, text: str, shown: str) -> tuple[SlashCommand, str] | None:
-        if not shown.startswith("/"):
-            return None
         try:
-            return self.commands.parse(text)
+            return self.commands.parse(text) if shown.startswith("/") else None
         except UserError:
             self._terminal.put_into_input(shown)  # a slip is mended, not typed again
             raise
@@ -249,12 +241,10 @@ class TerminalController(OpenerHost):
             self._terminal.await_prompt()
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
-        if self.session.is_busy and not queue and not model:
-            self.session.submit(Steer(content))
-            return
+        is_steering = self.session.is_busy and not queue and not model
         if shown and not self.session.is_busy:
             self.view.begin_prompt(shown)
-        self.session.submit(Prompt(content, model) if model else Prompt(content))
+        self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
     def go_on(self) -> None:
         """Take Enter in an empty input: run what waits, continue a broken answer, or stop waiting for slow servers."""
@@ -283,23 +273,24 @@ class TerminalController(OpenerHost):
         async def run() -> None:
             try:
                 await work
-                return
             except NothingChosen:
                 pass
             except UserError as error:
-                self.view.print_line(str(error), "error")
-                self.view.print_gap()
+                self._print_error(str(error))
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
-                self._report_bug(bug)
+                self._print_bug(bug)
             self._terminal.changed()
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _report_bug(self, bug: Exception) -> None:
-        self.view.print_line(f"Internal error: {bug!r}. The log has details.", "error")
+    def _print_bug(self, bug: Exception) -> None:
+        self._print_error(f"Internal error: {bug!r}. The log has details.")
+
+    def _print_error(self, text: str) -> None:
+        self.view.print_line(text, "error")
         self.view.print_gap()
 
     # For commands
@@ -343,11 +334,11 @@ class TerminalController(OpenerHost):
         self._terminal.put_into_input(text)
 
     def leave(self) -> None:
-        """Leave; with jobs running that have not been named yet, name them and wait for a second time."""
-        if not self.name_jobs():
+        """Leave; with jobs running that the person has not been warned about, wait for a second time."""
+        if not self.warn_about_jobs():
             self._terminal.leave()
 
-    def name_jobs(self) -> bool:
+    def warn_about_jobs(self) -> bool:
         """Name the jobs that would end with the session; False if there are none, or if all were named before."""
         jobs = self.session.snapshot().workspace.running_jobs() if self.is_open else []
         if all(job.id in self._named_jobs for job in jobs):

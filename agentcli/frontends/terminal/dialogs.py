@@ -10,14 +10,12 @@ from prompt_toolkit.buffer import Buffer
 from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.rules import parse_rule
-from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
@@ -62,20 +60,17 @@ class Dialogs:
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message is finished before the question takes keys
-        self._held = ""  # letters that may be an answer, or the beginning of a sentence
-        self._is_held_early = False  # they were typed before anybody could have read the question
+        # Letters that may be an answer, or the beginning of a sentence; early ones came before anybody could have
+        # read the question.
+        self._held, self._is_held_early = "", False
         self._hold_timer: asyncio.TimerHandle | None = None
-        self._draft = ""  # of the prompt, while questions take its place
-        self._text_before = ""  # of the input, while it takes an answer
+        self._draft = self._text_before = ""  # of the prompt behind questions, of the input while it takes an answer
         self._area.buffer.on_text_changed += self._text_changed
 
     @property
-    def mark(self) -> str:
-        return _MARKS[self.purpose][0]
-
-    @property
-    def hint(self) -> str:
-        return _MARKS[self.purpose][1]
+    def mark_and_hint(self) -> tuple[str, str]:
+        """The mark before the input, and a hint on what it is used for."""
+        return _MARKS[self.purpose]
 
     @property
     def is_open(self) -> bool:
@@ -90,10 +85,9 @@ class Dialogs:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         if self.picker is not None:
-            if self.panel is None:
-                return self.picker.rows(columns, max_rows)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
-            return [*self.picker.rows(columns, max_rows - 1), clipped(waits, columns)]
+            below = [clipped(waits, columns)] if self.panel is not None else []
+            return [*self.picker.rows(columns, max_rows - len(below)), *below]
         if self.panel is None:
             lingering = self._lingering
             return lingering.rows(columns, max_rows=max_rows, is_ready=False) if lingering else []
@@ -120,10 +114,9 @@ class Dialogs:
         """Close the list, with the marked option `taken` or without; a list without a match stays open."""
         if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
             return
-        chosen = ChoiceIndex(self.picker.chosen or 0) if taken else None
-        if chosen is not None:
-            chosen.keeps = keeps
-        self._picked.set_result(chosen)
+        chosen = ChoiceIndex(self.picker.chosen or 0)
+        chosen.keeps = keeps
+        self._picked.set_result(chosen if taken else None)
 
     # Questions of the session
 
@@ -151,14 +144,12 @@ class Dialogs:
         self._notify(f"Waiting for your answer: {question.title}")
 
     def _show_next(self) -> None:
-        panel = self.panel
-        if panel is None or panel is self._shown:
-            return
-        self._shown, self._answered = panel, None
-        self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
-        self._set_draft_aside()
-        self._start_reading()
-        self._show(panel, panel.preview(self._console.columns))
+        if (panel := self.panel) is not None and panel is not self._shown:
+            self._shown, self._answered = panel, None
+            self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
+            self._set_draft_aside()
+            self._start_reading()
+            self._show(panel, panel.preview(self._console.columns))
 
     def _start_reading(self, after_s: float = 0.0) -> None:
         """Take no answer until somebody can have read the question; its choices look different then."""
@@ -200,7 +191,7 @@ class Dialogs:
         if self.takes_keys:
             self._area.completes = False
             if text := self._area.buffer.text:
-                self._draft = f"{self._draft}{text}"
+                self._draft += text
                 self._area.replace_text("")
 
     def _restore_draft(self) -> None:
@@ -209,9 +200,9 @@ class Dialogs:
             self._answered, self._is_writing = None, False
             self._area.completes = True
             if self._draft:
-                draft, self._draft = self._draft, ""
-                self._area.replace_text(f"{draft}{self._area.buffer.text}")
+                self._area.replace_text(self._draft + self._area.buffer.text)
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
+                self._draft = ""
         self._console.changed()
 
     def forget_question(self, call_id: str) -> None:
@@ -228,8 +219,9 @@ class Dialogs:
             self._restore_draft()
 
     def forget_questions(self, *, keep: Collection[str] = ()) -> None:
-        for panel in [panel for panel in reversed(self._panels) if panel.question.id not in keep]:
-            self.forget_question(panel.question.id)
+        for question_id in [panel.question.id for panel in reversed(self._panels)]:
+            if question_id not in keep:
+                self.forget_question(question_id)
         self._restore_draft()
 
     # Keys at a question
@@ -353,25 +345,22 @@ class Dialogs:
         self.start_answer("secret")
         try:
             return await self._secret
-        except asyncio.CancelledError:
-            self.end_answer()
-            raise
+        finally:
+            if self._secret.cancelled():
+                self.end_answer()
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """Let the input take an answer; its text comes back afterwards."""
-        self._text_before = self._area.buffer.text
-        self.purpose = purpose
+        self._text_before, self.purpose = self._area.buffer.text, purpose
         self._console.begin_inserting()
-        self._area.completes = False
-        self._area.is_secret = purpose == "secret"
+        self._area.completes, self._area.is_secret = False, purpose == "secret"
         self._area.set_text(text)
 
     def end_answer(self, secret: str = "") -> None:
         """Give the input back to the prompt; a secret that was asked for is `secret`, or None where it is empty."""
         if self.purpose != "prompt":
             self.purpose = "prompt"
-            self._area.completes = self.panel is None
-            self._area.is_secret = False
+            self._area.completes, self._area.is_secret = self.panel is None, False
             if self._secret is not None and not self._secret.done():
                 self._secret.set_result(secret or None)
             self._area.replace_text(self._text_before)
@@ -384,11 +373,7 @@ class Dialogs:
         if panel is None or purpose == "secret":
             return
         if purpose == "rule":
-            try:
-                if text:
-                    parse_rule(text)
-                    panel.set_rule(text)
-            except UsageError:
+            if text and not panel.set_rule(text):
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.review is not None:
             self._review("words", text)

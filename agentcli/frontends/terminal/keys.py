@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,9 +17,8 @@ from agentcli.frontends.terminal.composer import Composer
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
-from agentcli.frontends.terminal.input.prompt import KeyLabels, sequence
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, sequence
 from agentcli.frontends.terminal.output.activity import Activity, message_text
-from agentcli.frontends.terminal.picker import Picker
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.llm.messages import Block
 
@@ -28,7 +27,6 @@ CHORD_S = 2.0  # within which the second key of a chord has to come
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
-_BARE_COMMAND = re.compile(r"/\S+ +")
 
 # A binding: an action of the person's settings or fixed keys, the effect, and the state in which it applies.
 # The effect gets the text of `Keys.Any`, a key that writes, and of `Keys.BracketedPaste`.
@@ -45,8 +43,8 @@ class KeyActions:
     dialogs: Dialogs
     labels: KeyLabels
     shows_todo: bool = field(default=False, init=False)
-    _last_escape: float = field(default=0.0, init=False)
-    _last_control_c: float = field(default=0.0, init=False)
+    chord: tuple[str, float] = field(default=("", 0.0), init=False)  # its first key, such as `c-x`, and when it came
+    _pressed: dict[str, float] = field(default_factory=dict, init=False)  # when Esc and Ctrl-C last were, by name
 
     def __post_init__(self) -> None:
         self.buffer.on_text_changed += self._text_changed
@@ -56,7 +54,7 @@ class KeyActions:
         return self.composer.area.buffer
 
     def _text_changed(self, _: Buffer) -> None:
-        self._last_escape = self._last_control_c = 0.0  # a key that is pressed after this is the first one again
+        self._pressed.clear()  # a key that is pressed after this is the first one again
 
     @property
     def activity(self) -> Activity:
@@ -106,16 +104,15 @@ class KeyActions:
     def accept_with_menu(self) -> None:
         """Take the marked completion; a command that needs nothing more is run at once."""
         before, menu = self.buffer.text, self.buffer.complete_state
-        if _BARE_COMMAND.fullmatch(before) and menu is not None and menu.complete_index is None:
+        if re.fullmatch(r"/\S+ +", before) and menu is not None and menu.complete_index is None:
             self.buffer.cancel_completion()  # nobody has marked the first of its arguments
             self.accept()
             return
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
-        needs_argument = any(argument and not argument.startswith("[") for argument in arguments)
-        is_command = text.startswith("/") and "\n" not in text
-        if is_command and (text.rstrip() == before.rstrip() or not needs_argument):
+        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
+        if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
     # Earlier texts
@@ -130,18 +127,17 @@ class KeyActions:
         if len(waiting) < 2:
             self.take_back()
         else:
-            self._pick(
-                "Take back", [message_text(one) for one in waiting], lambda number: self._take_back(waiting, number)
-            )
+            self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
 
     def search_history(self) -> None:
-        entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
+        entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
         if entries:
-            self._pick("History", [sent.text for sent in entries], lambda number: self.composer.put(entries[number]))
+            texts = (typed.text for typed in entries)
+            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
         else:
             self.console.hint.show("The history is empty.")
 
-    def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
+    def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
         picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
@@ -163,7 +159,7 @@ class KeyActions:
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
-        is_second, self._last_escape = time.monotonic() - self._last_escape < TWICE_S / 2, 0.0
+        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2
         if self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
@@ -175,7 +171,7 @@ class KeyActions:
         elif self.is_busy:
             self.controller.interrupt()
         elif not is_second:
-            self._last_escape = time.monotonic()
+            self._pressed["escape"] = time.monotonic()
             effect = "clears the input" if self.buffer.text else "rewinds the conversation"
             self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
         elif self.buffer.text:
@@ -185,17 +181,15 @@ class KeyActions:
 
     def control_c(self) -> None:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
-        now = time.monotonic()
-        is_second, self._last_control_c = now - self._last_control_c < TWICE_S, now
+        is_second = time.monotonic() - self._pressed.get("control_c", 0.0) < TWICE_S
+        self._pressed["control_c"] = time.monotonic()
         if self.dialogs.picker is not None:
             self.dialogs.end_picking()
         elif self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.is_busy:
             self.controller.interrupt()
-            self._last_control_c = 0.0  # an impatient second one is not meant to leave
-        elif self.shows_keys:
-            self.composer.area.replace_text("")
+            self._pressed.clear()  # an impatient second one is not meant to leave
         elif self.buffer.text:
             self._clear()
         elif is_second:
@@ -210,7 +204,8 @@ class KeyActions:
             self.controller.leave()
 
     def _clear(self) -> None:
-        self.composer.remember()
+        if not self.shows_keys:
+            self.composer.remember()
         self.composer.area.set_text("")
 
     # Modes and views
@@ -237,14 +232,14 @@ class KeyActions:
             return
         view.print_line(f"▾ {part.title}", "accent")
         if part.is_diff:
-            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None))
+            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True))
         else:
             view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
 
-    def narrow_list(self, text: str) -> None:
+    def narrow_list(self, text: str = "") -> None:
         self.picker.type(text)
 
 
@@ -268,10 +263,10 @@ class _When:
 
 def key_bindings(actions: KeyActions) -> KeyBindings:
     """Return all bindings. Of two that apply to a key, the one that is added later counts."""
-    when, bindings, chord = _When(actions), KeyBindings(), _Chord()
+    when, bindings = _When(actions), KeyBindings()
     for keys, act, state in (*_input_rows(actions, when), *_view_rows(actions, when), *_dialog_rows(actions, when)):
         for key in actions.labels.keys[keys] if isinstance(keys, str) else keys:
-            _bind(bindings, chord, key, act, when=state)
+            _bind(bindings, actions, key, act, when=state)
     return bindings
 
 
@@ -348,33 +343,25 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
         (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
         (("escape",), dialogs.end_picking, when.picking),
-        (("backspace",), lambda: actions.picker.type(""), when.picking),
+        (("backspace",), actions.narrow_list, when.picking),
         ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )
 
 
-@dataclass
-class _Chord:
-    """The first key of a chord, such as `c-x` of `c-x c-e`, and when it was pressed."""
-
-    first: str = ""
-    pressed: float = 0.0
-
-
-def _bind(bindings: KeyBindings, chord: _Chord, key: str, act: Callable[..., object], *, when: Filter) -> None:
+def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..., object], *, when: Filter) -> None:
     def handle(event: KeyPressEvent) -> None:
-        chord.first = ""
+        actions.chord = ("", 0.0)
         if key not in (Keys.Any, Keys.BracketedPaste):
             act()
         elif key == Keys.BracketedPaste or event.data.isprintable():
             act(event.data)
 
     def begin(event: KeyPressEvent) -> None:
-        chord.first, chord.pressed = first, time.monotonic()
+        actions.chord = (first, time.monotonic())
 
     first, _, second = key.partition(" ")
     if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
         bindings.add(*sequence(first), filter=when)(begin)
-        when &= Condition(lambda: chord.first == first and time.monotonic() - chord.pressed < CHORD_S)
+        when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)
     bindings.add(*sequence(second or first), filter=when)(handle)

@@ -1,13 +1,19 @@
 """Draws the questions of a session, with the choices that the person has."""
 
-from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Literal
 
 from msgspec.structs import replace
 
-from agentcli.agent import events
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
+from agentcli.agent.events import (
+    AnyQuestion,
+    CallApproval,
+    ChangesApproval,
+    LimitQuestion,
+    PlanApproval,
+    Question,
+    QuestionEvent,
+)
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
@@ -23,9 +29,9 @@ from agentcli.frontends.terminal.reviews import (
     folded,
     hunk_word,
     is_risky,
-    window,
+    marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, row_width, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
@@ -38,10 +44,13 @@ KEY_COLUMNS = 4
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
-_REFUSALS = frozenset(("no", "not-yet", "words"))
-_OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
+_CHANGE_PLAN, _EDIT_PLAN = (
+    Choice("words", "Tab", "No, and say what to change"),
+    Choice("edit", "e", "Edit the plan first"),
+)
+_OUTCOMES: dict[type[QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     ChangesApproval: ("Applied", "Discarded"),
-    events.LimitQuestion: ("Continued", "Stopped"),
+    LimitQuestion: ("Continued", "Stopped"),
     PlanApproval: ("Plan accepted", "Plan sent back"),
     Question: ("Answered", "Skipped"),
 }
@@ -72,9 +81,8 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, PlanApproval):
             return f"plan:{question.next_mode}"
-        if question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion):
-            return "no"
-        return self.choices[0].id
+        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, LimitQuestion)
+        return "no" if is_risk else self.choices[0].id
 
     @property
     def choices(self) -> list[Choice]:
@@ -85,17 +93,14 @@ class QuestionPanel:
             case Question():
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
             case PlanApproval():
-                choices.append(Choice("words", "Tab", "No, and say what to change"))
                 so_far = f" ({len(self._plan_comments.comments)} so far)" if self._plan_comments else ""
-                choices.append(Choice("comments", "c", f"Comment on lines of the plan{so_far}"))
-                if not self._comments_on_plan:  # which would be of another text then
-                    choices.append(Choice("edit", "e", "Edit the plan first"))
+                choices += [_CHANGE_PLAN, Choice("comments", "c", f"Comment on lines of the plan{so_far}")]
+                # An edited plan would be another text than the one that was commented on.
+                choices += [] if self._comments_on_plan else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
-        if len(self.question.hunks) > 1:
-            label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
-            choices.append(Choice("hunks", "h", label))
-        return choices
+        label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
+        return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
 
     @property
     def _comments_on_plan(self) -> str:
@@ -104,7 +109,7 @@ class QuestionPanel:
     @property
     def offered(self) -> list[Choice]:
         """The choices that can be made now: only refusals before all of the preview was on the screen."""
-        return [choice for choice in self.choices if not self.rest or choice.id in _REFUSALS]
+        return [choice for choice in self.choices if not self.rest or choice.id in ("no", "not-yet", "words")]
 
     @property
     def no(self) -> Choice:
@@ -141,13 +146,17 @@ class QuestionPanel:
             self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
 
     def widen(self, by: int) -> None:
-        if self.rules:
-            self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
+        self._rule = max(0, min(self._rule + by, len(self.rules) - 1))
 
-    def set_rule(self, text: str) -> None:
-        """Add the person's own rule; the runtime checks it."""
-        self.rules = [*self.rules, text]
+    def set_rule(self, text: str) -> bool:
+        """Add the person's own rule; return False if it is not written like one. The runtime checks it."""
+        try:
+            parse_rules(text)
+        except UsageError:
+            return False
+        self.rules.append(text)
         self._rule = len(self.rules) - 1
+        return True
 
     def start_review(self, choice: Choice) -> None:
         """Go through the hunks one by one, or through the lines of a plan, whose comments are kept."""
@@ -177,14 +186,13 @@ class QuestionPanel:
         """Return the answer of a choice; a plan that was commented is accepted with its comments."""
         if choice.answer is None or not choice.is_yes:
             return self.refusal()
-        if comments := self._comments_on_plan:
-            return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}")
-        return choice.answer
+        comments = self._comments_on_plan
+        return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
-        is_answer = isinstance(self.question, Question)
-        return Approve(self.question.id, True, comment=text) if is_answer else self.refusal(text)
+        answer = Approve(self.question.id, True, comment=text)
+        return answer if isinstance(self.question, Question) else self.refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
         """Return the line about the answer that stays in the transcript; empty where the call's own line has it."""
@@ -208,8 +216,8 @@ class QuestionPanel:
         agent = "" if question.agent_id == "main" else f"{question.agent_id}: "
         about = f" · {exposed(agent + ' '.join(subject.split()))}" if subject else ""
         line = clipped([mark, ("", f" {yes if answer.allowed else no}"), ("muted", about)], columns)
-        words = [("muted", f" · “{exposed(comment)}”")] if comment else []
-        return [*wrapped([*line, *words], columns, hang=2), ("", "\n")]
+        words = ("muted", f" · “{exposed(comment)}”" if comment else "")
+        return [*wrapped([*line, words], columns, hang=2), ("", "\n")]
 
     # In the transcript
 
@@ -221,13 +229,13 @@ class QuestionPanel:
         match question:
             case PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
-                is_plain = exposed(text) == text  # else the plan that was printed above left characters out
-                return [] if is_plain else [("", f"{exposed(text).rstrip()}\n")]
+                # The plan was printed above, but without the characters that are exposed here.
+                return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
             case ChangesApproval(changes=changes):
                 firsts = accumulate((change.hunks for change in changes), initial=0)
                 texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
                 rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
-                shown = [fragment for fragments in rows for fragment in fragments]
+                shown = [*chain.from_iterable(rows)]
             case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
@@ -248,17 +256,15 @@ class QuestionPanel:
             parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
             if call.name != "bash":
                 parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
-            elif parts:
-                role, text = parts[0]
-                parts[0] = (role or "bold", text[:1].upper() + text[1:])
             else:
-                parts = [("bold", "Run a command")]
+                role, text = parts[0] if parts else ("", "run a command")
+                parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
             texts = (("bold error" if is_grave else "bold", self._title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
-        between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
-        return [("bold error" if is_grave else "bold", "? "), parts[0], *between]
+        more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
+        return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
 
     # Below it
 
@@ -282,15 +288,14 @@ class QuestionPanel:
             head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
         else:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
-            head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
+            head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
         marked = None if isinstance(self.review, PlanComments) else self.selected  # there a line is marked
         rows: list[Row] = []
         for choice in self.offered:
-            mark = MARK if choice == marked else ("", " ")
-            role = "muted" if not is_ready else "selected" if choice == marked else ""
-            key_role = "bold accent" if is_ready else "muted"
-            row: Row = [mark, (key_role, f" {choice.key:<{KEY_COLUMNS}}"), (role, choice.label)]
+            mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
+            roles = ("bold accent", role) if is_ready else ("muted", "muted")
+            row: Row = [mark, (roles[0], f" {choice.key:<{KEY_COLUMNS}}"), (roles[1], choice.label)]
             rows += folded(row, columns, hang=KEY_COLUMNS + 2)
         head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, max_rows - len(head) - len(rows))), *head]
         room = max(1, max_rows - len(head) - len(below))
@@ -299,12 +304,7 @@ class QuestionPanel:
 
     def reviewed(self, columns: int, max_rows: int) -> list[Row]:
         """Return the hunk that is decided, or the lines of the plan around the marked one; empty without a review."""
-        if self.review is None:
-            return []
-        rows = self.review.rows(columns)
-        first = marked_cell(rows)[0] - max_rows // 2 if isinstance(self.review, PlanComments) else self.review.top
-        shown, self.review.top = window(rows, first, max_rows, columns)
-        return shown
+        return self.review.window(columns, max_rows) if self.review else []
 
     @property
     def _rule_text(self) -> str:
@@ -325,9 +325,8 @@ class QuestionPanel:
     def _rule_rows(self, columns: int) -> list[Row]:
         keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
         rows = _rows("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
-        if len(rows) <= MAX_RULE_ROWS:
-            return rows
-        return [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+        cut = [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+        return rows if len(rows) <= MAX_RULE_ROWS else cut
 
     def in_lines(self) -> list[str]:
         """Return the question and its answers as lines of text, without those that only a live screen has."""
@@ -346,20 +345,10 @@ def _reach(rule: Rule) -> str:
     return f"{tool} calls for {pattern.removeprefix('domain:') if folder == pattern else f'files below {folder}'}"
 
 
-def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
-    """Return row and column of the marked choice for the cursor; without one, the end of the last row."""
-    for number, row in enumerate(rows):
-        if MARK in row:
-            return number, row_width(row[: row.index(MARK)])
-    return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
-
-
 def _is_title_complete(call: ToolUse) -> bool:
-    if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
-        return False
-    text = str(*call.input.values())
-    is_whole = len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
-    return is_whole and call_title(call.name, call.input).endswith(text)
+    text = " ".join(map(str, call.input.values()))
+    is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
+    return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

@@ -18,7 +18,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import run_program
-from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
+from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 
@@ -34,10 +34,8 @@ class LinearOutput:
     columns = WIDTH
 
     def __init__(self, out: TextIO, theme: Theme | None = None) -> None:
-        self._out = out
-        self._theme = theme
-        self.at_line_start = True
-        self.is_gone = False
+        self._out, self._theme = out, theme
+        self.at_line_start, self.is_gone = True, False
 
     def print(self, fragments: Sequence[Fragment]) -> None:
         if text := plain(fragments):
@@ -55,15 +53,13 @@ class PlainTerminal(TerminalActions):
     def __init__(
         self, opener: TerminalOpener, commands: CommandSet, *, stdin: int, out: TextIO, banner: Sequence[str]
     ) -> None:
-        self._stdin = stdin
+        self._stdin, self._banner = stdin, banner
         self._output = LinearOutput(out)
-        self._banner = banner
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._panels: list[QuestionPanel] = []
         self._choosing: asyncio.Future[str] | None = None
-        self._leaving = asyncio.Event()
-        self._exit_code = 0
+        self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # before which a Ctrl-C leaves
         self._typed = b""
         self._mode = "default"
@@ -87,8 +83,8 @@ class PlainTerminal(TerminalActions):
         finally:
             loop.remove_reader(self._stdin)
             await self._controller.close()
-        if opening.done() and not opening.cancelled() and (error := opening.exception()) is not None:
-            raise error
+        if opening.done() and not opening.cancelled():
+            opening.result()  # raises its error
         return self._exit_code
 
     def _read(self) -> None:
@@ -100,8 +96,7 @@ class PlainTerminal(TerminalActions):
             if not self._leaving.is_set():
                 self.await_prompt()
             return
-        self._typed += data
-        *lines, self._typed = self._typed.split(b"\n")
+        *lines, self._typed = (self._typed + data).split(b"\n")
         self._output.at_line_start = True  # the terminal has shown the line end
         for line in lines:
             self._take(printable(line.decode("utf-8", "replace")).strip())
@@ -128,8 +123,7 @@ class PlainTerminal(TerminalActions):
             self._show(panel, panel.rest or panel.preview(WIDTH), shows_all=shows_all)
             return
         self._panels.pop(0)
-        is_answer = choice is not None and choice.answer is not None
-        answer = panel.answer(choice) if choice and is_answer else panel.answer_in_words(line)
+        answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)
         self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
         self._controller.answer(answer)
         self._show_first()
@@ -146,24 +140,24 @@ class PlainTerminal(TerminalActions):
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_block(shown, "question")
         if panel.rest:
-            remaining = f"{rows_of(panel.rest, size.columns):,} more rows"
-            text = f"Enter for more ({remaining}), v for all of it, n for no, or say what to do instead: "
-            self._output.print([("", text)])
-            return
-        for text in panel.in_lines():
-            self._view.print_line(text)
-        words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
-        self._output.print([("", f"Choose, or {words}: ")])
+            count = rows_of(panel.rest, size.columns)
+            text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
+        else:
+            for line in panel.in_lines():
+                self._view.print_line(line)
+            words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
+            text = f"Choose, or {words}: "
+        self._output.print([("", text)])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
         if self._controller.is_open and (self._controller.is_busy or self._view.activity.is_busy):
             self._controller.session.submit(Interrupt())
         elif self._choosing is not None and self._controller.is_open:
-            self._take("")
+            self._take("")  # an empty answer chooses nothing
             self._output.print([("", "\n")])
             self.await_prompt()
-        elif self._controller.name_jobs():
+        elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
             self._leave_deadline = math.inf
             self.await_prompt()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
@@ -219,9 +213,8 @@ class PlainTerminal(TerminalActions):
             self._show_first()
 
     def forget_question(self, id: str) -> None:
-        before = self._panels[:1]
-        self._panels = [panel for panel in self._panels if panel.question.id != id]
-        if self._panels[:1] != before:
+        before, self._panels = self._panels, [panel for panel in self._panels if panel.question.id != id]
+        if self._panels[:1] != before[:1]:
             self._show_first()
 
     def changed(self) -> None:
@@ -235,8 +228,8 @@ class PlainTerminal(TerminalActions):
         self._output.print([("", "› ")])
 
     def turn_ended(self, why: str) -> None:
-        asked = self._controller.session.open_questions  # by what goes on in the background
-        self._panels = [panel for panel in self._panels if panel.question.id in asked]
+        still_open = self._controller.session.open_questions  # which the background asks
+        self._panels = [panel for panel in self._panels if panel.question.id in still_open]
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.await_prompt()
 

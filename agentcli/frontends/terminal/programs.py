@@ -17,7 +17,7 @@ import termios
 import time
 import tty
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from agentcli.errors import UserError
@@ -46,10 +46,8 @@ async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, 
     Returns the output, and the result of `run`: None if the person has interrupted it.
     """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
-    try:
+    with closing(session):
         end = await session.run(run)
-    finally:
-        session.close()
     return session.output.text, end
 
 
@@ -57,9 +55,8 @@ class ProgramOutput:
     """The output of a command: all of it, or its beginning and its end."""
 
     def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._cut = 0
+        self._head, self._tail = bytearray(), bytearray()
+        self._cut = 0  # bytes between them
         self.is_full_screen = False
 
     def add(self, data: bytes) -> None:
@@ -85,8 +82,7 @@ class _PtySession:
 
     def __init__(self, stdin: int, stdout: int) -> None:
         self.output = ProgramOutput()
-        self._stdin = stdin
-        self._stdout = stdout
+        self._stdin, self._stdout = stdin, stdout
         self._loop = asyncio.get_running_loop()
         self._modes = termios.tcgetattr(stdin)
         self._pty, self._tty = os.openpty()  # our end and the command's
@@ -110,9 +106,8 @@ class _PtySession:
             try:
                 await asyncio.wait({self._running})
             finally:
-                if not self._running.done():
-                    self._running.cancel()
-                    await asyncio.wait({self._running})
+                self._running.cancel()
+                await asyncio.wait({self._running})
                 os.close(self._tty)
                 self._tty = -1
                 with suppress(TimeoutError):
@@ -130,11 +125,9 @@ class _PtySession:
         for end in (self._pty, self._tty):
             if end >= 0:
                 os.close(end)
-        codes = _ONE_SCREEN + _PLAIN if self.output.is_full_screen else _PLAIN
-        if self.output.text and not self.output.text.endswith("\n"):
-            codes += b"\r\n"
+        is_mid_line = self.output.text and not self.output.text.endswith("\n")
         with suppress(OSError):  # the terminal may be gone
-            self._show(codes)
+            self._show(_ONE_SCREEN * self.output.is_full_screen + _PLAIN + b"\r\n" * bool(is_mid_line))
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
     def _fit(self) -> None:
@@ -167,21 +160,18 @@ class _PtySession:
     # From the person
 
     def _read_keys(self) -> None:
-        try:
+        data = b""
+        with suppress(OSError):
             data = os.read(self._stdin, _CHUNK)
-        except OSError:
-            data = b""
         if not data:  # the terminal is gone, which a signal reports as well
             self._loop.remove_reader(self._stdin)
             return
         if self._escape_timer is not None:
             self._escape_timer.cancel()
-            self._escape_timer = None
-            data = b"\x1b" + data
+            self._escape_timer, data = None, b"\x1b" + data
         if data.endswith(b"\x1b"):
-            data = data[:-1]
             self._escape_timer = self._loop.call_later(ESCAPE_ALONE_S, self._escape)
-        self._send(data)
+        self._send(data.removesuffix(b"\x1b"))
 
     def _escape(self) -> None:
         """Take an Esc alone: a key for a program that reads keys, else an interrupt; a second one ends everything."""
@@ -192,9 +182,8 @@ class _PtySession:
         if not modes & termios.ICANON:
             self._send(b"\x1b")
             return
-        was_asked = time.monotonic() - self._interrupted_at < TWICE_S
-        self._interrupted_at = time.monotonic()
-        if was_asked or not modes & termios.ISIG:
+        before, self._interrupted_at = self._interrupted_at, time.monotonic()
+        if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:
             self._running.cancel()
         else:
             self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end
@@ -230,13 +219,10 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-_PAGERS = ("less -R", "more")
-
-
 async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
     """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
     data = text.encode(errors="replace")
-    for command in (environment.get("PAGER", ""), *_PAGERS):
+    for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
@@ -248,9 +234,9 @@ async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
     """Return `text` as the person's editor left it, or unchanged if the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
-    argv = _argv(command, environment)
+    argv, hint = _argv(command, environment), "set $EDITOR to one that is installed."
     if not argv:
-        raise UserError(f"The editor {command!r} was not found: set $EDITOR to one that is installed.")
+        raise UserError(f"The editor {command!r} was not found: {hint}")
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
             file = Path(folder) / "prompt.md"
@@ -259,8 +245,7 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
             try:
                 code = await run_program([*argv, str(file)], environment)
             except OSError as error:
-                message = f"The editor {command!r} could not be started: set $EDITOR to one that is installed."
-                raise UserError(message) from error
+                raise UserError(f"The editor {command!r} could not be started: {hint}") from error
             if code != 0:
                 return text
             return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")

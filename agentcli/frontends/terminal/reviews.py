@@ -8,17 +8,24 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, with_spaces, wrap_line
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    lines_of,
+    row_width,
+    with_spaces,
+    wrap_line,
+)
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK: Fragment = ("accent", "❯")
-_TAKE, _LEAVE = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
-_TAKE_FILE = Choice("take_file", "f", "Yes to all in this file")
-_LEAVE_FILE = Choice("leave_file", "d", "Next file, leaving the rest of this one")
-_LEAVE_ALL = Choice("leave_file", "d", "No to all the rest")
-_TAKE_ALL = Choice("take_all", "a", "Yes to all the rest")
-_LEAVE_WHY = Choice("words", "Tab", "No, and say why")
+_OF_FILE = (
+    Choice("take_file", "f", "Yes to all in this file"),
+    Choice("leave_file", "d", "Next file, leaving the rest of this one"),
+)
+_OF_ALL = (Choice("take_all", "a", "Yes to all the rest"), Choice("leave_file", "d", "No to all the rest"))
 _BACK = Choice("back", "Esc", "Back")
 _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just type)")
 
@@ -44,10 +51,9 @@ class HunkReview:
             self._changes += [change] * change.hunks
             self._ends += [len(self._changes)] * change.hunks
         self._ends = self._ends or [len(self._hunks)] * len(self._hunks)
-        self._number = 0
+        self._number = self._top = 0  # the hunk that is decided, and the first of its rows that is shown
         self._accepted: list[int] = []
         self._comments: list[str] = []
-        self.top = 0  # the first of the rows that is shown
 
     @property
     def heading(self) -> str:
@@ -60,53 +66,49 @@ class HunkReview:
     @property
     def choices(self) -> list[Choice]:
         next_hunk, end, last = self._number + 1, self._ends[self._number], len(self._hunks)
-        of_file = [_TAKE_FILE, _LEAVE_FILE] if next_hunk < end < last else []
-        of_rest = [_TAKE_ALL, *([_LEAVE_ALL] if end == last else [])] if next_hunk < last else []
-        return [_TAKE, _LEAVE, *of_file, *of_rest, _LEAVE_WHY, _BACK]
+        of_file = _OF_FILE if next_hunk < end < last else ()
+        # No to all the rest is offered only in the last file: there it is the same as leaving the file.
+        of_all = _OF_ALL[: 2 if end == last else 1] if next_hunk < last else ()
+        of_hunk = Choice("take", "y", "Yes"), Choice("leave", "n", "No")
+        return [*of_hunk, *of_file, *of_all, Choice("words", "Tab", "No, and say why"), _BACK]
 
-    def rows(self, columns: int) -> Sequence[Row]:
-        """Return the hunk, below the name of its file if there are several."""
+    def window(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the rows of the hunk from the top one on, below the name of its file if there are several."""
         change = self._changes[self._number] if self._changes else None
-        return _hunk_rows(self._hunks[self._number], change, columns)
+        rows = _hunk_rows(self._hunks[self._number], change, columns)
+        shown, self._top = _window(rows, self._top, max_rows, columns)
+        return shown
 
     def page(self, by: int) -> None:
-        self.top = max(0, self.top + by)
+        self._top = max(0, self._top + by)
 
     def decide(self, choice_id: str, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown, or on several; return the answer after the last one."""
         self._comments += [comment] if comment else []
-        end = self._number + 1
-        if choice_id.endswith("_file"):
-            end = self._ends[self._number]
-        elif choice_id == "take_all":
-            end = len(self._hunks)
+        end_of_file = self._ends[self._number]
+        ends = {"take_file": end_of_file, "leave_file": end_of_file, "take_all": len(self._hunks)}
+        end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
-        self._number, self.top = end, 0
+        self._number, self._top = end, 0
         if self._number < len(self._hunks):
             return None
         self._number = 0  # the review may still be drawn
-        comment = "; ".join(self._comments)
-        if not self._accepted:
-            return Approve(self._question.id, False, comment=comment)
-        return Approve(self._question.id, True, comment=comment, hunks=tuple(self._accepted))
+        hunks = tuple(self._accepted)
+        return Approve(self._question.id, bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
 
 
 class PlanComments:
     """Comments on the lines of a plan, by their numbers from 0. The model gets all of them in one message."""
 
     default = "words"  # the choice that Enter takes
-    top = 0
+    heading = "Comment on which line?"
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
         self._lines = exposed(question.preview.replace("\r\n", "\n")).rstrip().split("\n")
         self._at = 0
         self.comments: dict[int, str] = {}
-
-    @property
-    def heading(self) -> str:
-        return "Comment on which line?"
 
     @property
     def comment(self) -> str:
@@ -119,17 +121,17 @@ class PlanComments:
         send = [Choice("send", "s", f"Send {count}, keep planning")] if self.comments else []
         return [_COMMENT, *send, _BACK]
 
-    def rows(self, columns: int) -> Sequence[Row]:
+    def window(self, columns: int, max_rows: int) -> list[Row]:
+        """Return the rows around the marked line, with the comments below their lines."""
         rows: list[Row] = []
         digits = len(str(len(self._lines)))
         for number, line in enumerate(self._lines):
             mark, role = (MARK, "selected") if number == self._at else (("", " "), "")
             row: Row = [mark, ("line_number", f" {number + 1:>{digits}}  "), (role, with_spaces(line)[0])]
             rows += folded(row, columns, hang=digits + 4)
-            if number in self.comments:
-                comment = " ".join(exposed(self.comments[number]).split())
+            if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
-        return rows
+        return _window(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
     def page(self, by: int) -> None:
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
@@ -138,19 +140,17 @@ class PlanComments:
         """Set the comment on the marked line, or remove it with an empty one; with `send` return the answer."""
         if choice_id == "send":
             return Approve(self._question.id, False, comment=self.message)
-        self.comments.pop(self._at, None)
-        if comment:
-            self.comments[self._at] = comment
+        self.comments[self._at] = comment
+        self.comments = {line: text for line, text in self.comments.items() if text}
         return None
 
     @property
     def message(self) -> str:
         """All comments, each below the line that it is about; empty without comments."""
-        parts = [
+        return "\n\n".join(
             f"On line {number + 1} of the plan:\n> {self._lines[number].strip()}\n{comment}"
             for number, comment in sorted(self.comments.items())
-        ]
-        return "\n\n".join(parts)
+        )
 
 
 def diff_rows(diff: str, columns: int) -> list[Fragment]:
@@ -179,11 +179,19 @@ def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequenc
 
 def folded(row: Row, columns: int, *, hang: int) -> list[Row]:
     """Break a row at words; later rows are indented by `hang` columns."""
-    broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
-    return [clipped(part, columns) for part in lines_of(broken)]
+    rows = lines_of(wrap_line(row, columns, [("", " " * hang)], breaks_words=True))
+    return [clipped(part, columns) for part in rows]
 
 
-def window(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
+def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
+    """Return row and column of the marked choice for the cursor; without one, the end of the last row."""
+    for number, row in enumerate(rows):
+        if MARK in row:
+            return number, row_width(row[: row.index(MARK)])
+    return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
+
+
+def _window(rows: Sequence[Row], first: int, max_rows: int, columns: int) -> tuple[list[Row], int]:
     """Return at most `max_rows` of the rows, from `first` on if that many follow, and the number of the first one."""
     if len(rows) <= max_rows:
         return list(rows), 0

@@ -14,7 +14,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.programs import run_clipboard_programs
-from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
@@ -38,10 +38,8 @@ class Appearance:
     """The theme of the screen; `choice` is its name, one of `themes`: ours and `own`, the person's."""
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
-        self._console = console
-        self._own = own
+        self._console, self._own, self.choice = console, own, choice
         self._background = ""  # "dark" or "light", once the terminal has reported it
-        self.choice = choice
 
     @property
     def themes(self) -> Sequence[str]:
@@ -82,8 +80,7 @@ def screen_commands(
 
 
 async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> str:
-    choice, keeps = without_keep(argument)
-    names = list(appearance.themes)
+    (choice, keeps), names = without_keep(argument), list(appearance.themes)
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
@@ -105,15 +102,12 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
         raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
     text = _answer(host, int(numbers[0]) if numbers else 1)
-    if "code" in words:
-        blocks = [body for _, body in _CODE.findall(text)]
-        if not blocks:
-            raise UsageError("That answer holds no code block.")
-        text = "\n".join(blocks)
-    is_short = len(text.encode()) <= MAX_OSC_52_BYTES
-    if is_short:
-        console.write_codes(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
-    programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=text.encode())
+    if "code" in words and not (text := "\n".join(body for _, body in _CODE.findall(text))):
+        raise UsageError("That answer holds no code block.")
+    data = text.encode()
+    if is_short := len(data) <= MAX_OSC_52_BYTES:
+        console.write_codes(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
+    programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=data)
     if await anext(programs, None) is None and not is_short:
         raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
     return f"Copied {len(text):,} characters as they were written."
@@ -142,11 +136,8 @@ def _answer(host: CommandHost, number: int) -> str:
             case User() as user:
                 goes_on = user == reminder(GO_ON)
             case Assistant(content=content):
-                text = "".join(block.text for block in content if isinstance(block, Text))
-                if goes_on and answers:
-                    answers[-1] += text
-                else:
-                    answers.append(text)
+                before = answers.pop() if goes_on and answers else ""
+                answers.append(before + "".join(block.text for block in content if isinstance(block, Text)))
                 goes_on = False
     answers = [text for text in answers if text.strip()]
     if not 1 <= number <= len(answers):

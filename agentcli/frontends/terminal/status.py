@@ -1,22 +1,27 @@
-"""Keeps the figures of the status line up to date, lays the line out, and runs the person's command for it."""
+"""Defines the terminal's seams to the program that starts it and to the screen, and has the status line."""
 
 import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 
+from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.commands.model import TIME_TO_LIVE_S
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.instructions import git_branch
+from agentcli.errors import UserError
+from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
+from agentcli.llm.messages import Block
 from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
@@ -26,7 +31,83 @@ LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversatio
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
-class SessionUse(Struct, frozen=True):
+class NothingChosen(UserError):
+    """The person left a list. The command that asked ends without a message."""
+
+
+class TerminalActions(Protocol):
+    """Everything that differs between a live screen and a plain one."""
+
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> ChoiceIndex | None:
+        """Let the person choose one of the (label, detail) pairs; None when they leave."""
+
+    async def ask_secret(self, question: str) -> str | None:
+        """Ask for text that is neither shown nor stored; None when nothing was typed."""
+
+    async def run_outside(self, arguments: Sequence[str]) -> None:
+        """Run a program that has the terminal to itself."""
+
+    async def edit(self, text: str) -> str | None:
+        """Return the text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        return None
+
+    async def run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command of the person's own in the session."""
+
+    def put_into_input(self, text: str) -> None: ...
+
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
+        """Put prompts that the model never got back into the input; a plain terminal still shows them."""
+        return
+
+    def ask_question(self, question: AnyQuestion) -> None:
+        """Ask the person; the answer is submitted to the session when it comes."""
+
+    def forget_question(self, id: str) -> None:
+        """Withdraw a question that was decided otherwise."""
+
+    def session_opened(self) -> None:
+        """Withdraw the questions of the session before; another one is shown from now on."""
+
+    def changed(self) -> None:
+        """Draw again soon."""
+
+    def turn_ended(self, why: str) -> None:
+        """React to the end of a turn; `why` is "done", "failed" or "interrupted"."""
+
+    def await_prompt(self) -> None:
+        """Show that the next prompt can be typed: a command is done, and no turn runs."""
+
+    def leave(self) -> None: ...
+
+
+class TerminalOpener(SessionOpener, Protocol):
+    """A `SessionOpener` that can also set up a model and keys with the person; `root` is the project's folder."""
+
+    root: Path
+
+    async def first(self, terminal: TerminalActions) -> Session:
+        """Open the session that the command line means; ask which model if none is set up. Raises `UserError`."""
+
+    def known_models(self) -> Sequence[tuple[str, str]]:
+        """Return the models of the table as `provider/model`, with a note on each."""
+
+    async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
+        """Ask for a key of a provider, or of one the person chooses. Return a sentence on it, empty without a key."""
+
+    def forget_key(self, provider: str) -> str:
+        """Remove a stored or typed key; return a sentence on it. Raises `UserError`."""
+
+    def introduction(self) -> tuple[str, Sequence[str]]:
+        """Return the program and its folder in one line, and the instruction files it has read there."""
+
+    async def aclose(self) -> None:
+        """Release what the sessions share, once they are closed."""
+
+
+class SessionUse(msgspec.Struct, frozen=True):
     """The tokens of the next request, the model's window, and prices in dollars.
 
     `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
@@ -43,7 +124,7 @@ class SessionUse(Struct, frozen=True):
         return self.tokens / self.window if self.window else 0.0
 
 
-class SessionPlace(Struct, frozen=True):
+class SessionPlace(msgspec.Struct, frozen=True):
     """The session's id and working directory, and the branch that is checked out in the project."""
 
     session_id: str = ""
@@ -51,7 +132,7 @@ class SessionPlace(Struct, frozen=True):
     branch: str = ""
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     mode: Mode = "default"
     effort: str = ""
@@ -103,10 +184,10 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
 
 def _figures(status: Status) -> Iterator[tuple[str, str]]:
     use = status.use
-    if use.tokens:
-        size = f"{use.tokens / 1000:.1f}k tokens" if use.tokens >= 1000 else f"{use.tokens} tokens"
-        size = f"{use.share:.0%} context" if use.window else size
-        yield "warning" if use.share >= 0.8 else "muted", size
+    if use.window and use.tokens:
+        yield "warning" if use.share >= 0.8 else "muted", f"{use.share:.0%} context"
+    elif use.tokens:
+        yield "muted", f"{use.tokens / 1000:.1f}k tokens" if use.tokens >= 1000 else f"{use.tokens} tokens"
     if use.cost_usd or use.budget_usd:
         spent = "$?" if use.cost_usd is None else f"${use.cost_usd:.2f}"
         yield "muted", spent + (f" of ${use.budget_usd:.2f}" if use.budget_usd else "")
@@ -120,17 +201,16 @@ def _figures(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def short_model(name: str) -> str:
-    """Return a model's name without its provider."""
-    return name.partition("/")[2] or name
+    """Return a model's name without its provider; of a file, its name alone."""
+    model = name.partition("/")[2] or name
+    return model.rpartition("/")[2] if model.endswith((".gguf", ".jsonl")) else model
 
 
 class StatusCommand:
     """Runs the person's command whenever the figures have changed; `text` is the first line of its last output."""
 
     def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
-        self._command = command.strip()
-        self._environment = environment
-        self._changed = changed
+        self._command, self._environment, self._changed = command.strip(), environment, changed
         self._status: Status | None = None  # of the newest run
         self._running: asyncio.Task[None] | None = None
         self.text = ""
@@ -154,10 +234,10 @@ class StatusCommand:
                 environment=self._environment,
                 stdin=status.to_json(),
             )
-            output = end.stdout if end.exit_code == 0 else b""
+            output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
         except OSError:  # as for a command that fails: nothing is shown, and the next change tries again
-            output = b""
-        self.text = printable(output.decode(errors="replace")).partition("\n")[0]
+            output = ""
+        self.text = printable(output).partition("\n")[0]
         self._changed()
 
 
@@ -165,8 +245,7 @@ class SessionStatus:
     """The `status` of the session that it follows; the terminal is drawn again when a figure changes."""
 
     def __init__(self, opener: TerminalOpener, terminal: TerminalActions) -> None:
-        self._opener = opener
-        self._terminal = terminal
+        self._opener, self._terminal = opener, terminal
         self.status = Status()
         self._session: Session | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -101,7 +101,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
             return folder
         if large_folder is None and folder in large:
             large_folder = folder
-    return None if is_auto_executed(PurePath(path)) else large_folder
+    return None if large_folder is None or is_auto_executed(PurePath(path)) else large_folder
 
 
 def _is_made_or_removed_folder(path: str, changes: ChangeSet) -> bool:

@@ -143,11 +143,10 @@ def _reduced(group: ChangeGroup) -> ChangeGroup:
     changes = group.changes
     parents = {parent for path in group.paths for parent in parents_of(path)[1:]}
     paths = {*group.paths, *(path for path in parents if (path in changes.before) != (path in changes.after))}
-    reduced_changes = ChangeSet(
-        root=changes.root,
-        before={path: entry for path, entry in changes.before.items() if path in paths},
-        after={path: entry for path, entry in changes.after.items() if path in paths},
-        stale=paths & changes.stale,
+    # All groups share the changes, so nothing here may take longer the more there are.
+    before, after = (
+        {path: entries[path] for path in paths if path in entries} for entries in (changes.before, changes.after)
     )
+    reduced_changes = ChangeSet(root=changes.root, before=before, after=after, stale=paths & changes.stale)
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
     return group._replace(summary=summary, changes=reduced_changes)

@@ -192,6 +192,7 @@ def _is_same(one: FileState | None, other: FileState | None) -> bool:
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
+    """Take the change from `before` to `after` back in a file that is `state` now; later changes of it stay."""
     mode = before.mode if state.mode == after.mode else state.mode
     if not (state.is_stored and before.is_stored and after.is_stored):
         raise ConflictError("it is too large to be kept, or could not be read")

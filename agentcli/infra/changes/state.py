@@ -286,7 +286,7 @@ def is_cache(path: str, *, is_folder: bool) -> bool:
 
 def is_tagged(folder: str) -> bool:
     """Return True if a folder says of itself that it is a cache."""
-    with suppress(OSError), os.fdopen(os.open(f"{folder}/{_CACHE_TAG}", READ_FLAGS), "rb") as tag:
+    with suppress(OSError), FileIO(f"{folder}/{_CACHE_TAG}", opener=lambda tag, _: os.open(tag, READ_FLAGS)) as tag:
         return tag.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
     return False
 

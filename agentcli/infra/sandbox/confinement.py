@@ -236,10 +236,10 @@ def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
     """Plan what to hide and what to show: the longest path above a file wins. `reachable` folders are mounted later."""
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
-    steps: list[tuple[RealPath, bool]] = []
+    steps: list[tuple[RealPath, bool]] = []  # outer paths first; True if the path is to be hidden
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
         around = [hidden for before, hidden in steps if is_inside(place.path, before.path)]
-        if is_hidden[place] != (around[-1] if around else False):
+        if is_hidden[place] != (around[-1] if around else False):  # else the innermost step around it does that already
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
     return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
@@ -292,7 +292,7 @@ class SecretCovers:
                     path.unlink()
 
     def over(self, path: str) -> str:
-        """Return the path of what to mount over a file; `NOTHING` where that is no file, or there is no room."""
+        """Return the path of a cover for a file; `NOTHING` for what is no file, or if the disk has no room."""
         with contextlib.suppress(OSError, OverflowError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode):
@@ -300,7 +300,7 @@ class SecretCovers:
         return NOTHING
 
     def _cover_like(self, status: os.stat_result) -> str:
-        mode = status.st_mode & stat.S_IXUSR  # git would see that this changed
+        mode = status.st_mode & stat.S_IXUSR  # the only part of a mode that git compares
         path = self._folder / f"{status.st_size}-{status.st_mtime_ns}-{mode}"
         if not path.exists():
             self._folder.mkdir(mode=0o700, exist_ok=True)

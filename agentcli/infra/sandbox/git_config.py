@@ -123,7 +123,10 @@ class NamedPaths:
 
 
 def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
-    """Collect what files and those they include name. Only the first one and its neighbours name the worktree."""
+    """Collect the paths that configuration files and the files they include name.
+
+    The worktree is taken from `files` in the folder of the first one only.
+    """
     found = NamedPaths()
     for file in (waiting := [*files]):  # the list grows in the loop
         settings, is_refused = read_configuration(text_of(file), git)

@@ -61,10 +61,10 @@ class LocalSandbox:
         self._denied = denied
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
-        self._own_environment = environment
+        self._own_environment = environment  # for the person's own commands
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._shell = Lazy(self._open_shell)
-        self._secret_files: list[Path] = []
+        self._secret_files: list[Path] = []  # as they were found last
         self._secret_files_found_at = float("-inf")
         self._secret_values = SecretValues(
             self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
@@ -152,7 +152,7 @@ class LocalSandbox:
         if command.profile != "own":  # a command of the person's own runs unconfined
             await confinement.make_ready(grants)
         if command.dry_run is not None:
-            # Nobody was asked about a narrow dry run: it does not see secret files, not even in granted folders.
+            # Nobody was asked about a narrow dry run, so secret files are hidden from it even in granted folders.
             folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_runs = self.dry_runs.load()
@@ -165,6 +165,7 @@ class LocalSandbox:
         is_job = detach is not None and detach.is_set()
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
+        # A command that writes the workspace itself: report the auto-executed files that it made or changed.
         roots = confinement.roots(grants)
         before = auto_executed.watched(roots)
         result = await self._shell.load().exec(command, on_output=on_output, detach=detach)
@@ -236,6 +237,7 @@ class LocalFacts:
         done, failed = "; ".join(reverts.put_back), "; ".join(reverts.left_changed)
         parts = (
             self._weakness,
+            self._unguarded,
             done and f"Put back what a command changed whose session was killed: {done}.",
             failed and f"Changed by a command of another session, and could not be put back: {failed}.",
         )
@@ -256,6 +258,7 @@ class LocalFacts:
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
             backend.why and better,
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
+            self._unguarded,
             f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
             if unwatched > 0
             else "",
@@ -278,6 +281,11 @@ class LocalFacts:
         better = f" A better one: {backend.why}" if backend.why else ""
         return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
 
+    @property
+    def _unguarded(self) -> str:
+        named = ", ".join(self._confinement.unguarded_folders(self._grants))
+        return f"More is in {named} than can be put back: what commands change there may stay." if named else ""
+
 
 def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
     """Return the real path, the status of what is there, and the error number if it cannot be looked at, else 0.
@@ -294,7 +302,7 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
         number = error.errno or errno.EIO
     except ValueError:  # a NUL or a lone surrogate
         number = errno.ELOOP
-    # Without a real path a link on the way cannot be read, as those of another person's process.
+    # There is no real path if a link on the way cannot be read, such as one in /proc of another person's process.
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
         raise ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
     return Path(real), found, number

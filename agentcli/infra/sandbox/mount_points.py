@@ -54,7 +54,7 @@ class Note:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._named: set[str] = set()
+        self._named: set[str] = set()  # the paths in the file
 
     def add(self, path: str, content: bytes | None) -> None:
         if path not in self._named:
@@ -69,7 +69,7 @@ class MountPoints:
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
-        self._folders: dict[str, int] = {}
+        self._folders: dict[str, int] = {}  # descriptors of the folders around them, by path
         self._note = note
 
     def close(self) -> None:
@@ -86,10 +86,10 @@ class MountPoints:
             _close(descriptors)
 
     def hold(self, path: str, content: bytes | None = None) -> bool:
-        """Make sure that there is a folder at `path`, or a file with this content; return True if it can be mounted on.
+        """Make a folder at a path, or a file with this content, unless something is there; return True to mount on it.
 
-        It cannot where neither agentcli nor the command can make anything (a read-only disk, a folder of somebody
-        else), nor through a symlink. Raises `OSError`.
+        It returns False where neither agentcli nor the command can make anything (a read-only disk, a folder of
+        somebody else), and for a path with a symlink in it. Raises `OSError`.
         """
         _made.add(path)
         if self._note is not None:
@@ -127,7 +127,7 @@ class SessionNote(Note):
         super().__init__(self.path)
 
     def close(self, *, is_done: bool = True) -> None:
-        """Remove it, or leave to the next start what is still to be done by it."""
+        """Remove the note if all `is_done`; otherwise the next start of agentcli cleans up by it."""
         if is_done:
             shutil.rmtree(self._folder, ignore_errors=True)
         _close([self.descriptor, self._folder_lock])
@@ -179,7 +179,7 @@ def real_path(descriptor: int) -> str:
 
 
 def is_mount_point(path: str) -> bool:
-    """Return True if a folder is a mount point: it exists only while a command runs, or because one was killed."""
+    """Return True if a path is an empty folder that agentcli made to be mounted on."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -271,7 +271,7 @@ def _remove_unless_used(held: _HeldName) -> None:
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     locked_one = os.fstat(held.lock)
     if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), locked_one):
-        return  # something else has the name by now
+        return  # the name was taken by something else meanwhile
     if not stat.S_ISDIR(locked_one.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)

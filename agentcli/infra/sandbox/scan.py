@@ -53,7 +53,7 @@ class FolderWatch:
 
     def __init__(self) -> None:
         self.is_complete = True
-        self._paths: dict[int, str] = {}
+        self._paths: dict[int, str] = {}  # the watched folders, by the numbers of the kernel's watches
         self._process = os.getpid()
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
@@ -118,7 +118,7 @@ def _max_watches() -> int:
 
 class _Folder(msgspec.Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and the time of its last change
-    rank: int
+    rank: int  # 0 for an ordinary folder, 1 for one in `_SHALLOW`, 2 for one below these
     folders: tuple[str, ...]
     secrets: Sequence[Path]
     auto_executed: Sequence[Path]
@@ -137,8 +137,8 @@ class _WalkQueue:
     """Folders that are still to be read, by rank, with the number of levels that are read below each."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
-        self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)
-        self.remaining = [*max_folders]
+        self.by_rank = tuple(deque[tuple[str, int]]() for _ in max_folders)  # paths and levels
+        self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
         """Add a folder that lies in a folder of the rank `around`, and below which so many `levels` are read.
@@ -166,13 +166,13 @@ class _Tree:
     """The folders of one root that were read, and those that still have to be."""
 
     def __init__(self, max_folders: tuple[int, int, int]) -> None:
-        self.folders: dict[str, _Folder] = {}
-        self.findings: _Findings | None = None  # in these folders
+        self.folders: dict[str, _Folder] = {}  # by path
+        self.findings: _Findings | None = None  # all that was found in the folders, joined when somebody asks
         self.watch = FolderWatch()
-        self.watched_until = 0.0
-        self.unreadable: set[str] = set()  # tried again
-        self.unwalked = _WalkQueue(max_folders)
-        self.new = _WalkQueue(max_folders)  # found by an update
+        self.watched_until = 0.0  # when the kernel's notes are relied on no longer
+        self.unreadable: set[str] = set()  # folders that the next update tries again
+        self.unwalked = _WalkQueue(max_folders)  # folders that the last walk has not reached
+        self.new = _WalkQueue(max_folders)  # folders that an update found
 
 
 class Scan:
@@ -193,9 +193,9 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._max_folders, self._max_s = max_folders, max_s
-        self.kept_plans: dict[Any, Any] = {}  # by `plan_protection`, emptied at every change
-        self._judged_by: Callable[[Path], bool] | None = None
-        self._trees: dict[str, _Tree] = {}
+        self.kept_plans: dict[Any, Any] = {}  # for `plan_protection`; emptied whenever something changed in a tree
+        self._judged_by: Callable[[Path], bool] | None = None  # the test of `denied` that the trees were read with
+        self._trees: dict[str, _Tree] = {}  # by root
         self._lock = threading.Lock()
 
     def repositories(self, root: str) -> list[str]:
@@ -203,7 +203,7 @@ class Scan:
         return self._find(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-        """Return the secret files, and the auto-executed files below the roots' own level, as they are now."""
+        """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
         found = [self._find(str(root)) for root in roots]
         return [path for one in found for path in one.secrets], [path for one in found for path in one.auto_executed]
 
@@ -211,6 +211,7 @@ class Scan:
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:
+                # At the root's own level auto-executed files and the repository are protected by their names.
                 inner = {path: folder for path, folder in tree.folders.items() if path != root}
                 tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
@@ -225,7 +226,6 @@ class Scan:
         return tree is not None and bool(tree.unwalked.by_rank[0] or tree.new.by_rank[0])
 
     def folders(self, root: str) -> dict[str, _Folder]:
-        """Return each folder in `root`, links not followed."""
         with self._lock:
             return dict(self._current_tree(root).folders)
 
@@ -272,7 +272,7 @@ class Scan:
         tree.unreadable.clear()
         for path in sorted(changed & known.keys()):
             folder = self._read_folder(path, known[path].rank, None, tree)
-            # If all but the stamp is the same, mount points came and went.
+            # Only the stamp differs after mount points came and went: then nothing new was found.
             if folder is None or msgspec.structs.replace(folder, stamp=known[path].stamp) != known[path]:
                 tree.findings = None
             if folder is None:
@@ -320,6 +320,7 @@ class Scan:
             return None
         auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
+        # A folder that has just changed may change again with the same time: a time of 0 has it read again.
         return _Folder(
             stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - TICK_NS else 0),
             rank=rank,

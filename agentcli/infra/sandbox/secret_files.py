@@ -61,12 +61,12 @@ class SecretFiles:
         self._base = base
         self._is_secret = is_secret
         is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
-        self._plain_folders = {b"": is_plain_base}
+        self._plain_folders = {b"": is_plain_base}  # for each folder below the base: its name makes no file secret
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Return those of the paths, which are relative to the base, that are secret."""
+        """Return the secret ones among paths relative to the base."""
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
-        are_usual = all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths))
+        are_usual = all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths))  # one test for all paths
         candidates = [path for path in paths if _may_match(path) or (not are_usual and self._is_unusual(path))]
         return {path for path in candidates if self._is_secret(self._base / os.fsdecode(path))}
 
@@ -143,13 +143,14 @@ class SecretValues:
     ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
         self._secrets_among = secrets_among
-        # For each root, the secret files that the index and HEAD have below it, by their paths from there.
+        # For each root, the state of git at the last look, and the secret files in the index and HEAD below the root.
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
-        self._objects: dict[str, frozenset[str]] = {}  # the values in each, also of those that are tracked no more
-        self._program = ""
-        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}
+        self._objects: dict[str, frozenset[str]] = {}  # the values in each secret git object ever tracked, by its id
+        self._program = ""  # git's path
+        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # each secret file's stamp and values
         self._lock = threading.Lock()
-        self._heads: dict[Path, str] = {}
+        self._heads: dict[Path, str] = {}  # the commit of each root at the first look
+        # For each root, the values that were looked for in its commit, and those of them that are in it.
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
@@ -159,7 +160,7 @@ class SecretValues:
         with self._lock:
             self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
-            shown: frozenset[str] = frozenset()
+            shown: frozenset[str] = frozenset()  # values that are no secrets here
             if apart_from is not None:
                 own_values = (
                     held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from)
@@ -176,13 +177,13 @@ class SecretValues:
             return found - shown
 
     def _read_files(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
-        """Yield the values in files, those near the root first; a file that has not changed is not read again."""
+        """Yield each file with its stamp and values, those near the root first; unchanged files are not read again."""
         room, count = MAX_BYTES, 0
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
             stamp = _stamp(path)
             if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
                 continue
-            is_young = time.time_ns() - stamp[0] < TICK_NS
+            is_young = time.time_ns() - stamp[0] < TICK_NS  # may change once more with the same stamp
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
                 if known is None or known[0] != stamp or is_young:
@@ -196,7 +197,8 @@ class SecretValues:
         if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
             return
         objects: dict[bytes, set[str]] = {}
-        for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
+        # The index has lines `MODE OBJECT STAGE⇥PATH`, a tree has `MODE TYPE OBJECT⇥PATH`.
+        for command, position in ((_INDEX, 1), (_TREE, 2)):
             for line in filter(None, self._output(command, root).split(b"\0")):
                 fields, _, path = line.partition(b"\t")
                 objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
@@ -215,7 +217,7 @@ class SecretValues:
                 room -= size
                 sizes[name] = size
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
-        for name, size in sizes.items():
+        for name, size in sizes.items():  # for each object git prints a line, the object's content and a line end
             start = content.find(b"\n") + 1
             self._objects[name] = _secret_values_in(content[start : start + size])
             content = content[start + size + 1 :]
@@ -226,7 +228,7 @@ class SecretValues:
             self._heads[root] = self._output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
-        if self._committed.get(root, (None,))[0] != values:
+        if self._committed.get(root, (None,))[0] != values:  # the answer for the same values is kept
             self._committed[root] = (values, self._grep(values, root))
         return self._committed[root][1]
 

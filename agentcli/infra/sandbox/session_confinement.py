@@ -86,19 +86,19 @@ class SessionConfinement:
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
-        self.dry_run_folder = state / "tries"
+        self.dry_run_folder = state / "tries"  # of the overlays
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
         self._state = state
         self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
-        self._proxies: dict[frozenset[str], NetworkProxy] = {}
+        self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each leads to
         self._starting_proxy = asyncio.Lock()
-        self._note: SessionNote | None = None
-        self._snapshot: ProtectedSnapshot | None = None
-        self._left_by_killed: Reverts | None = None
-        self._unreported = Reverts()
-        self._cleaning = Lock()
+        self._note: SessionNote | None = None  # what to clean up after a kill
+        self._snapshot: ProtectedSnapshot | None = None  # made where protected files must be reverted after commands
+        self._left_by_killed: Reverts | None = None  # what `clean_up` reverted; None before
+        self._unreported = Reverts()  # the part of that which the next command's result has to mention
+        self._cleaning = Lock()  # held by what uses the notes
 
     @cached_property
     def backend(self) -> Confinement:
@@ -115,7 +115,7 @@ class SessionConfinement:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
-        """Return the bounds of a command that starts now; in a session without bounds no command has any."""
+        """Return the bounds of a command that starts now. In an unconfined session every command is unconfined."""
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
@@ -135,7 +135,7 @@ class SessionConfinement:
             protected=tuple(map(str, (*self._protected_names(roots), *own, *below_roots[:MAX_AUTO_EXECUTED]))),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
-                # A command could replace a cache in a root by a link, which the next one would follow.
+                # A cache inside a root is not used: a command could replace it by a link for the next command.
                 cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
                 note=note,
                 scan=self.scan,
@@ -144,15 +144,15 @@ class SessionConfinement:
         )
 
     def _protected_names(self, roots: Sequence[Path]) -> Iterator[str | Path]:
-        """Yield what other programs execute at the roots' own level, and at home if commands can write that.
+        """Yield the auto-executed names in the roots, and the paths of those at home if commands can write there.
 
-        Only a few names are protected where they are missing: each shows as an empty folder to commands.
+        Of missing names only a few are protected, because commands see each as an empty folder.
         """
         table, home = auto_executed(), self.limits.home
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
-            at_start = (name for name in table.start if "*" not in name)
+            at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
                 if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):
@@ -182,7 +182,7 @@ class SessionConfinement:
         if profile == "danger-full-access":
 
             def plan() -> Protection:
-                return plan_protection(self.bounds(None, command.grants), str(cwd), max_committable=MAX_REPOSITORIES)
+                return _plan(self.bounds(None, command.grants), cwd)
 
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
@@ -194,7 +194,7 @@ class SessionConfinement:
             make_private_folder(bounds.resources.cache)
         confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
-            reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
+            reverts.put_back += earlier.put_back  # what failed again is tried and reported when this command has ended
             yield launch._replace(
                 reverts=self._with_unreported(reverts), note=note.descriptor if note is not None else None
             )
@@ -205,7 +205,7 @@ class SessionConfinement:
         try:
             with self._cleaning:
                 self._note = self._note or SessionNote(notes)
-        except OSError as error:  # a full disk: what a kill may leave is no reason to run nothing
+        except OSError as error:  # a full disk; commands run all the same, although a kill may leave something behind
             log.warning("nothing is noted for after a kill: %s", error)
         return self._note
 
@@ -219,14 +219,20 @@ class SessionConfinement:
             from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
             self._snapshot = ProtectedSnapshot(self._aside, note)
-        # Without mounts every repository can be committed to.
-        plan = plan_protection(bounds, str(cwd), max_committable=MAX_REPOSITORIES)
-        with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
+        with self._snapshot.during(_plan(bounds, cwd), roots=bounds.roots, granted=bounds.writable) as reverts:
             yield reverts
 
+    def unguarded_folders(self, grants: Grants) -> Sequence[str]:
+        """Return the folders that hold more protected files than could be reverted."""
+        if self.limits.profile != "workspace-write" or self.backend.keeps_names:
+            return ()
+        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
+
+        return ProtectedSnapshot("/").unguarded_folders(_plan(self.bounds(None, grants)))
+
     def accept(self, path: Path, content: bytes) -> None:
-        """Keep what was written to a file: the person agreed."""
-        if self._snapshot is not None:  # else no command ran after which it would be reverted
+        """Keep what a tool wrote to a protected file, because the person agreed to it."""
+        if self._snapshot is not None:  # without a snapshot nothing would be reverted
             self._snapshot.accept(str(path), content)
 
     async def make_ready(self, grants: Grants) -> None:
@@ -248,7 +254,7 @@ class SessionConfinement:
                     [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
                     [*left.left_changed],
                 )
-                self._left_by_killed = left  # only now, because no command may begin before
+                self._left_by_killed = left  # set last, because `make_ready` lets commands begin once it is set
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:
@@ -280,3 +286,8 @@ class SessionConfinement:
             await proxy.aclose()
             with suppress(FileNotFoundError):  # whoever tidies up temporary files was here
                 proxy.socket.parent.rmdir()
+
+
+def _plan(bounds: Bounds, cwd: Path | None = None) -> Protection:
+    """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
+    return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)

@@ -47,6 +47,8 @@ def connect(
     Raises:
         StorageError: If the file is of another program, which is left as it is, or of a newer agentcli.
     """
+    if is_emptied(path):
+        raise apsw.CorruptError("it is empty")
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
@@ -188,6 +190,11 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.copy")
 
 
+def is_emptied(path: Path) -> bool:
+    """Return True if a file lost its contents, which only the copy has."""
+    return path.is_file() and not path.stat().st_size and copy_of(path).exists()
+
+
 def is_copy_due(path: Path) -> bool:
     try:
         return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S
@@ -249,7 +256,7 @@ _FAILURES: dict[tuple[type[Exception], ...], str] = {
         apsw.FullError,
     ): "The disk is full: {path} could not be written. Free some space; what was stored before is safe.",
     (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError): "{path} could not be opened or written "
-    "({error}): check its folder's permissions, or use --no-session.",
+    "({error}): see that it is a file, and its folder's permissions, or use --no-session.",
     (Exception,): "{path}: {error}.",
 }
 _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError, apsw.IOError)
@@ -274,6 +281,8 @@ class Writer:
     Without a path the database is in memory: there is no thread, and work is done at once. `connect` opens it.
     """
 
+    loop: asyncio.AbstractEventLoop  # of who queued work last
+
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path or Path(":memory:")
         self._connect = connect
@@ -285,7 +294,8 @@ class Writer:
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
-        job = _Job(work, asyncio.get_running_loop().create_future())
+        self.loop = asyncio.get_running_loop()
+        job = _Job(work, self.loop.create_future())
         if not self._has_thread:
             _resolve(job.future, *self._results((job,)))
             return job.future

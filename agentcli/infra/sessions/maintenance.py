@@ -270,6 +270,8 @@ def first_damage(path: Path, *, within_s: float) -> str:
 
 def _faults(path: Path) -> list[Fault]:
     """Return what is wrong. Entries are only checked in files of this version; the next write upgrades older files."""
+    if database.is_emptied(path):
+        return [Fault("file", "The file is damaged: it is empty.")]
     faults: list[Fault] = []
     try:
         with closing(database.open_raw(path)) as db:
@@ -283,7 +285,7 @@ def _faults(path: Path) -> list[Fault]:
     except _DAMAGE as error:
         faults.append(Fault("file", f"The file is damaged: {error}."))
     except apsw.Error as error:
-        raise StorageError(f"{path} cannot be opened ({error}): check its permissions.") from error
+        raise StorageError(f"{path} cannot be opened ({error}): see that it is a file, and its permissions.") from error
     return faults
 
 
@@ -328,19 +330,20 @@ def wipe(path: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-def repair(path: Path) -> CheckReport:
+def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     """Replace a damaged file by a sound one, and keep the damaged file beside it.
 
     The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
     file stays: the copy lacks what was stored since it was made.
 
     Raises:
-        StorageError: If a session is open, or for the reasons of `check`.
+        StorageError: If a session is open and must not be, or for the reasons of `check`.
     """
     before = check(path)
     if not before.is_file_damaged:
         return before
-    _refuse_open_sessions(path)
+    if not even_if_open:
+        _refuse_open_sessions(path)
     try:
         with (
             closing(database.open_raw(path)) as db,
@@ -352,14 +355,15 @@ def repair(path: Path) -> CheckReport:
             database.copy_files(path, old)
             left: list[Fault] = []
             restored_from = 0.0
-            if not _rewrite(path, new):
+            if database.is_emptied(path) or not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
                 if has_file_fault(left):
                     return before
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
             database.connect(new).close()  # an older version is upgraded
-            _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
+            if not even_if_open:
+                _refuse_open_sessions(path)  # a session that was opened in between relies on the old file
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):

@@ -39,7 +39,7 @@ from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
-
+_REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
 
 log = logging.getLogger(__name__)
 
@@ -112,14 +112,33 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
     return run
 
 
-def open_sessions(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
-    """Connect to the file of the sessions, into which the sessions of an `agents.db` beside it are moved."""
-    make_private_folder(path.parent)
-    connection = database.connect(path, on_notice)
-    agents = path.with_name("agents.db")
-    if agents.exists():
-        _take_over_agents(connection, agents, on_notice)
-    return connection
+def connect_or_replace(path: Path, on_notice: Callable[[str], None], *, synchronous: str = "full") -> apsw.Connection:
+    """Connect to the file of the sessions. A damaged one is kept beside what can be restored, or else a new file."""
+    try:
+        return database.connect(path, on_notice, synchronous=synchronous)
+    except (apsw.NotADBError, apsw.CorruptError):
+        if notice := _replace_damaged(path):
+            on_notice(notice)
+        return database.connect(path, on_notice, synchronous=synchronous)
+
+
+def _replace_damaged(path: Path) -> str:
+    """Replace a damaged file, and return a notice, "" if another program did it. Raises `StorageError`."""
+    from agentcli.infra.sessions import maintenance
+
+    try:
+        with maintenance.copying(path, timeout_s=_REPAIR_PATIENCE_S):
+            report = maintenance.repair(path, even_if_open=True)
+            if not report.is_file_damaged:
+                outcome = f"it is kept as {report.kept_as}, and {report.restored_text}."
+                return f"The session database was damaged: {outcome}" if report.kept_as else ""
+            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
+            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
+                with suppress(FileNotFoundError):
+                    Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
+    except (filelock.Timeout, OSError) as error:
+        raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
+    return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
 class _WriterSessions(TableSessions):
@@ -146,11 +165,25 @@ class SqliteSessions(_WriterSessions):
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(Writer(path, partial(open_sessions, path, on_notice)), on_notice)
+        super().__init__(Writer(path, self._connect), on_notice)
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
-        self._has_opened_session = False  # a program that only reads need not make a copy
+        self._has_opened_session = False  # a program that only reads makes no copy, and replaces no damaged file
+
+    def _connect(self) -> apsw.Connection:
+        """Connect to the file, into which the sessions of an `agents.db` beside it are moved."""
+        make_private_folder(self.path.parent)
+        connect = connect_or_replace if self._has_opened_session else database.connect
+        connection, agents = connect(self.path, self._notify), self.path.with_name("agents.db")
+        if agents.exists():
+            _take_over_agents(connection, agents, self._notify)
+        return connection
+
+    def _notify(self, notice: str) -> None:
+        """Inform the person from the thread that writes: what they see is changed in the loop."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
     async def _read(self, work: Work[T]) -> T:
         try:
@@ -279,7 +312,7 @@ def _index_some(db: apsw.Connection) -> bool:
 def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callable[[str], None]) -> None:
     """Move the sessions of a file into the database, then delete the file. If it fails, the next start tries again."""
     try:
-        database.connect(file, on_notice).close()  # an older version is upgraded
+        connect_or_replace(file, on_notice).close()  # an older version is upgraded
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:

@@ -175,7 +175,7 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        # A fork of a subagent's session belongs to nobody, since no list shows the sessions of subagents.
+        # The owner of a subagent's session keeps it out of lists. A fork has no owner, so lists show it.
         user_id = "" if info.user_id.startswith(subagents_owner("")) else info.user_id
         new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:

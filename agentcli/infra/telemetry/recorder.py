@@ -83,8 +83,8 @@ class SpanRecorder:
         }
 
     def _make_tracer(self) -> Tracer:
-        share, limits = sampler(self._settings.sampling), SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
-        provider = TracerProvider(share, self._resource, shutdown_on_exit=False, span_limits=limits)
+        sampling, limits = sampler(self._settings.sampling), SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
+        provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
         exporter = OTLPSpanExporter(**self._exporter_options("traces", self._settings.export_timeout))
         batch = self._settings.batch
         spans = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)

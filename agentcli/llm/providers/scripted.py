@@ -14,7 +14,16 @@ from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices, estimate
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
+from agentcli.llm.provider import (
+    Done,
+    Health,
+    Request,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    UsageUpdate,
+)
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.wire.reply_parts import CallIds, call_events
 
@@ -76,6 +85,7 @@ class ScriptedProvider(BaseProvider):
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
+        position = len(self._replies) - len(self._waiting)  # now: other agents take the next ones meanwhile
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
@@ -88,12 +98,17 @@ class ScriptedProvider(BaseProvider):
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
             raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
-        ids = CallIds(request.messages, prefix=f"call_{len(self._replies) - len(self._waiting)}_")
+        ids = CallIds(request.messages, prefix=f"call_{position}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
-            for event in call_events(use):
-                yield event
+            began, arguments, ended = call_events(use)
+            size = reply.chunk if reply.delay_ms else len(arguments.partial_json)
+            yield began
+            for start in range(0, len(arguments.partial_json), size):
+                await asyncio.sleep(reply.delay_ms / 1000 if start else 0)
+                yield ToolCallDelta(use.id, arguments.partial_json[start : start + size])
+            yield ended
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
         usage = reply.usage or Usage(estimate(request, self.info).tokens, len(reply.text) // 4 + 1)
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)

@@ -13,8 +13,8 @@ class ArrivingBlock:
 
     def __init__(self, start: dict[str, Any], id: str = "") -> None:
         self.start, self.id, self.kind = start, id, str(start.get("type") or "")
-        self.parts: list[str] = []
-        self.is_whole = False
+        self.parts: list[str] = []  # pieces of its text, thinking or arguments
+        self.is_whole = False  # True once the server has ended it
 
     @property
     def text(self) -> str:

@@ -128,17 +128,21 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
 
 
 def _limit_breakpoints(body: dict[str, Any]) -> None:
-    """Make room for a caller's breakpoints: ours go first, from the beginning; those for an hour precede others."""
+    """Keep to the API's rules where a caller has breakpoints: not too many, and those for an hour before others.
+
+    Ours are removed first, from the beginning, but never the last one.
+    """
     blocks = [*body.get("tools", ()), *body.get("system", ())]
     for block in (block for message in body["messages"] for block in message["content"]):
         parts = block.get("content")  # of a tool's result
-        # A block that goes back as it came may hold anything.
+        # The parts need not be objects: a block that is sent back as it came may hold anything.
         blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
     marked = [block for block in blocks if "cache_control" in block]
     ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
     for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
     marked = [block for block in marked if "cache_control" in block]
+    # All breakpoints before one for an hour are made to last as long.
     lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
     for block in marked[: max(lasting, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
@@ -212,11 +216,11 @@ class AnthropicReader:
 
     def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model, self._ids = model, ids
-        self.is_closed = self._has_stopped = False
-        self._blocks: list[_ContentBlock] = []
-        self._by_index: dict[Any, _ContentBlock] = {}
+        self.is_closed = self._has_stopped = False  # True after `message_stop`
+        self._blocks: list[_ContentBlock] = []  # in the order they began
+        self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index that events name
         self._usage: dict[str, Any] = {}
-        self._stop_reason = self._note = ""
+        self._stop_reason = self._note = ""  # of the server, and what it says about that
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -264,7 +268,7 @@ class AnthropicReader:
         lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
-            # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
+            # The arguments of the last call of a cut reply may not be all.
             case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
                 lost_call, message = True, Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
@@ -280,7 +284,7 @@ class AnthropicReader:
         is_call = start.get("type") == "tool_use"
         block = _ContentBlock(start, self._ids.take(str(start.get("id") or "")) if is_call else "")
         index = event.get("index")
-        if (earlier := self._by_index.get(index)) is not None:  # some gateways number every block alike, or none
+        if (earlier := self._by_index.get(index)) is not None:  # some gateways give all blocks one index, or none
             self._close(earlier, out)
         self._by_index[index] = block
         self._blocks.append(block)
@@ -340,7 +344,7 @@ class AnthropicReader:
         return Message("assistant", tuple(blocks))
 
     def _message(self) -> Message:
-        """Return the blocks in order; of those that have not ended, only text and thinking."""
+        """Return the message so far. Of blocks that have not ended it has only text and thinking."""
         ended = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
         return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
 

@@ -158,6 +158,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
             continue
         results = [block for block in message.content if isinstance(block, ToolResult)]
         yield from (_result(result, names, quirks) for result in results)
+        # A message of a tool takes text alone, so images and documents follow in one of the user.
         media = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
         if content := _user_content([*media, *other]):
@@ -179,7 +180,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
         ]
         if quirks.echo_reasoning:
             wire["reasoning_content"] = message.unsigned_thinking
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
     for block in message.content:
         if isinstance(block, Opaque) and block.provider == provider:
             own |= block.data.get(EXTRAS, {})
@@ -237,15 +238,15 @@ class ChatReader:
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
-        self.is_finished = self._has_begun = False
+        self.is_finished = self._has_begun = False  # a finish reason came; anything of the reply came
         self.is_closed = False  # the server announced that nothing follows
         self._is_unstreamed = False  # the reply came as one JSON object
         self._prose = Prose(begins_inside=quirks.reasoning_first)
-        self._details: list[dict[str, Any]] = []
+        self._details: list[dict[str, Any]] = []  # `reasoning_details`, to be sent back
         self._calls = ArrivingCalls(ids)
-        self._extras: dict[str, Any] = {}
-        self._finish_reason = ""
-        self._refused = False
+        self._extras: dict[str, Any] = {}  # `extra_content` of calls, by their ids
+        self._finish_reason = ""  # as the server names it
+        self._refused = False  # True if the text is that of a refusal
         self._usage = Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
@@ -257,7 +258,7 @@ class ChatReader:
         for position, choice in enumerate(chunk.get("choices") or ()):
             index = choice.get("index")
             if (position if index is None else index) != 0:
-                continue  # another answer to the same question: one is enough
+                continue  # a second answer to the same request is not read
             self._has_begun = True
             self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
             delta = choice.get("delta") or choice.get("message") or {}
@@ -284,6 +285,8 @@ class ChatReader:
                 self.is_finished = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
+        if progress := chunk.get("prompt_progress"):  # llama.cpp
+            out.append(UsageUpdate(Usage(count_in(progress.get("processed"))), count_in(progress.get("total"))))
         places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
@@ -306,10 +309,10 @@ class ChatReader:
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
-        text, reads = "".join(self._prose.text), self._quirks.read_text_calls
-        is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS
+        text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
+        is_searched = runs_text_calls or len(text) <= MAX_TEXT_OF_CALLS
         if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
-            if reads:
+            if runs_text_calls:
                 uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
                 out += (event for use in uses for event in call_events(use))
             else:
@@ -357,7 +360,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
     """Return the token counts in any of the servers' spellings.
 
-    Cached tokens are part of the prompt there, and are counted apart in `Usage`. llama.cpp has them in `timings`.
+    Servers count cached tokens as part of the prompt, `Usage` counts them apart. llama.cpp has them in `timings`.
     """
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}

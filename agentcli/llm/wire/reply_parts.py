@@ -60,14 +60,14 @@ def read_items(
 
 
 def text_in(value: Any) -> str:
-    """Return a text as a server sends it, and nothing for null. Raises `TypeError` for any other value."""
+    """Return a text that a server sent; empty for null. Raises `TypeError` for any other value."""
     if isinstance(value, str | None):
         return value or ""
     raise TypeError(f"{value!r} stands where a text belongs")
 
 
 def count_in(value: Any) -> int:
-    """Return a count as a server sends it, and 0 for what is no positive number."""
+    """Return a count that a server sent; 0 for anything but a positive number."""
     return int(value) if isinstance(value, int | float) and 0 < value < float("inf") else 0
 
 
@@ -101,17 +101,17 @@ class Prose:
 
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.text, self.thinking = list[str](), list[str]()
-        self._held = ""  # may be the beginning of a tag
+        self._held = ""  # the end of what came, if it may be the beginning of a tag
         self._state: Literal["start", "thinking", "text"] = "start"
-        self._is_unclosed = begins_inside  # reasoning that no tag opened, and none has closed yet
-        self._skips_newlines = False  # those that only set a tag apart
-        self._may_end = True  # a closing tag may still come
-        self._last = ""  # the character of the text before what is held
-        self._line = ""  # the beginning of the line it belongs to
-        self._fence = ""  # the fence that opened the block of code it belongs to
+        self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
+        self._skips_newlines = False  # True behind a tag, until other text comes
+        self._may_end = True  # False once no tag can end reasoning any more
+        self._last = ""  # the last character before `_held`
+        self._line = ""  # the line before `_held`, as far as it may be a fence
+        self._fence = ""  # the fence of the block of code that `_held` belongs to, if any
 
     def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
-        """Add reasoning that the server keeps apart. A tag that begins the text is then the answer's own."""
+        """Add reasoning that the server sends apart from the text. A tag in the text is then part of the answer."""
         if self._state == "start" or self._is_unclosed:
             self._state, self._is_unclosed = "text", False
         self.thinking.append(thought)
@@ -124,7 +124,7 @@ class Prose:
             self._emit(text, out)
             return
         self._held += text
-        first = len(out)
+        first = len(out)  # the events behind it are those of this text
         while self._held:
             if self._skips_newlines:
                 self._held = self._held.lstrip("\n")
@@ -146,13 +146,13 @@ class Prose:
         """
         is_thinking = self._state == "thinking"
         if not self._may_end:
-            self._take(len(self._held), out)
+            self._emit_held(len(self._held), out)
             return True
         tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
         if tag is None:
-            self._take(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
+            self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
-        self._take(tag.start(), out)
+        self._emit_held(tag.start(), out)
         self._may_end = False
         if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD and not self._fence):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
@@ -163,8 +163,7 @@ class Prose:
                 out[first:] = [ThinkingDelta(event.text) for event in out[first:] if isinstance(event, TextDelta)]
         return True
 
-    def _take(self, size: int, out: list[StreamEvent]) -> None:
-        """Emit the first characters of the held text."""
+    def _emit_held(self, size: int, out: list[StreamEvent]) -> None:
         piece, self._held = self._held[:size], self._held[size:]
         if piece:
             self._emit(piece, out)
@@ -186,11 +185,10 @@ class Prose:
                 self._fence = ""
 
     def close(self, out: list[StreamEvent]) -> None:
-        """Add the text that was held back, at the reply's end."""
-        self._take(len(self._held), out)
+        self._emit_held(len(self._held), out)
 
     def require_text(self, out: list[StreamEvent]) -> None:
-        """Take reasoning that never ended for the text of a complete reply."""
+        """Make the reasoning of a complete reply its text, if no tag ever closed it."""
         if self._is_unclosed and self.thinking:
             self.text, self.thinking = self.thinking, []
             out.append(TextDelta("".join(self.text)))
@@ -225,7 +223,7 @@ class CallIds:
         self._earlier = earlier
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
         self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
-        self._count = 0
+        self._count = 0  # ids given so far
 
     def take(self, id: str = "") -> str:
         """Return `id`, or a new one if it is empty or taken."""
@@ -242,7 +240,7 @@ class CallIds:
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
     """Return the arguments of a call, or None if they are no object.
 
-    The arguments of a call that was cut are not repaired, because the missing part would be a guess.
+    If the call `was_cut`, broken arguments are not repaired: the missing part would be a guess.
     """
     if not text.strip():
         return {}
@@ -254,7 +252,7 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
 
 
 def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
-    """Return a call with its arguments as an object, or as they were written if they are none."""
+    """Return a call. Arguments that are no object stay as they were written, in `unparsed`."""
     input = parse_arguments(arguments, was_cut=was_cut)
     return ToolUse(id, name, {}, unparsed=arguments) if input is None else ToolUse(id, name, input)
 
@@ -310,9 +308,9 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     return []
 
 
-def call_events(call: ToolUse) -> list[StreamEvent]:
+def call_events(call: ToolUse) -> tuple[ToolCallStarted, ToolCallDelta, ToolCallEnded]:
     arguments = ToolCallDelta(call.id, encode_json(call.input).decode())
-    return [ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)]
+    return ToolCallStarted(call.id, call.name), arguments, ToolCallEnded(call.id)
 
 
 class ArrivingCalls:
@@ -321,7 +319,7 @@ class ArrivingCalls:
     def __init__(self, ids: CallIds) -> None:
         self._ids = ids
         self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
+        self._by_index: dict[int, _Call] = {}  # the newest call of each index
 
     def feed(self, data: dict[str, Any], out: list[StreamEvent]) -> str:
         """Add one entry of `tool_calls`, and return the id of its call."""
@@ -331,7 +329,7 @@ class ArrivingCalls:
         if not isinstance(arguments, str | None):
             arguments = encode_json(arguments).decode()
         call = self._call_for(data.get("index"), str(data.get("id") or ""), name, arguments or "")
-        if name and name != call.name and not call.is_announced:
+        if name and name != call.name and not call.is_announced:  # a name may come in pieces, or again and again
             call.name += name
         if arguments:
             call.announce(out)
@@ -343,7 +341,7 @@ class ArrivingCalls:
         call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None
-        elif call is not None and name:  # a name begins a call, unless it continues or repeats the one before
+        elif call is not None and name:  # a new call, unless the name continues or repeats that of the last one
             is_other = (index is None and name != call.name) or (bool(arguments.strip()) and call.is_complete)
             call = None if is_other else call
         if call is None:

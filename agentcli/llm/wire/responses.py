@@ -130,8 +130,8 @@ class ResponsesReader:
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
         self.model, self._own, self._ids = model, provider + OPAQUE_SUFFIX, ids
         self.is_finished = self.is_closed = self._refused = False
-        self._items: dict[Any, ArrivingBlock] = {}
-        self._reason, self._usage = "", Usage()
+        self._items: dict[Any, ArrivingBlock] = {}  # by output index
+        self._reason, self._usage = "", Usage()  # why the reply is incomplete, if it is; the token counts
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -140,14 +140,14 @@ class ResponsesReader:
         match text_in(event.get("type")):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._refused |= kind == "response.refusal.delta"
-                self._item(event, "message", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "message", out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._item(event, "reasoning", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "reasoning", out)
             case "response.reasoning_summary_part.added":
                 item = self._item(event, "reasoning", out)
                 item.add("\n\n" if item.parts else "", out)
             case "response.function_call_arguments.delta":
-                self._item(event, "function_call", out).add(text_in(event.get("delta")), out)
+                self._add_delta(event, "function_call", out)
             case "response.output_item.added":
                 self._begin(event.get("output_index"), event.get("item") or {}, out)
             case "response.output_item.done":
@@ -162,6 +162,11 @@ class ResponsesReader:
                 raise _failure(event.get("error") or event)
             case "" if event.get("error"):
                 raise embedded_error(event)
+
+    def _add_delta(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> None:
+        """Add a delta to its item. An empty one begins none: the whole reply may still come at the end."""
+        if delta := text_in(event.get("delta")):
+            self._item(event, kind, out).add(delta, out)
 
     def _begin(self, index: Any, start: dict[str, Any], out: list[llm.StreamEvent]) -> ArrivingBlock:
         is_call = start.get("type") == "function_call"
@@ -194,6 +199,7 @@ class ResponsesReader:
     def _finish(self, response: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         self.model = text_in(response.get("model")) or self.model
         self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
+        # A server that does not stream sends all items here.
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
             self._end(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
@@ -232,7 +238,7 @@ class ResponsesReader:
                 return [*([Opaque(self._own, {"phase": phase})] if phase else []), Text(item.text)]
             case "function_call" if item.is_whole:
                 use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
-                return [] if use.unparsed and self._reason else [use]
+                return [] if use.unparsed and self._reason else [use]  # the reply was cut inside the arguments
             case _:
                 return []
 
@@ -243,7 +249,7 @@ class ResponsesReader:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Return the token counts. Cached tokens are part of the input there, and are counted apart in `Usage`."""
+    """Return the token counts. The API counts cached tokens as part of the input, `Usage` counts them apart."""
     details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
     cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
     return Usage(

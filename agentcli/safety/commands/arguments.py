@@ -29,7 +29,6 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 
 @functools.cache
 def names(section: str, key: str) -> tuple[str, ...]:
-    """Return the words of a row of `names.ini`."""
     return tuple(read_table("names")[section][key].split())
 
 
@@ -57,7 +56,7 @@ def options(row: str) -> Options:
     kinds: dict[str, str] = {}
     for word in words:
         if word != "tolerant":
-            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")  # `-ab` are two names
             kinds |= dict.fromkeys([name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]], kind)
     return Options(operands, kinds, "tolerant" in words)
 
@@ -93,7 +92,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             (_read_long if field.text.startswith("--") else _read_short)(field, remaining, known, read)
             continue
         if field.text != "--":
-            # A word that the text does not show in full could begin with a dash.
+            # A word could begin with a dash if its beginning is unknown.
             is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "an argument may turn out to be an option"
@@ -143,7 +142,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
 
 
 def _value(word: Field) -> Field:
-    """Return the word behind an option; a glob may become several words, of which only the first is the value."""
+    """Return the value of an option. A glob may become several words, so it counts as one that may vanish."""
     return replace(word, may_vanish=word.may_vanish or word.is_glob)
 
 
@@ -157,13 +156,13 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
-    """Note an unlisted option. A tolerant program can only complain about it, unless the word may name a file."""
-    matters = any(
+    """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
+    is_listed = any(  # an option that does more than read, or an abbreviation of one
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind and kind in "!:@*"
     )
-    if not known.is_tolerant or matters or re.search(rf"[=./~{HOLE}]", text):
+    if not known.is_tolerant or is_listed or re.search(rf"[=./~{HOLE}]", text):
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 

@@ -34,7 +34,7 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
-        if _has_git_options(fields):  # those that redirect nothing and run nothing may be left out
+        if _has_git_options(fields):  # a rule need not name options that neither lead elsewhere nor run programs
             call = read_call(fields[1:])
             if call.words and not call.problem and not call.folders:
                 forms.append(canonical([fields[0], *call.words]))
@@ -75,24 +75,20 @@ _TOO_MANY_WRAPPERS = "it has too many wrappers"
 class ProgramCall(Struct, kw_only=True):
     """A simple command without the wrappers around it, such as `sudo` or `timeout 5`.
 
-    `layers` are its words, first with all wrappers, last with none; `wrappers` are what was taken off between two of
-    them. `catastrophe` says why it must never run. `forms` are the texts that refusing rules match. `candidates` are
-    all other commands that it may run, because a wrapper cannot be read. `hides_program` is true if the text does not
-    show which program runs. `unjudged` says why a part of it was not looked at.
+    `candidates` are commands that it may run instead, because a wrapper cannot be read.
     """
 
-    layers: list[tuple[Field, ...]]
-    wrappers: list[Wrapper] = []
-    catastrophe: str = ""
-    forms: list[str] = []
+    layers: list[tuple[Field, ...]]  # its words: first with all wrappers, last with none
+    wrappers: list[Wrapper] = []  # those taken off from one layer to the next
+    catastrophe: str = ""  # why it must never run
+    forms: list[str] = []  # the texts that refusing rules match
     candidates: list[ProgramCall] = []
-    hides_program: bool = False
-    unjudged: str = ""
+    hides_program: bool = False  # True if the text does not show which program runs
+    unjudged: str = ""  # why a part of it was not looked at
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The words of the program that runs in the end."""
-        return self.layers[-1]
+        return self.layers[-1]  # the words without any wrapper
 
     @property
     def name(self) -> str:
@@ -174,7 +170,7 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
 
 
 def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
-    """Return the text that a command can read: from its redirections, or else `stdin`, the input of those around it."""
+    """Return the text that a command can read: what a redirection gives it, or else `stdin`, the input around it."""
     for redirect in reversed(redirects):
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
@@ -255,7 +251,7 @@ class RedirectEffects(Struct, frozen=True, kw_only=True):
 
 
 def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:
-    """Judge redirections: reading like an operand; writing is harmless only into places that keep nothing."""
+    """Judge redirections. Only writing to places that keep nothing, such as /dev/null, is harmless."""
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
         operator, target = redirect.operator, state.resolved(redirect.target)

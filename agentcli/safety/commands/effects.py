@@ -59,7 +59,7 @@ def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
 
 
 def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the absolute paths or globs that words mean: `UNKNOWN` and likely ones if the folder cannot be told."""
+    """Return the absolute paths or globs that words mean; for a word that is not certain `UNKNOWN` and likely paths."""
     each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
     return tuple(path for paths in each for path in paths)
 
@@ -80,9 +80,9 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
-    """Return the effects of programs that do one thing to all their operands, but for the first `skipped`.
+    """Return the effects of programs that do one thing to all operands but the first ones, which are `skipped`.
 
-    `kind` is the field of `Effects`, `values` are the short options that take a value.
+    `kind` is the field of `Effects` for that, `values` are the short options that take a value.
     """
     return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
 
@@ -105,7 +105,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
         option = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
-        if option and (folder := option[1] or option[2]):
+        if option and (folder := option[1] or option[2]):  # in the same word, as in `--target-directory=x`
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
         if option and at + 1 < len(arguments):
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
@@ -116,7 +116,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the targets, and the auto-executed files that are certainly put into a folder."""
     written = absolute_paths(targets, state)
-    folders = [path for path in written if path != UNKNOWN]
+    folders = [path for path in written if path != UNKNOWN]  # the targets, as far as they must be folders
     if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
         folders = [path for path in folders if path == state.home]
     names = [PurePath(source.text).name for source in sources]
@@ -124,7 +124,7 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the auto-executed files that the target holds afterwards if it is a folder."""
+    """Return the auto-executed files that a copy makes if the target is a folder, which the text does not show."""
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
@@ -246,7 +246,7 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
         name in _REGISTRIES or subcommand == "config"
     ):
         return f"{name} {subcommand} changes what is beyond the workspace"
-    if subcommand == "exec" and name in ("pnpm", "yarn"):  # these fetch nothing for it
+    if subcommand == "exec" and name in ("pnpm", "yarn"):  # `pnpm exec` runs an installed program and fetches nothing
         behind = fields[[field.text for field in fields].index("exec") + 1 :]
         return beyond_workspace(behind) if behind else ""
     if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):

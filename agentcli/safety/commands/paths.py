@@ -35,10 +35,11 @@ def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
 
 def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
+    # The system's folders, the home and all folders around it.
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
-    while parts and finds_most_names(parts[-1]):
+    while parts and finds_most_names(parts[-1]):  # `/usr/*` is as much as `/usr`
         parts = parts[:-1]
     if not of_home and parts == home_parts:
         return path == home
@@ -72,7 +73,7 @@ WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
 class ReadCheck:
-    """Checks the paths that one command reads, and remembers them in `reads` as absolute paths."""
+    """Checks if one command may read the paths it names, and collects these in `reads`, as absolute paths."""
 
     def __init__(self, places: Places, state: State) -> None:
         self.places = places
@@ -99,7 +100,7 @@ class ReadCheck:
         return ReadCheck(self.places, self.state.entering(folder))
 
     def _problem(self, field: Field, kind: str) -> str:
-        if kind == "text" and not field.is_glob:
+        if kind == "text" and not field.is_glob:  # no path
             return ""
         if not field.is_known:
             return "a path depends on what only the shell knows"
@@ -143,14 +144,14 @@ class ReadCheck:
         return not is_shown or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
 
     def _kind_is_fine(self, glob: str, folder: str, kind: str) -> bool:
-        """Return True for all files of a kind, as `*.ts` and `src/*.{ts,tsx}`, if its ending is not one of secrets.
+        """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` that finds no secret files by their endings.
 
-        A search itself leaves out single files that hold some.
+        Single secret files among those it finds are left out by the search itself.
         """
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
-            return kind == "search" and not glob.strip("*")  # no more than a search through the folder
+            return kind == "search" and not glob.strip("*")  # `*` searches no more than the folder itself would
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]
+        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob finds
         examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
         return all(self.places.is_readable(Path(folder, name)) for name in examples)
 
@@ -189,7 +190,7 @@ def _home(state: State) -> PurePath | None:
 
 
 def _naming_words(fields: Sequence[Field]) -> list[Field]:
-    """Return the words of a command without messages and those that exclude files; of `REVISION:PATH` the path."""
+    """Return the words of a command but its messages and the files it excludes; of git's `REVISION:PATH` the path."""
     words = [fields[0]]
     for before, field in itertools.pairwise(fields):
         if not (_excludes(before, field) or re.search(r"\s", field.text)):
@@ -216,7 +217,7 @@ _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 
 
 def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
-    """Yield the words that may be paths: all, unless the program is known to name its own in its effects."""
+    """Yield the words that may be paths. If the effects of the program name its paths, its operands are left out."""
     program, *arguments = fields
     is_standard = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
     if "/" in program.text and not is_standard:
@@ -251,7 +252,7 @@ _BEFORE_PATH = tuple(
 def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
     """Return the secret files that words name, also as a part of an option, and the auto-executed ones.
 
-    A program that tells what it writes is believed, and the script of an interpreter is not written.
+    The latter do not count for a program whose effects name all that it writes, nor as the script of an interpreter.
     """
     found: list[str] = []
     for fields in seen:

@@ -42,7 +42,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return "git checks signatures with the program that is set for it"
     form = f"{name} {arguments[0].text}" if arguments else name
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
-    row, _, needed = row.partition(" | ")  # see `[git]` in only_reading.ini
+    row, _, needed = row.partition(" | ")  # options with which it only lists; see `[git]` in only_reading.ini
     if not row:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"
@@ -101,8 +101,8 @@ def _paths_in(field: Field) -> list[Field]:
 def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     """Return True if a command may show the contents of one of the secret files.
 
-    It may not if it shows no contents, but only names of files, facts about them, or commits; or if all its paths are
-    known and lead to none of these files.
+    It cannot if it shows only names of files, facts about them, or commits; nor if all its paths are known and none
+    leads to a secret file.
     """
     words = segment.words or ("",)
     is_git = words[0] == "git"
@@ -184,7 +184,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     form = arguments[0] if arguments else Field("")
     is_plain = form.is_known and not form.may_vanish and not form.text.startswith("-")  # `-v` sets a variable
-    sets = not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text)  # so does `%n`
+    sets = not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text)  # `%n` sets one too
     return "printf can set a variable" if sets else check.problem(arguments, "text")
 
 

@@ -92,8 +92,8 @@ class Doubts(Struct, frozen=True):
 class CommandAnalysis(Struct, frozen=True, kw_only=True):
     """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
 
-    `problem` says why it is not read: more may run than its segments, so that no grant covers it. `deletes_unseen` says
-    what such a command may delete without its text telling. `scratch` are files of /tmp that it makes for itself.
+    With a `problem` more may run than its segments, so no grant covers it; `deletes_unseen` says why such a command may
+    delete what it does not name. `scratch` are files of /tmp that it makes and uses.
     """
 
     segments: tuple[Segment, ...]
@@ -126,7 +126,7 @@ def touches(pattern: str, segment: Segment) -> bool:
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
     """Return the globs that cover each simple command that does not only read, narrowest first.
 
-    Empty if one of them has none, or if the command cannot be read: then no rules would cover it.
+    Empty if a simple command has none, or if the command cannot be read: no rules could cover it as a whole.
     """
     if analysis.problem:
         return ()
@@ -172,7 +172,7 @@ def escaped(text: str) -> str:
 
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the leading words that can stand for the whole command, longest first."""
-    program, second, third = (*words[:3], "", "")[:3]
+    program, second, third = (*words[:3], "", "")[:3]  # missing words are empty
     if program in _word_list("one_thing"):
         return [words[:1]]
     if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):

@@ -18,7 +18,7 @@ _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
-    """Return the parts of a reverse shell that a command contributes. (`connects` is that of a redirection.)"""
+    """Return the parts of a reverse shell that a command contributes; redirections contribute `connects`."""
     name = name_of(fields)
     found = {
         "shell": reads_script,
@@ -30,7 +30,7 @@ def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -
 
 
 def makes_reverse_shell(traits: set[str]) -> bool:
-    """Return True for a connection with a shell that reads from something, or for both joined by a named pipe."""
+    """Return True for a shell that reads from a redirected connection, or from a network client by a named pipe."""
     is_fed = "connects" in traits and bool(traits & {"shell", "runs what it reads"})
     return is_fed or {"fifo", "shell", "client"} <= traits
 
@@ -125,7 +125,7 @@ def catastrophe(fields: Sequence[Field], state: State) -> str:
     `fields` have no wrappers; redirections are judged separately.
     """
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
-    # Further on in the arguments it may be the value of another option.
+    # Only the first argument counts: a later `--help` may be the value of another option.
     answers = first in ("--help", "--version") and name in _ANSWERING
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
@@ -137,6 +137,7 @@ def write_catastrophe(path: Field) -> str:
     """Return the reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
     folder, _, name = text.rpartition("/")
+    # A glob counts if it finds one of the usual names of disks.
     disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
     finds_disk = path.is_glob and finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
     if finds_disk or _DISK.fullmatch(text):
@@ -253,7 +254,7 @@ def _ruins(words: Sequence[Field]) -> bool:
         sources, targets = sources_and_targets(arguments)
         arguments = sources if name == "mv" else targets
     ruins = name in "rm srm unlink shred truncate chmod chown chgrp mv cp install".split()
-    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)
+    return ruins and any(re.fullmatch(r"(\./)?\{\}(/+[*.?]*)?", field.text) for field in arguments)  # `{}` or `{}/*`
 
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:

@@ -74,7 +74,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
         walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
-        if changes_home:  # where the home is used it may not have changed yet
+        if changes_home:  # the command may use the home before it changes it
             walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
@@ -152,24 +152,22 @@ class WalkContext(Struct, frozen=True, kw_only=True):
 
 
 class Walk:
-    """One walk through a command, or through a script that it may run.
-
-    `segments` are its simple commands. `problem` says why it cannot be read. The others become the `CommandAnalysis`.
-    """
+    """One walk through a command, or through a script that it may run; `segments` are its simple commands."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.segments: list[Segment] = []
-        self.problem = self.catastrophe = self.hidden_catastrophe = ""
-        self.unreadable = self.unjudged = self.deletes_unseen = ""
-        self.hidden = Effects()
-        self.commands = 0
-        self._script_files: set[str] = set()  # names without folder
-        self._is_input_open = False  # `exec` redirected it
-        self._traits: set[str] = set()
+        self.problem = self.unreadable = ""  # why more may run than the segments; why no rule can be checked against it
+        self.unjudged = self.deletes_unseen = ""  # why a part was not looked at; why more may be deleted than is named
+        self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; the same of scripts that it may run
+        self.hidden = Effects()  # of scripts that it may run
+        self.commands = 0  # looked at so far, in all scripts
+        self._script_files: set[str] = set()  # names without folder of the files that are run as scripts
+        self._is_input_open = False  # True once `exec` has redirected the shell's input
+        self._traits: set[str] = set()  # parts of a reverse shell (`traits_of`)
 
     def run(self, text: str, state: State, context: WalkContext) -> None:
-        """Walk through a text from where the shell starts."""
+        """Walk through a whole text, and judge what only all its commands together show."""
         self._walk_text(text, state, context)
         effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
@@ -199,7 +197,7 @@ class Walk:
             self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
         first, before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
-        if reading.refusal:  # bash runs nothing of it
+        if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [
                 replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
@@ -214,13 +212,12 @@ class Walk:
         return self.catastrophe or next(found, "")
 
     def _give_up(self, why: str) -> None:
-        """Note that a part of the command is not looked at."""
-        self.problem = self.problem or why
+        self.problem = self.problem or why  # a part of the command is not looked at
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        before, skipped = "", state
+        before, skipped = "", state  # the operator before a pipeline, and the state if the operator skips the pipeline
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
             if before == "&&":
@@ -244,6 +241,7 @@ class Walk:
             stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
             self.catastrophe = REVERSE_SHELL
+        # Other pipelines run in shells of their own, which leave the state of this one as it is.
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
@@ -253,7 +251,7 @@ class Walk:
             return state, state
         for script in node.inside:
             self._walk_commands(script, state, replace(context, problem="", allow=()))
-        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))
+        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
@@ -288,7 +286,7 @@ class Walk:
         if call.unjudged:
             self._give_up(call.unjudged)
         sets = [field for wrapper in call.wrappers for field in wrapper.sets]
-        wrapped = call.problem or variable_problem(field.text for field in sets)
+        wrapped = call.problem or variable_problem(field.text for field in sets)  # the problem of the wrappers
         own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
         parts = [self._look_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
@@ -309,9 +307,9 @@ class Walk:
             inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
             return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
-        inner = problem_of(call.fields, check)
+        own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
         effects = done.effects | (
-            effects_of(call.fields, state) if inner or worst else Effects(reads=tuple(check.reads))
+            effects_of(call.fields, state) if own_problem or worst else Effects(reads=tuple(check.reads))
         )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not context.problem:
@@ -319,14 +317,14 @@ class Walk:
         seen = [*call.layers, *call.possible_commands]
         set_here = (state.resolved(value) for _, value in node.assignments)
         values = [*set_here, *(Field(each.text.partition("=")[2]) for each in sets)]
-        if inner:
+        if own_problem:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
         segment = Segment(
             text=node.text,
             words=words,
             verdict="allow",
-            reason=inner or problem,
+            reason=own_problem or problem,
             effects=effects,
             allow_forms=allow,
             deny_forms=deny,
@@ -337,7 +335,7 @@ class Walk:
     def _walk_script(
         self, node: CommandNode, call: ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
     ) -> Ends:
-        """Walk through the text that a shell is given. A segment for the shell itself is added if it does more."""
+        """Walk through the text that a shell is given. The shell gets a segment of its own if there is a problem."""
         if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state
@@ -371,7 +369,7 @@ class Walk:
             self.segments.append(segment)
 
     def _look_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
-        """Walk through a text that may run. A catastrophe in one that no wrapper shows becomes `hidden_catastrophe`."""
+        """Walk through a script that may run. Unless it `is_shown`, its catastrophe becomes `hidden_catastrophe`."""
         part = Walk(self.places)
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE

@@ -63,7 +63,7 @@ def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) ->
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
-    words = read.operands
+    words = read.operands  # so many `operands` are the wrapper's own (`timeout 5`), the others are the command
     if any(field.may_vanish for field in words[:operands]):
         return _unread(arguments, _HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
@@ -91,16 +91,16 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             files, remaining = [*files, *remaining[:1]], remaining[1:]
         elif not text.startswith("--"):
             letters += text[1:]
-            remaining = remaining[text.count("o") + text.count("O") :]
-    if "c" in letters:
+            remaining = remaining[text.count("o") + text.count("O") :]  # each takes a word
+    if "c" in letters:  # the next word is the script
         return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
     files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
     return Wrapper(problem=problem or _UNSHOWN_SCRIPT, reads_script=not remaining, script_files=tuple(files))
 
 
 def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
-    """Return a shell that runs a text; of a text that is not fully known the known part is judged."""
-    problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT
+    """Return the wrapper for a shell that runs a text; `is_same_shell` if that is the shell of the command itself."""
+    problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # its known part is judged
     return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
 
 
@@ -111,7 +111,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
         return _unread([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
     inner = tuple(read.operands[len(sets) :])
-    inner = inner[inner[:1] == (Field("-"),) :]
+    inner = inner[inner[:1] == (Field("-"),) :]  # without a first `-`, which means `-i`
     return Wrapper(inner=inner, sets=sets, problem="" if inner else "it shows the environment, where secrets are")
 
 
@@ -205,16 +205,15 @@ _RUNNING = ("-exec", "-execdir", "-ok", "-okdir")
 class FindCall(Struct, kw_only=True):
     """A `find` expression: the paths it starts from, and the commands it runs.
 
-    `problem` says what else it does than list names. It `deletes_all` if no test limits what `-delete` deletes;
-    `runs_on_all` are the commands that run on everything found.
+    `problem` says what else it does than list names.
     """
 
     starts: list[Field] = []
     runs: list[tuple[Field, ...]] = []
-    runs_on_all: list[tuple[Field, ...]] = []
+    runs_on_all: list[tuple[Field, ...]] = []  # the commands in `runs` that no test before them limits
     problem: str = ""
-    deletes_all: bool = False
-    is_narrowed: bool = False
+    deletes_all: bool = False  # True if no test limits what `-delete` deletes
+    is_narrowed: bool = False  # True once a test limits what comes after it
 
 
 def read_find(fields: Sequence[Field]) -> FindCall:
@@ -252,7 +251,7 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         call.runs_on_all += () if call.is_narrowed else (command,)
         call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
     elif kind == "narrowing":
-        # Negated, a test excludes almost nothing, unless it compares: a file that is not older is newer.
+        # A negated test excludes almost nothing, except one of time, size or links, which selects the other part.
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
         call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_matches_any_name, values)))
     elif kind != "neutral":

@@ -128,7 +128,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
     if not parts or parts[-1].endswith(".pub"):
         return False
     name = parts[-1]
-    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)
+    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)  # parts above the home's own
     return bool(
         (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
         or is_short_for(name, SECRET_GLOBS)
@@ -281,10 +281,10 @@ def judge_path(
     root = next((root for root in roots if is_below(full, root)), None)
     if is_secret(full, home):
         return "secret"
-    # A workspace in /dev/shm is one like any other.
+    # The paths of a workspace in /dev/shm are not odd.
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
-    # Protected names above the workspace do not count: `~/.claude/worktrees/x` is a fine place to work in.
+    # Only names inside the workspace are protected: the workspace itself may be `~/.claude/worktrees/x`.
     if access == "write" and is_auto_executed(full if root is None else full.relative_to(root)):
         return "protected"
     return "outside" if root is None else "plain"

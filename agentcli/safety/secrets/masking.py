@@ -38,6 +38,7 @@ class Masker:
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
         values = {value for value in known_values if is_long_enough(value)}
+        # The known values in all the ways they may be written.
         self._forms = sorted({form for value in values for form in _written_forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
@@ -53,7 +54,6 @@ class Masker:
         return StreamMask(self, text).secrets()
 
     def stream(self) -> StreamMask:
-        """Return a mask for a text that comes in pieces."""
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:
@@ -69,7 +69,7 @@ class Masker:
     def certain_end(self, text: str) -> int:
         """Return the position before which no further text can change what is a secret: the start of the last word."""
         end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
-        for form in self._with_spaces:  # the text may end in the middle of one
+        for form in self._with_spaces:  # the text may end in the middle of such a value
             sizes = range(min(len(form) - 1, len(text)), 0, -1)
             end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
         return end
@@ -93,7 +93,7 @@ def _written_forms(value: str) -> Iterable[str]:
         for before in range(3):
             end = (before + len(raw)) % 3
             encoded = encode(bytes(before) + raw).decode().rstrip("=")
-            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]
+            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]  # without these letters
 
 
 class PlainText:
@@ -103,9 +103,9 @@ class PlainText:
     """
 
     def __init__(self) -> None:
-        self._length = 0
-        self._waiting = ""
-        self._codes: list[tuple[int, str]] = []
+        self._length = 0  # characters of plain text so far
+        self._waiting = ""  # the end of the newest piece, if it may be the beginning of a code
+        self._codes: list[tuple[int, str]] = []  # with the positions before which they stand
         self._first = 0  # index of the first code that was not returned yet
 
     def add(self, text: str, *, is_all: bool = False) -> str:
@@ -150,24 +150,27 @@ class PlainText:
         ]
 
     def forget(self, count: int) -> None:
-        """Drop the first `count` characters of the plain text."""
-        self._length -= count
+        self._length -= count  # the first characters of the plain text are dropped
         self._codes, self._first = [(position - count, code) for position, code in self._codes[self._first :]], 0
 
 
 class StreamMask:
-    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key."""
+    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key.
+
+    A text that is already complete is given as `whole`; nothing is fed to its mask.
+    """
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
-        self._plain = PlainText()
-        self._text = self._plain.add(whole, is_all=bool(whole))  # it waits, and some of it is context for rules
-        self._key_ends = find_key_ends(self._text)  # only a whole text shows them
+        self._plain = PlainText()  # takes terminal codes out of the text, and puts them back
+        # The text that is not decided about yet, and a little before that, which rules look back at.
+        self._text = self._plain.add(whole, is_all=bool(whole))
+        self._key_ends = find_key_ends(self._text)  # of keys without a beginning; a stream's are not searched for
         # Positions in `_text`:
-        self._done = 0  # the text before it was returned or masked
-        self._masked = 0  # from the last marker up to it, the text was masked
-        self._searched = 0  # private keys are searched from it on
-        self._key: KeyStart | None = None  # a key that continues
+        self._done = 0  # all text before this position was returned, or replaced by a marker
+        self._masked = 0  # the end of the newest secret: one that overlaps it makes it longer
+        self._searched = 0  # no private key begins before this position that is not known already
+        self._key: KeyStart | None = None  # a private key whose beginning was masked and whose end has not come
 
     def feed(self, text: str) -> str:
         """Take more text and return what is certain by now."""
@@ -175,7 +178,6 @@ class StreamMask:
         return self._mask_certain(is_all=False)
 
     def close(self) -> str:
-        """Return the rest."""
         self._text += self._plain.add("", is_all=True)
         return self._mask_certain(is_all=True)
 
@@ -185,7 +187,7 @@ class StreamMask:
         return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
-        position = self._done
+        position = self._done  # the text before it is in the pieces
         pieces: list[str] = []
         for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
@@ -199,13 +201,13 @@ class StreamMask:
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
-        """Return the secrets that are certain by now. One without a rule continues the one before."""
+        """Return the secrets that are certain by now. One without a rule continues one that was returned before."""
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
-            if secret.end <= max(self._masked, self._done):
+            if secret.end <= max(self._masked, self._done):  # within a known secret, or in text that was returned
                 continue
             if secret.start >= self._masked:
                 certain.append(secret)
@@ -218,7 +220,7 @@ class StreamMask:
         return certain
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
-        """Return the private keys that are known, and the position up to which all is certain, at most `end`."""
+        """Return the private keys found so far, and the position up to which the text is certain."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
@@ -233,9 +235,9 @@ class StreamMask:
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
-            position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
+            position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
-            if goes_on:
+            if may_continue:
                 self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)

@@ -47,8 +47,8 @@ class KeyStart(NamedTuple):
     """The beginning of a private key."""
 
     start: int
-    position: int | None  # the key is known up to here; None if more text must show that it is one
-    frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes its lines
+    position: int | None  # the key is known up to here; None if only further text can show if it is a key
+    frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers
 
 
 def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
@@ -59,8 +59,8 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
         start = marked.start()
         if begun := _BEGINNING.match(text, start):
             frame = _frame_before(text, start)
-            position, ends = _step(text, begun.end(), frame)
-            if position is not None and not ends:
+            position, is_end = _step(text, begun.end(), frame)
+            if position is not None and not is_end:  # a key has at least one line
                 return KeyStart(start, position, frame)
         if not is_all and len(text) - start <= _MAX_STEP_CHARS + 80:
             return KeyStart(start, None)
@@ -73,18 +73,18 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool
     while True:
         if rest := _REST_OF_RUN.match(text, position):
             position = rest.end()
-        further, ends = _step(text, position, frame)
+        further, is_end = _step(text, position, frame)
         if further is None:
             return position, not is_all and len(text) - position <= _MAX_STEP_CHARS
         position = further
-        if ends:
+        if is_end:
             return position, False
 
 
 def find_key_ends(text: str) -> list[tuple[int, int]]:
     """Return the ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
     found: list[tuple[int, int]] = []
-    before = 0
+    before = 0  # the end of the last key
     for end in _END_MARK.finditer(text) if "-----END " in text else ():
         start = (
             end.start()
@@ -120,7 +120,7 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(line) == _MAX_FRAME_CHARS or not line:
         return _KNOWN_FRAME
-    alike = (
+    alike = (  # a pattern for each part of the line
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
         for part in re.findall(r"\w+|\s+|.", line.strip())
     )
@@ -128,13 +128,13 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
-    """Return the position up to which the next line is known, or None, and True if the key ends there."""
+    """Read the next line of a key. Return the position behind it, None if there is none, and True if the key ends."""
     if found := _KEY_END.match(text, position):
         return found.end(), True
     if found := _RUN_OF_BASE64.match(text, position):
         return found.end(), False
-    shorts = 0
-    for _ in range(_MAX_OTHER_LINES):
+    shorts = 0  # short lines so far, of which a key may have two before a long one
+    for _ in range(_MAX_OTHER_LINES):  # skip headers and short lines
         if not (line_end := _LINE_END.match(text, position)):
             break
         start = line_end.end()

@@ -73,12 +73,12 @@ def looks_random(value: str) -> bool:
 
 
 def has_random_digits(value: str) -> bool:
-    """Judge formats that long names in source code have too; those rarely contain digits."""
+    """Return True for a value that is no long name in source code, since names rarely contain digits."""
     return _DIGIT.search(value) is not None and looks_random(value)
 
 
 def is_no_name(value: str) -> bool:
-    """Judge formats so loose that names in source code fit: require a digit, or a letter five times in a row."""
+    """Return True for a value with a digit, or a letter five times in a row, which names in source code rarely have."""
     return re.search(r"\d|([a-z])\1{4}", value) is not None
 
 
@@ -99,14 +99,14 @@ def entropy(value: str) -> float:
 
 
 def is_password(value: str) -> bool:
-    """Judge a place that only a password can have."""
+    """Return True unless the value, at a place for a password, is an example or a variable."""
     bare = value.strip("\"'{}")
     is_example = len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare)
     return not (is_example or _VARIABLE.match(value) or _VARIABLE.match(bare))
 
 
 def is_url_password(value: str) -> bool:
-    """Judge what is between user and host: even the word `password` is one, since test databases have it."""
+    """Return True unless a URL's password is a placeholder or variable; test databases have even `password`."""
     return not is_placeholder(value) and _VARIABLE.match(value) is None
 
 
@@ -115,7 +115,7 @@ def is_user_key(value: str) -> bool:
 
 
 def is_credential(value: str) -> bool:
-    """Judge the value of an Authorization header without its scheme."""
+    """Return True if the value of an Authorization header, without its scheme, is a secret."""
     value = value[:_ENOUGH]
     if is_placeholder(value) or _VARIABLE.search(value) or value.startswith("{"):
         return False
@@ -142,7 +142,7 @@ def _is_jumbled(value: str) -> bool:
 
 
 def is_assigned(value: str) -> bool:
-    """Judge a value of a name that says secret. Code is full of those, so the value must look generated."""
+    """Return True if the value of a name such as `token` looks generated; code has many such names."""
     value = value[:_ENOUGH]
     return _looks_generated(value) and not is_placeholder(value) and _VARIABLE.search(value) is None
 
@@ -160,7 +160,7 @@ def _looks_generated(value: str) -> bool:
 
 
 def is_quoted_password(value: str) -> bool:
-    """Judge a quoted value of a password: it may be short, and it may be a name or a path."""
+    """Return True if a quoted value of a name such as `password` is one, and no name or path."""
     if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
         return False
     # The last character does not count: sentences end in a mark.
@@ -169,7 +169,7 @@ def is_quoted_password(value: str) -> bool:
 
 
 def is_bare_password(value: str) -> bool:
-    """Judge an unquoted value of a password: mostly names, expressions or words, so it needs a digit or a symbol."""
+    """Return True if an unquoted value of a name such as `password` has a digit or symbol: others are names or code."""
     value = value.rstrip(".!?:")
     if len(value) < 6 or not is_password_setting(value) or _UUID.fullmatch(value):
         return False
@@ -179,19 +179,19 @@ def is_bare_password(value: str) -> bool:
 
 
 def is_lone_word(value: str) -> bool:
-    """Judge letters alone on the right-hand side of a password's line."""
+    """Return True if a value of letters alone, in a line that sets a password, is one."""
     is_one_word = value.islower() or value.isupper() or value.istitle()
     return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
 
 
 def is_password_argument(value: str) -> bool:
-    """Judge an argument in a place where the ports of containers are given too."""
+    """Return True if an argument is a password. With the same option, `-p`, containers are given port numbers."""
     return _LETTER.search(value) is not None and is_password_setting(value)
 
 
 @lru_cache(256)  # a line that announces cookies repeatedly has each of them judged repeatedly
 def is_cookie(value: str) -> bool:
-    """Judge a cookie: one that identifies a session, not the dates, numbers and words beside it."""
+    """Return True if a cookie's value identifies a session, and is no date, number or word."""
     is_mixed, value = _is_mixed(value), value[:_ENOUGH]
     looks_generated = _is_jumbled(value) or (is_mixed and _changes(value) >= 2)
     return looks_generated and entropy(value) > 2.5 and not (is_placeholder(value) or _VARIABLE.match(value))
@@ -204,7 +204,7 @@ def is_password_setting(value: str) -> bool:
 
 
 def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
-    """Judge a value in a file of secrets, whose name says secret. If the name `is_vague`, it must look generated."""
+    """Return True if a value in a file of secrets is one. If the name `is_vague`, the value must look generated."""
     if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
         return False
     is_base64 = len(value) >= 24 and _BASE64_VALUE.fullmatch(value) and entropy(value) > 3.5 and _is_mixed(value)
@@ -212,12 +212,12 @@ def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
 
 
 def is_token_in_parts(value: str) -> bool:
-    """Judge a JSON Web Token: two objects in base64 and a signature, random only to the eye."""
+    """Return True for a JSON Web Token: two objects in base64 and a signature, not random enough for other tests."""
     return _is_mixed(value) and entropy(value) > 3.5
 
 
 def is_discord(value: str) -> bool:
-    """Judge `.time.signature`, both in base64; `.create.shouldReturnNothingWhenEmpty` is a method."""
+    """Return True if the last two parts of `id.time.signature` are base64 and no names of methods."""
     _, time, signature = value.split(".", 2)
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
@@ -261,7 +261,7 @@ class Secret(NamedTuple):
     rule: str  # the name of the rule that found it
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
+class Place(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The places in a text where a rule's pattern is tried; everywhere if it has no literals.
 
     `starts` are literals; `words` are names that are looked for in every spelling: `api-key` stands for api_key,
@@ -302,7 +302,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
 
     def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
-        """Yield the secrets that the literal at `position` belongs to or announces: at most one without `each`."""
+        """Yield the spans of the secret that has the literal at `position`, or of those that it announces (`each`)."""
         if (match := self._match_at(text, position)) is None:
             return
         for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
@@ -316,7 +316,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
             return None
         if place.after:
             found = text.rfind(place.after, max(0, position - MAX_CONTEXT_CHARS + len(place.after)), position)
-            if found < 0 or _LINE_END.search(text, found, position):
+            if found < 0 or _LINE_END.search(text, found, position):  # the word is not in the same command
                 return None
         return None if place.is_named and _ABOUT_SECRETS.match(text, position) else match
 

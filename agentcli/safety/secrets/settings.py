@@ -54,6 +54,7 @@ def secret_values(text: str) -> set[str]:
             found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
         elif _is_rare(stretch):
             found.add(stretch)
+    # A text that is nothing but a secret, such as the file of a token.
     if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
         found.add(alone[1])
     return found | {value for value in map(unquote, found) if _is_rare(value)}
@@ -66,9 +67,9 @@ def _candidates(text: str) -> Iterator[str]:
             # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next.
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
-            weight, ends = _weight(pair["key"])
-            if weight:
-                readings = (value for value in _readings(pair) if ends or not _WORD.fullmatch(value))
+            weight, ends_in_secret = _weight(pair["key"])
+            if weight:  # behind a name such as `secret_santa` a plain word is no secret
+                readings = (value for value in _readings(pair) if ends_in_secret or not _WORD.fullmatch(value))
                 yield from (value for value in readings if is_hidden_setting(value, is_vague=weight == 1))
 
 
@@ -80,7 +81,7 @@ def _weight(key: str) -> tuple[int, bool]:
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return 0, False
     secret, owners = _NAMES["secret"], _NAMES["key_owners"]
-    named = [  # by one word, or by two
+    named = [  # for each word: alone or with the one before it, it says that the value is secret
         other in secret or one + other in secret or (one in owners and other in ("key", "keys"))
         for one, other in pairwise(["", *words])
     ]

@@ -44,7 +44,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     if arguments.background:
         # With the default limit a job has none but the end of the session.
         limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
-        (detach := asyncio.Event()).set()
+        (detach := asyncio.Event()).set()  # set from the start, so the command becomes a job at once
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
         assert job is not None, "it is detached or refused"
         return _describe_start(job, "Started", context)
@@ -59,7 +59,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
         if (at_the_end := result.later) is None:
             return output
 
-        async def later() -> DryRunReport:
+        async def later() -> DryRunReport:  # for a dry run that became a job
             return _dry_run_report(await at_the_end, start, context, finish)
 
         return replace(output, content=f"{_ASKED_LATER}\n{output.content}", later=later)
@@ -102,7 +102,7 @@ def _find_start(arguments: Bash, context: ToolContext) -> tuple[Path, str]:
 
 def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     terms, grants = context.terms, context.all_grants
-    if terms.dry_run == "narrow":
+    if terms.dry_run == "narrow":  # nobody allowed the command, so hosts granted to the session are closed to it
         grants = replace(grants, hosts=terms.grants.hosts)
     profile: Profile | None = "read-only" if terms.only_reads else None
     return Command(
@@ -185,9 +185,9 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
 
 
 def _follow(result: CommandResult, start: Path, context: ToolContext, notes: list[str]) -> Path:
-    """Let the next command start where this one ended, unless that is outside the workspace; add a note to `notes`.
+    """Return the folder in which a command ended, and let the next command start there, with a note in `notes`.
 
-    Return the folder to report as the command's last.
+    A folder that is outside the workspace or does not exist is not followed: the next command starts in `start`.
     """
     workspace = context.workspace
     end = result.cwd
@@ -224,7 +224,7 @@ _MAX_NAMES = 200  # that are looked at as paths
 
 
 def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
-    """Return the real paths of all names in complaints about files."""
+    """Return the real paths of the names in lines that complain about files, such as `cat: x: No such file`."""
     lines = (line for line in output.splitlines() if _UNREAD.search(line))
     names = dict.fromkeys("".join(found) for line in lines for found in _QUOTED_OR_BARE.findall(line))
     return tuple(path.real for path in _look_at(names, cwd, workspace, "read").values())

@@ -57,7 +57,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     choice = LineRange(
         first=first, max_lines=arguments.limit or DEFAULT_LINES, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
     )
-    if arguments.limit == 0:
+    if arguments.limit == 0:  # all of the file, for programs
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED_BYTES)
@@ -304,11 +304,11 @@ class _LineCollector:
     def __init__(self, choice: LineRange) -> None:
         self._choice = choice
         self._line = bytearray()  # the line that has not ended yet
-        self._cut = self._counted = 0
-        self._complete: list[tuple[bytes, int]] = []
-        self.newlines = 0
-        self.is_full = False
-        self.ends_with_newline = True  # an empty file lacks none
+        self._cut = self._counted = 0  # bytes left out of that line; bytes of the chosen lines before it
+        self._complete: list[tuple[bytes, int]] = []  # the chosen lines that have ended, as in `lines`
+        self.newlines = 0  # in all of the file so far
+        self.is_full = False  # True once the chosen lines have more than `max_bytes`
+        self.ends_with_newline = True  # also for an empty file
 
     @property
     def lines(self) -> list[tuple[bytes, int]]:
@@ -324,6 +324,7 @@ class _LineCollector:
         lines_left = self._choice.max_lines - len(self._complete)
         if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
             return
+        # What is behind the skipped lines, as far as the chosen ones reach.
         *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
         for line in complete:
             self._add(line)

@@ -158,9 +158,8 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
         if error.code != MISSING:
             raise
         names = ", ".join(await _find_similar(path, workspace))
-        raise ToolError(
-            (f"{error} There is {names}." if names else str(error)), kind=error.kind, code=error.code
-        ) from error
+        message = f"{error} There is {names}." if names else str(error)
+        raise ToolError(message, kind=error.kind, code=error.code) from error
 
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
@@ -187,10 +186,10 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
 
 def _distance(wanted: str, name: str) -> int:
-    """Return 0 for a file whose name is unlike `wanted`, else a number that is lower for a closer or more similar one.
+    """Return a number to sort similar files by, nearest first; 0 for a file whose name is not similar to `wanted`.
 
-    A file of the same name is as far as its folders are deep. One whose name contains the other, only in the folder
-    itself, comes after all of those.
+    Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself of
+    which one name contains the other.
     """
     parts = PurePosixPath(_as_sendable(name).lower())
     if parts.name == wanted:
@@ -336,8 +335,9 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
         return _new_text(arguments, before, path, workspace)
     change = _new_text(arguments, cells.encode(), path, workspace)
     try:
-        return replace(change, content=notebook_from_text(change.content.decode(), notebook))
-    except ValueError as error:
+        is_same = change.content == cells.encode() and before.strip()
+        return replace(change, content=before if is_same else notebook_from_text(change.content.decode(), notebook))
+    except (ValueError, RecursionError) as error:
         message = f"{workspace.shown(path)} would be no notebook: {error}."
         raise ToolError(message, kind="validation_error") from error
 
@@ -374,7 +374,7 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
     applied = apply_edits(before, old, edits)
     content, new = applied.content, applied.decoded
     require_certain_encoding(old, new.text, shown)
-    if old.bom != new.bom:
+    if old.bom != new.bom:  # the edit removed the byte order mark, which the diff shows
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
     text = new.text
     if isinstance(arguments, PartialEdit):

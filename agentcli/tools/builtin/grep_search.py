@@ -133,9 +133,9 @@ class Matches:
         self._context = context
         self._show = show
         self._kept: list[_File] = []  # with a limit: sorted, and only those with the first matches
-        self._kept_matches = 0
-        self._last_path: bytes | None = None
-        self._last: _File | None = None  # the file of that path, if it is kept
+        self._kept_matches = 0  # the matches in the kept files
+        self._last_path: bytes | None = None  # the file that came last
+        self._last: _File | None = None  # the same, if it is kept
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
@@ -166,7 +166,7 @@ class Matches:
             file.rows.append(_first_rows(rows, self._limit) if is_too_long else rows)
         file.count += count
         self._kept_matches += count
-        while self._kept_matches - self._kept[-1].count >= self._limit:
+        while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last file
             dropped = self._kept.pop()
             self._kept_matches -= dropped.count
             if dropped is self._last:
@@ -265,7 +265,7 @@ def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int 
             matches.append(FoundLine(path, number, line))
         elif mark == "+":
             matches[-1].text += f"\n{line}"
-        if mark != "-":
+        if mark != "-":  # the model sees every line of a match with the same mark
             last, mark = number, ":"
         lines.append(f"{path}{mark}{number}{mark}{cut_line(line, MAX_SHOWN_CHARS)}")
     return matches, "\n".join(lines)

@@ -80,8 +80,8 @@ async def search_literal_brackets(
 ) -> T:
     """Search with a glob in which `[slug]` may be a folder's own name, as in routes of web frameworks.
 
-    Brackets of folders are first tried as names. Those of a file's name are tried as names last, if they find nothing
-    as a class of characters. Raises `ToolError` if the glob is wrong in each of these forms.
+    The first form of the glob that finds anything counts: with brackets in folders taken literally, then as it is, then
+    with all brackets taken literally. Raises `ToolError` if the glob itself is wrong and no other form finds anything.
     """
     folders, slash, name = glob.rpartition("/")
     forms = {f"{_escape_brackets(folders)}{slash}{name}": None, glob: None, _escape_brackets(glob): None}
@@ -161,11 +161,11 @@ class NearestPaths:
         self._limit = limit
         self._below = below
         self._with_folders = with_folders
-        self._max_slashes = below.count("/") + depth - 1 if depth else None
-        self._folders: set[str] = set()  # that hold a file
+        self._max_slashes = below.count("/") + depth - 1 if depth else None  # in the name of a file to be shown
+        self._folders: set[str] = set()  # the folders that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name
-        self._files = 0
-        self._is_ascii = True
+        self._files = 0  # all files, shown or not
+        self._is_ascii = True  # no name needs to be quoted
 
     def add(self, names: str) -> None:
         """Take a batch of names as a sandbox gives them. They are separated only when they are shown."""

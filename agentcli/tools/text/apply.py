@@ -53,14 +53,14 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
         which = f"Edit {number} of {len(edits)}: " if len(edits) > 1 else ""
-        names_mark = bool(decoded.bom) and edit.old_string.startswith(BOM)
-        file = decoded.with_mark_in_text() if names_mark else decoded
+        has_mark = bool(decoded.bom) and edit.old_string.startswith(BOM)
+        file = decoded.with_mark_in_text() if has_mark else decoded
         try:
             replacements, note = _find_replacements(file.text, edit)
             content, text = _splice(content, file, replacements)
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
-        if names_mark and text.startswith(BOM):
+        if has_mark and text.startswith(BOM):  # the edit kept the mark, which is no part of the text again
             file, text = decoded, text.removeprefix(BOM)
         decoded = replace(file, text=text)
         if note:
@@ -69,7 +69,7 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """Return True if a change leaves all other characters, and all ASCII bytes that may be the second half of one."""
+    """Return True if a change replaces only ASCII by ASCII, and no byte that may be the second half of a character."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
@@ -92,7 +92,7 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             kind="invalid_parameters",
         )
     require_encodable(new, "new_string")
-    if edit.replace_all:  # a reader cannot see which line ends a text has, so they do not count here
+    if edit.replace_all:  # LF and CRLF count as the same, because the model cannot see which of them a line has
         matches = find_with_any_line_ends(text, old)
         if matches and (lf(old) != lf(new) or any(_has_own_line_ends(text, match, old) for match in matches)):
             return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
@@ -137,12 +137,12 @@ def _line_of(text: str, match: Match) -> int:
 
 
 def _has_own_line_ends(text: str, match: Match, old: str) -> bool:
-    """Return True if `old_string` has the exact line ends of the file: then those of `new_string` are meant too."""
+    """Return True if `old_string` has the line ends of the file. Then those of `new_string` are meant as they are."""
     return "\n" in old and text[match.start : match.end] == old
 
 
 def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
-    """Return the replacement of a match: lines that stay keep their ends, a new line gets that of the one before it."""
+    """Return the replacement of a match. Kept lines keep their line ends; new lines get that of the line before."""
     has_own_line_ends = _has_own_line_ends(text, match, old)
     new = new if has_own_line_ends else match.adapt(new)
     replaced = text[match.start : match.end]
@@ -161,7 +161,7 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
-    if len(set(ends)) > 1:
+    if len(set(ends)) > 1:  # with mixed line ends each new line gets that of the old line in its place
         new_ends = _align_line_ends([*(line.removesuffix("\r") for line in lines), last], ends, new_lines)
     else:
         new_ends = [ends[0] if ends else _line_end_near(text, match)] * (len(new_lines) - 1)
@@ -172,10 +172,10 @@ def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]
     """Return an end for each new line but the last, which has none, where the ends of the old lines are mixed."""
     new_ends: list[str] = []
     for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
-        own = ends[start:end]
+        replaced_ends = ends[start:end]
         for number in range(new_end - new_start):
             previous = new_ends[-1] if new_ends else ends[0]
-            new_ends.append(own[number] if number < len(own) else previous)
+            new_ends.append(replaced_ends[number] if number < len(replaced_ends) else previous)
     return new_ends[: len(new_lines) - 1]
 
 
@@ -223,16 +223,17 @@ def describe_nearest(text: str, wanted: str) -> str:
 
 
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
-    """Return the index at which most of the lines sought are in place, or None if none of them is there.
+    """Return the index from which on most of the lines sought are the file's; None if the file has none of them.
 
     Lines that are short or frequent do not count.
     """
-    places: defaultdict[str, list[int]] = defaultdict(list)
+    places: defaultdict[str, list[int]] = defaultdict(list)  # the positions of each line in `sought`
     for number, line in enumerate(sought):
         if len(line) > 3:
             places[line].append(number)
     counts = Counter(line for line in lines if line in places)
     known = {line: numbers for line, numbers in places.items() if counts[line] * len(numbers) <= _MAX_PAIRS}
+    # Each equal line suggests an index for the first line sought.
     starts = Counter(number - place for number, line in enumerate(lines) for place in known.get(line, ()))
     return min(starts, key=lambda start: (-starts[start], start)) if starts else None
 
@@ -246,7 +247,7 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
     best, number = 0.0, 0
     indices: Sequence[int] = range(len(lines))
-    if len(lines) > _MAX_COMPARED_LINES:  # then only lines with the longest words of the line sought are compared
+    if len(lines) > _MAX_COMPARED_LINES:  # of so many lines only those with its longest words are compared
         words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
         indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
     for index in indices:

@@ -62,7 +62,7 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
 def _shared_length(one: Sequence[str], other: Sequence[str]) -> int:
     """Count the characters, or lines, with which both begin."""
     same, limit = 0, min(len(one), len(other))
-    while same < limit:
+    while same < limit:  # by halves: slices are compared much faster than single items
         middle = (same + limit + 1) // 2
         if one[same:middle] == other[same:middle]:
             same = middle
@@ -116,25 +116,28 @@ def split_files(text: str) -> list[str]:
 
 def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     """Yield each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
-    # A row that begins with a backslash says that the one before it has no line end, and stays with it.
+    # A row that begins with a backslash says that the row before has no line end; both rows are taken as one.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
     changed = [False, *(not row.startswith(" ") for row in rows), False]
+    # The starts of unchanged and of changed stretches in turn, the first of them unchanged (maybe empty), and the end.
     edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
+    # Old and new lines before the hunk. A header names the hunk's first line; for an empty range, the line before it.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
     position = 0
+    # Each run, from `start` to `end`, with the start of the stretch before it and the end of the stretch after it.
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
-        old, new = old + _count_unmarked(rows[position:first], "+"), new + _count_unmarked(rows[position:first], "-")
-        position, run = first, rows[first:last]
-        old_range, new_range = (
-            _range(old, old + _count_unmarked(run, "+")),
-            _range(new, new + _count_unmarked(run, "-")),
-        )
-        yield "".join([f"@@ -{old_range} +{new_range} @@\n", *run])
+        skipped, run = rows[position:first], rows[first:last]
+        old, new, position = old + _count_old(skipped), new + _count_new(skipped), first
+        yield "".join([f"@@ -{_range(old, old + _count_old(run))} +{_range(new, new + _count_new(run))} @@\n", *run])
 
 
-def _count_unmarked(rows: Sequence[str], other: str) -> int:
-    return sum(not row.startswith(other) for row in rows)
+def _count_old(rows: Sequence[str]) -> int:
+    return sum(not row.startswith("+") for row in rows)
+
+
+def _count_new(rows: Sequence[str]) -> int:
+    return sum(not row.startswith("-") for row in rows)
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:

@@ -114,10 +114,10 @@ class EncodingGuess:
         self._is_binary = b"\0" in head
         # Control characters but white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
-        self._pending = b""
-        self._continuations = 0  # bytes of right UTF-8 behind the first of each character
+        self._pending = b""  # the beginning of a character whose other bytes have not come
+        self._continuations = 0  # bytes of valid UTF-8 after the first one of each character
         self._broken = 0  # bytes that are not UTF-8
-        self._c1: set[int] = set()
+        self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f that occurred: letters in Windows-1252 alone
 
     def feed(self, chunk: bytes) -> None:
         if not self._pending and chunk.isascii():
@@ -128,7 +128,7 @@ class EncodingGuess:
         except UnicodeDecodeError:
             text, used = codecs.utf_8_decode(chunk, "surrogateescape", False)
             self._broken += len(_SURROGATE.findall(text))
-        self._continuations += used - len(text)
+        self._continuations += used - len(text)  # a character of n bytes has n - 1 of them
         self._c1.update(chunk.translate(None, _NO_C1))
         self._pending = chunk[used:]
 
@@ -140,7 +140,7 @@ class EncodingGuess:
     @property
     def is_certain(self) -> bool:
         """False if `encoding` is only a guess, with which no characters may be written."""
-        # Text in other encodings has fewer right bytes of UTF-8 by chance.
+        # In text of another encoding few bytes look like UTF-8 by chance.
         return bool(self.bom) or not self.broken or self._continuations >= max(8, 4 * self.broken)
 
     def encoding(self) -> str | None:
@@ -151,7 +151,7 @@ class EncodingGuess:
             return "utf-8"
         if self._has_controls:
             return None
-        return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"
+        return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"  # cp1252 lacks these
 
 
 # Charsets of texts that are not UTF-8: from their bytes, or from a label
@@ -204,7 +204,7 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
     candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
     if not candidates:
         return None
-    best = candidates[0][1]
+    best = candidates[0][1]  # the highest confidence
     for name, confidence in candidates:
         if confidence < best * 0.9:
             return None
@@ -220,7 +220,7 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
 
 
 def _sample(content: bytes) -> bytes:
-    """Return the first lines that are not ASCII; it ends behind a line or a blank, not inside a character."""
+    """Return the first lines that are not ASCII, up to a line end or a blank, so that no character is cut."""
     lines = bytearray()
     for found in re.finditer(rb"[^\n]*[\x80-\xff][^\n]*\n?", content):
         lines += found.group()
@@ -269,6 +269,7 @@ def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
     words = _CYRILLIC_WORD.findall(other)
     has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
     letters = ["".join(_CYRILLIC_WORD.findall(each.lower())) for each in (text, other)]
+    # The shares of the ten most frequent letters of Russian.
     share, other_share = (sum(map(each.count, "оеаинтсрвл")) / max(1, len(each)) for each in letters)
     return has_usual_case and other_share >= 0.8 * share
 
@@ -301,7 +302,7 @@ def decoded(body: bytes, content_type: str) -> str:
     codec = codec_of(header[1]) if header else ""
     if not codec and page:
         codec = codec_of(page[1] or page[2])
-        codec = "utf-8" if codec.startswith("utf-16") else codec  # in UTF-16 it could not have been read so far
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # the name of a page in UTF-16 would not be found
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:

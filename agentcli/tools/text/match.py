@@ -75,12 +75,12 @@ def _find_look_alikes(text: str, old: str) -> list[Match]:
 
 def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
     """Yield start and end of each occurrence that is whole, also if it begins inside the one before."""
-    start, step = text.find(sought), 0
+    start, step = text.find(sought), 0  # `step`: the distance between the last two occurrences
     while start >= 0:
         end = start + len(sought)
         if is_whole(start, end):
             yield start, end
-        # In a long repetition, searching anew from each occurrence would take the square of its length.
+        # In a repetition (`aaaa`) the next occurrence is one step further; to search for each would take very long.
         if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
             start += step
         else:
@@ -89,7 +89,7 @@ def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Itera
 
 
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
-    """Return where the lines of `old` are with other margins; all margins must differ in the same way."""
+    """Return the matches of the lines of `old` apart from their margins, which must all differ in the same way."""
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)
     bare = _without_margins(lines)
@@ -98,16 +98,16 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
         return []
     offsets = [0, *accumulate(map(len, lines))]
     matches: list[Match] = []
-    number = counted = 0  # the line of the file at `counted` in `bare`
+    number = counted = 0  # position `counted` of `bare` is in the file's line `number`
     while start >= 0:
         number += bare.count("\n", counted, start)
         counted = start
-        file_lines = lines[number : number + len(old_lines)]
-        if (shift := learn_shift(old_lines, file_lines)) is not None:
-            end = offsets[number + len(file_lines)]
-            if file_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
+        seen_lines = lines[number : number + len(old_lines)]  # as `view` shows them
+        if (shift := learn_shift(old_lines, seen_lines)) is not None:
+            end = offsets[number + len(seen_lines)]
+            if seen_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1
-            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(file_lines)], end)]
+            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(seen_lines)], end)]
             file_lines = [lf(text[a:b]) for a, b in pairwise(cuts)]
             matches.append(Match(cuts[0], cuts[-1], partial(_adapt_lines, file_lines, old_lines, view_of, shift)))
         start = bare.find(sought, start + 1)
@@ -121,7 +121,7 @@ def _without_margins(lines: Sequence[str]) -> str:
 def _adapt_lines(
     file_lines: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
 ) -> str:
-    """Return a replacement in which the lines kept are the file's `own`, and new lines have the file's margin."""
+    """Return a replacement in which kept lines are as in the file, and new lines have the file's margin."""
     lines = lines_of(lf(new))
     lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")
     if lacks_end:
@@ -147,6 +147,7 @@ class _OwnCharacters(Struct, frozen=True):
         old_at, new_at = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
         parts: list[str] = []
         for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
+            # A range of `old`, from a to b, and the one of `new` in its place, from c to d.
             a, b, c, d = old_at[start], old_at[end], new_at[new_start], new_at[new_end]
             head = self._shared_length(fresh, a, c, limit=min(b - a, d - c), step=1)
             tail = self._shared_length(fresh, b, d, limit=min(b - a, d - c) - head, step=-1)
@@ -155,7 +156,7 @@ class _OwnCharacters(Struct, frozen=True):
         return "".join(parts)
 
     def _shared_length(self, fresh: View, place: int, new_place: int, *, limit: int, step: int) -> int:
-        """Count the characters from two places on, forwards or backwards, that are equal and whole on both sides."""
+        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1), up to a whole one."""
         shared = 0
         for n in range(1, limit + 1):
             a, c = place + step * n, new_place + step * n
@@ -187,10 +188,10 @@ _NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
 class View(Struct, frozen=True):
-    """A text in which some characters count as the same, and where each place of it is in the original.
+    """A text in which some characters are replaced by others, with a map of its places to those of the original.
 
-    From each of `starts` on, places follow one another as in the original from the same one of `origins` on. An origin
-    of -1 is the inside of what counts as one character.
+    The map has pieces: place `starts[n]` is `origins[n]` in the original, and the places up to the next start follow.
+    An origin of -1 marks the inside of what was one character.
     """
 
     text: str
@@ -220,7 +221,7 @@ def folded(text: str) -> View:
     """Return a view with LF, with the quotes, dashes and spaces of ASCII, and decomposed characters (Unicode NFD)."""
     starts, origins = [0], [0]
     parts: list[str] = []
-    length = done = 0
+    length = done = 0  # characters of the view and of the original so far
     for found in _NOT_PLAIN.finditer(text):
         parts.append(text[done : found.start()])
         length += found.start() - done
@@ -272,10 +273,10 @@ _Rule = Callable[[str], str | None]  # from a margin of `old_string` to that of 
 
 
 def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str] | None:
-    """Return a function that gives a line, indented like `lines`, the margin that it needs among `own`.
+    """Return a function that re-indents a line, written with the margins of `lines`, for those of `own`.
 
-    It raises `ToolError` for a line whose margin cannot be derived. Return None if the margins do not all differ in the
-    same way.
+    `own` are the same lines in the file. The function raises `ToolError` for a line whose margin cannot be derived.
+    Return None if the margins of `lines` and `own` do not all differ in the same way.
     """
     pairs = {(_margin(line), _margin(mine)) for line, mine in zip(lines, own, strict=True) if line.strip()}
     known = dict(pairs)
@@ -305,13 +306,14 @@ def _margin(line: str) -> str:
 
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
+    # Every margin of the file is the same text in front of the margin of `old_string`.
     fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
     (front,) = map(str, fronts)
 
     def rule(margin: str) -> str | None:
-        # Tabs before spaces that are alone in both would be a guess at how wide a tab is.
+        # To put tabs before spaces, where neither mixes them, would be a guess at the width of a tab.
         is_mixed = len(set(front + margin)) > 1 and len(set(front)) < 2 and len(set(margin)) < 2
         return None if is_mixed else front + margin
 
@@ -319,6 +321,7 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
+    # Every margin of `old_string` is the same text in front of the margin of the file.
     fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
@@ -327,17 +330,17 @@ def _removed_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _scaled_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule for tabs in place of so many spaces, or other numbers of spaces: wide margins differ as narrow."""
+    """Return a rule for steps of another width, such as two spaces or a tab in place of four spaces."""
     chars, own_chars = set("".join(known)), set("".join(known.values()))
     if len(chars) != 1 or len(own_chars) != 1:
         return None
     (char,), (own_char,) = chars, own_chars
-    widths = sorted((len(margin), len(own)) for margin, own in known.items())
+    widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
     step, own_step = last - first, own_last - own_first
     if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):
         return None
-    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):
+    if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None
 
     def rule(margin: str) -> str | None:

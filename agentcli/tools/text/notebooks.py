@@ -4,18 +4,61 @@ Each cell begins with a line such as `# %% [code] 3f2a`: its type, and its id or
 Format: nbformat 4 (nbformat.readthedocs.io, "The notebook file format").
 """
 
+import codecs
 import json
 import re
 import uuid
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.tools.observation import as_shown
 
 EMPTY_NOTEBOOK = b'{\n "cells": [],\n "metadata": {},\n "nbformat": 4,\n "nbformat_minor": 5\n}\n'
 MAX_OUTPUT_CHARS = 2_000  # of one cell's output that is shown
-_MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?$", re.MULTILINE)
-_UNFIT = re.compile(rf"{_MARK.pattern}|[\ud800-\udfff]", re.MULTILINE)  # a mark, or half of a surrogate pair
+_MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?[ \t]*\r?$", re.MULTILINE)
+_UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # half of a surrogate pair is no character
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _INDENT = re.compile(rb"\{\r?\n( +|\t)")
+_COMPACT = re.compile(rb'\s*\{"\w+":\S')
 
 Cell = dict[str, Any]
+
+
+class _Output(Struct):
+    output_type: str = ""
+    text: str | list[str] = ""
+    data: dict[str, Any] = {}
+    ename: str | None = None
+    evalue: str | None = None
+
+
+class _Cell(Struct):
+    cell_type: Literal["code", "markdown", "raw"]
+    source: str | list[str]
+    id: str = ""
+    outputs: list[_Output] = []
+
+
+class _Notebook(Struct):
+    """A notebook as far as it is read here. Cells are written as the file has them, with all their keys."""
+
+    nbformat: Literal[4]
+    cells: list[_Cell]
+    nbformat_minor: int = 0
+
+    @property
+    def has_ids(self) -> bool:
+        return self.nbformat_minor >= 5
+
+    @property
+    def names(self) -> list[str]:
+        """A name for each cell: its id, or its number in a notebook where not every cell has an id of its own."""
+        ids = [cell.id for cell in self.cells if _ID.fullmatch(cell.id)]
+        is_unique = len(ids) == len(set(ids)) == len(self.cells)
+        return ids if is_unique else [str(number) for number in range(1, len(self.cells) + 1)]
 
 
 def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
@@ -23,15 +66,15 @@ def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
 
     With outputs, each cell is followed by what it printed as lines `#> …`; these are not part of what is edited.
     """
-    notebook = _parse(content)
-    if notebook is None:
+    if (found := _parse(content)) is None:
         return None
+    _, notebook = found
     parts = []
-    for name, cell in _named_cells(notebook):
-        source = _joined(cell["source"])
+    for name, cell in zip(notebook.names, notebook.cells, strict=True):
+        source = _joined(cell.source)
         if _UNFIT.search(source):
             return None
-        parts.append(f"# %% [{cell['cell_type']}] {name}\n{source}\n")
+        parts.append(f"# %% [{cell.cell_type}] {name}\n{source}\n")
         if with_outputs and (output := _output_text(cell)):
             cut = output[:MAX_OUTPUT_CHARS]
             left = f"\n[{len(output) - len(cut):,} more characters]" if len(output) > len(cut) else ""
@@ -44,73 +87,85 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
 
     Raises `ValueError` for text before the first mark, for a cell that is named twice, and if `before` is no notebook.
     """
-    notebook = _parse(before)
-    if notebook is None:
+    if (found := _parse(before)) is None:
         raise ValueError("it is no notebook of version 4")
+    file, notebook = found
     marks = list(_MARK.finditer(text))
     if text[: marks[0].start() if marks else len(text)].strip():
         raise ValueError("it does not begin with a line such as `# %% [code]`, which begins each cell")
-    cells = dict(_named_cells(notebook))
-    has_ids = (notebook["nbformat"], notebook.get("nbformat_minor", 0)) >= (4, 5)
-    changed = []
+    cells, taken, changed = dict(zip(notebook.names, file["cells"], strict=True)), set[str](), []
     for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
-        source = text[mark.end() + 1 : end].removesuffix("\n")
-        old = cells.pop(mark[2], None) if mark[2] else None
-        if old is None and mark[2] and any(mark[2] == other[2] for other in marks if other.start() < mark.start()):
-            raise ValueError(f"the cell {mark[2]} is there twice: leave the name out for a new cell")
-        changed.append(_with_source(old, mark[1], source, has_ids=has_ids))
-    return _as_written_before({**notebook, "cells": changed}, before)
+        kind, name = mark.groups()
+        if name in taken:
+            raise ValueError(f"the cell {name} is there twice: leave the name out for a new cell")
+        taken |= {name} if name else set()
+        source, old = text[mark.end() + 1 : end].removesuffix("\n"), cells.get(name or "")
+        if old is None or not _joined(old["source"]).endswith("\r"):
+            source = source.removesuffix("\r")  # of a line that was added among some that end with CRLF
+        if old is not None and (_joined(old["source"]), old["cell_type"]) == (source, kind):
+            changed.append(old)
+        else:
+            changed.append(_with_source(old or _new_cell(name, notebook), kind, source))
+    return _as_written_before({**file, "cells": changed}, before)
 
 
-def _parse(content: bytes) -> dict[str, Any] | None:
+def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
     try:
-        notebook = json.loads(content)
-        is_notebook = notebook["nbformat"] == 4 and all(
-            {"cell_type", "source"} <= {*cell} for cell in notebook["cells"]
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        file = json.loads(content.decode("utf-8-sig"))
+        return file, msgspec.convert(file, _Notebook)
+    except (ValueError, RecursionError):
         return None
-    return notebook if is_notebook else None
 
 
-def _named_cells(notebook: dict[str, Any]) -> list[tuple[str, Cell]]:
-    return [(cell.get("id") or str(number), cell) for number, cell in enumerate(notebook["cells"], 1)]
+def _new_cell(name: str | None, notebook: _Notebook) -> Cell:
+    if not notebook.has_ids:
+        return {}
+    is_id = name and _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place
+    is_free = is_id and all(name != cell.id for cell in notebook.cells)
+    return {"id": name if is_free else uuid.uuid4().hex[:8]}
 
 
-def _with_source(old: Cell | None, kind: str, source: str, *, has_ids: bool) -> Cell:
+def _with_source(cell: Cell, kind: str, source: str) -> Cell:
     """Return the cell with this source; outputs of another source are dropped, because they are no longer true."""
-    if old and (_joined(old["source"]), old["cell_type"]) == (source, kind):
-        return old
-    cell = {**(old or ({"id": uuid.uuid4().hex[:8]} if has_ids else {})), "cell_type": kind}
-    cell["metadata"] = cell.get("metadata", {})
-    cell["source"] = source if old and isinstance(old["source"], str) else source.splitlines(keepends=True)
-    for name in ("outputs", "execution_count"):
-        cell.pop(name, None)
+    is_text = isinstance(cell.get("source"), str)
+    changed = {
+        **{key: value for key, value in cell.items() if key not in ("outputs", "execution_count")},
+        "cell_type": kind,
+        "metadata": cell.get("metadata", {}),
+        "source": source if is_text else source.splitlines(keepends=True),
+        **({"execution_count": None, "outputs": []} if kind == "code" else {}),
+    }
     if kind == "code":
-        cell |= {"execution_count": None, "outputs": []}
-    return dict(sorted(cell.items()))  # the order in which Jupyter writes
+        changed.pop("attachments", None)  # only other cells have them
+    return dict(sorted(changed.items()))  # the order in which Jupyter writes
 
 
 def _as_written_before(notebook: dict[str, Any], before: bytes) -> bytes:
-    """Return the JSON with the indentation, escapes and final newline that the file had."""
+    """Return the JSON with the indentation, escapes, line ends and byte order mark that the file had."""
     found = _INDENT.search(before)
-    indent = (len(found[1]) if found[1] != b"\t" else "\t") if found else None
-    written = json.dumps(notebook, indent=indent, ensure_ascii=before.isascii() and b"\\u" in before)
-    return (written + ("\n" if before.endswith(b"\n") else "")).encode()
+    written = json.dumps(
+        notebook,
+        indent=(len(found[1]) if found[1] != b"\t" else "\t") if found else None,
+        separators=(",", ":") if not found and _COMPACT.match(before) else None,
+        ensure_ascii=before.isascii() and b"\\u" in before,
+    )
+    written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written) + "\n" * before.endswith(b"\n")
+    if b"\r\n" in before:
+        written = written.replace("\n", "\r\n")
+    return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + written.encode()
 
 
-def _joined(text: str | list[str]) -> str:
-    return text if isinstance(text, str) else "".join(text)
+def _joined(text: Any) -> str:
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
-def _output_text(cell: Cell) -> str:
-    """Return what the cell printed and returned, its errors, and the types of what is no text."""
+def _output_text(cell: _Cell) -> str:
+    """Return what the cell printed and returned, as a terminal shows it, its errors, and the types of other data."""
     parts = []
-    for output in cell.get("outputs", ()):
-        data = output.get("data", {})
-        if output.get("output_type") == "error":
-            parts.append(f"{output.get('ename')}: {output.get('evalue')}")
-        elif "text" in output or "text/plain" in data:
-            parts.append(_joined(output.get("text") or data["text/plain"]).rstrip("\n"))
-        parts += [f"[{media_type}]" for media_type in data if media_type.startswith(("image/", "application/"))]
-    return "\n".join(parts)
+    for output in cell.outputs:
+        if output.output_type == "error":
+            parts.append(f"{output.ename}: {output.evalue}")
+        elif output.text or "text/plain" in output.data:
+            parts.append(_joined(output.text or output.data["text/plain"]).rstrip("\n"))
+        parts += [f"[{media_type}]" for media_type in output.data if media_type.startswith(("image/", "application/"))]
+    return as_shown("\n".join(parts))

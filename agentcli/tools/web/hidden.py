@@ -24,7 +24,7 @@ def visible_text(text: str) -> str:
 def hides(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
-    excused: set[str] = set()
+    excused: set[str] = set()  # properties that do not hide this element, whatever their value
     if any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared):
         excused.add("opacity")  # an animation may fade it in
     if any("background-clip" in name for name in declared):
@@ -36,7 +36,7 @@ def hides(style: str) -> bool:
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
-    """Return the `.class` and `#id` names that the page's own plain rules hide, and that no rule of it shows again."""
+    """Return the `.class` and `#id` names that a plain rule of the page hides and no rule of the page shows again."""
     hidden: set[str] = set()
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):
@@ -58,7 +58,7 @@ _LONGEST_SHEET = 500_000  # characters
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
-    depth, start, opened = 0, 0, 0
+    depth, start, opened = 0, 0, 0  # open braces, and the positions of an outer rule's start and of its brace
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
@@ -72,7 +72,7 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
                     if opened >= start:
                         rules.append((sheet[start:opened].lstrip(), sheet[opened + 1 : mark.start()]))
                     start = mark.end()
-            case _ if depth == 0:
+            case _ if depth == 0:  # the end of a statement such as `@import`
                 start = mark.end()
     return rules
 

@@ -72,7 +72,7 @@ class _Reader:
         self._hidden = hidden_names
         self._with_menus = with_menus
         self._code_depth = 1_000_000  # of the code block that the parser is in; deeper elements are inside it
-        self.left_out_menus = False
+        self.left_out_menus = False  # True if the page has menus
         self.is_cut = False
 
     def visit_element_start(self, element: Any) -> str:
@@ -176,7 +176,7 @@ class _Element(NamedTuple):
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
-    """Return the page without such text, or with marks around it."""
+    """Return the page without text in the colour of its background; if that is not certain, with marks around it."""
     if not re.search(r"(?i)color|background|<font", page):
         return page
     elsewhere = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
@@ -192,11 +192,11 @@ class _ColourWalk(HTMLParser):
 
     def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
         super().__init__(convert_charrefs=False)
-        self.parts: list[str] = []
-        self.has_hidden = False
-        self._is_certain = is_certain
-        self._text: list[str] = []
-        self._rules: dict[str, dict[str, str]] = {}
+        self.parts: list[str] = []  # the page so far
+        self.has_hidden = False  # True if text was left out or marked
+        self._is_certain = is_certain  # no style sheet elsewhere may change the colours
+        self._text: list[str] = []  # text whose colours are the same, since the last tag
+        self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`
         self._has_unresolved_rules = False  # rules that may colour an element, and that are not followed here
         for selectors, body in outer_rules(style_sheet):
             if selectors.startswith("@"):
@@ -216,7 +216,7 @@ class _ColourWalk(HTMLParser):
         self.parts.append(self.get_starttag_text() or "")
         if tag in _ENDS:
             self._close(tag, stops=_ENDS[tag].split())
-        if tag in _BLOCKS:
+        if tag in _BLOCKS:  # a block ends the paragraph before it
             self._close("p", stops=["table", "li", "td", "div", "button"])
         if tag in _VOID:
             return

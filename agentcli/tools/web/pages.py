@@ -149,7 +149,7 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
         raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
     stays = _site_of(target) == _site_of(url) and (target.scheme, url.scheme) != ("http", "https")
     if not stays and web.judge(str(target)).verdict != "allow":
-        # Somebody else wrote the address, so a very long one is not shown to the model.
+        # The site chose the address, so a very long one, which may hold anything, is not shown to the model.
         shown = str(target) if len(str(target)) <= 1_000 else f"a long address on {target.host}"
         raise ToolError(
             f"{url.host} redirects to another site: fetch {shown} itself if it is needed.", kind="permission_denied"
@@ -158,7 +158,7 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
 
 
 def _site_of(url: WebUrl) -> str:
-    """Return the site of an address: `www.` belongs to it, another port does not, but for those of http and https."""
+    """Return the site of an address: its host without `www.`, and its port unless that is the scheme's usual one."""
     port = "" if url.authority == (f"[{url.host}]" if ":" in url.host else url.host) else f":{url.port}"
     return url.host.removeprefix("www.") + port
 

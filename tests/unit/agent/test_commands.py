@@ -16,7 +16,7 @@ from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
 from agentcli.agent.state import prompts
-from agentcli.errors import NoSession, UsageError, UserError
+from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.state_files import FileGrants
 from agentcli.llm.messages import Text
@@ -250,6 +250,18 @@ async def test_resume_tells_of_messages_that_wait(tmp_path: Folder) -> None:
         await host.says("/clear")
         assert "2 queued messages from before will be sent next." in await host.says(f"/resume {first}")
         assert len(host.session.state.conversation.queue.follow_ups) == 2
+
+
+async def test_a_conversation_that_is_open_elsewhere_can_be_taken_over(tmp_path: Folder) -> None:
+    async with command_host(tmp_path, [END]) as host:
+        first = host.session.id
+        await host.stage.ask("Go")
+        await host.says("/clear")
+        elsewhere, _ = await host.store.open(first)
+        with pytest.raises(SessionInUse):
+            await host.says(f"/resume {first}")
+        await elsewhere.close()
+        assert host.asked == [[("Take it over", "it ends there"), ("Go on in a copy", ""), ("Leave it", "")]]
 
 
 async def test_a_fork_continues_in_a_copy(tmp_path: Folder) -> None:

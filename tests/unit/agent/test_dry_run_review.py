@@ -19,11 +19,13 @@ from agentcli.agent.events import (
     ToolFinished,
     ToolStarted,
 )
+from agentcli.agent.interfaces import NEWEST, AppendedEntries
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import parse_rules
 from agentcli.conversation.entries import (
     Assistant,
+    Body,
     CallAllowed,
     CallAsked,
     CallKept,
@@ -32,6 +34,7 @@ from agentcli.conversation.entries import (
     Entry,
     User,
 )
+from agentcli.errors import StorageError
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.backends.linux import Bubblewrap
 from agentcli.infra.sandbox.local import LocalSandbox
@@ -39,7 +42,7 @@ from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFol
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.command import DryRunLimits, Grants
 from tests.conformance.confining import git
-from tests.unit.agent.stage import Stage, call, on_stage
+from tests.unit.agent.stage import LogAround, Stage, call, on_stage
 
 END = {"text": "The end."}
 COMMAND = "sed -i s/two/TWO/ x.txt; echo new > y.txt; rm z.txt; echo done"
@@ -474,19 +477,33 @@ async def test_choices_that_no_approval_opens_are_not_offered(tmp_path: Folder) 
         await answer(stage, False, comment="no")
 
 
+class FullDisk(LogAround):
+    """It cannot store that a call was allowed."""
+
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
+        appended = self.log.append(*bodies, parent_id=parent_id)
+        if not any(isinstance(body, CallAllowed) for body in bodies):
+            return appended
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(StorageError("The disk is full."))
+        return AppendedEntries(appended.entries, failed)
+
+
 @pytest.mark.slow
-async def test_a_dry_run_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
-    async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
+async def test_what_fails_at_the_end_of_a_dry_run_in_the_background_is_reported(tmp_path: Folder) -> None:
+    async with trying(tmp_path, command="for n in 1; do sleep 1; echo new >y.txt; done") as stage:
+        stage.session.runtime.log = FullDisk(stage.session.runtime.log)
         stage.say("Go")
         await stage.heard(ToolStarted)
         while not list((tmp_path / "state/tries").glob("try-*/1")):
             await asyncio.sleep(0.01)
-        for count in (1, 2):
-            stage.submit(Background())
-            await stage.heard(Notice, count)
+        stage.submit(Background())
         await stage.ended()
-        assert "cannot go to the background" in stage.of(Notice)[0].text
-    assert stage.results["c"].content == "done"
+        assert "in the background" in stage.of(ToolFinished)[0].summary
+        await stage.heard(QuestionEvent)
+        stage.submit(Approve("c", True))
+        assert "The disk is full." in (await stage.heard(Notice)).text
+        assert files(stage) == BEFORE
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -177,6 +178,15 @@ def test_a_file_that_leads_elsewhere_once_it_was_looked_at_is_not_read(tmp_path:
     with pytest.raises(OSError, match="elsewhere"):
         read_small_file(file, real=file)
     assert read_small_file(file, real=tmp_path / "mine") == read_small_file(file) == b"SECRET"
+
+
+def test_a_folder_with_the_name_of_a_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").mkdir()
+    gc.collect()  # else what earlier tests left would be closed meanwhile
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(IsADirectoryError):
+        read_small_file(tmp_path / "AGENTS.md")
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 # Imports.

@@ -154,3 +154,30 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     conversation.add(Entry("next", "now", 0.0, User((Text("and now?"),))))
     assert is_valid(conversation.messages)
     assert "and now?" in said(conversation.messages)
+
+
+def test_a_prompt_that_is_short_is_never_cut() -> None:
+    prompt, calls = "p" * 1_900, [ToolUse(f"c{number}", "bash", {}) for number in range(12)]
+    bodies: list[Body] = [
+        User((Text("before"),)),
+        Assistant(content=(Text("done"),), provider="p", model="m"),
+        User((Text(prompt),)),
+        Assistant(content=tuple(calls), provider="p", model="m"),
+        *(Result(result=ToolResult(use.id, "r" * 4_000), name="bash") for use in calls),
+    ]
+    log = [Entry(f"e{number}", f"e{number - 1}" if number else None, 0.0, body) for number, body in enumerate(bodies)]
+    made = []
+    for window in range(3_000, 12_000, 200):
+        conversation = Conversation(log)
+        planner = Planner(
+            conversation=conversation,
+            turns=(turns := turn_records(conversation)),
+            carried=collect(conversation, turns, [], lambda path: ""),
+            settings=CompactionSettings(),
+            budget=Budget(window, 100, tokens(conversation.messages), tokens),
+        )
+        if isinstance(plan := planner.plan(), Compaction):
+            made.append(plan)
+            conversation.add(Entry("now", log[-1].id, 0.0, plan))
+            assert prompt in said(conversation.messages), f"a window of {window} tokens"
+    assert made

@@ -36,6 +36,15 @@ def test_a_reply_s_parts_are_in_the_order_a_model_writes_them() -> None:
     )
 
 
+def test_replies_that_overlap_give_calls_different_ids() -> None:
+    async def run() -> list[Heard]:
+        provider = ScriptedProvider([{"tool_calls": [{"name": "x"}], "delay_ms": 5}] * 2)
+        return await asyncio.gather(hear(provider), hear(provider))
+
+    calls = [call.id for heard in asyncio.run(run()) for call in heard.done.message.tool_uses]
+    assert calls == ["call_1_1", "call_2_1"]
+
+
 def test_the_size_of_a_delta_can_be_set() -> None:
     assert [event.text for event in played({"text": "abcdefg", "chunk": 3}).of(TextDelta)] == ["abc", "def", "g"]  # type: ignore[union-attr]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
+from agentcli.infra.sandbox.dry_runs import dry_run
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command, DryRunLimits
@@ -334,6 +336,19 @@ async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_dry_r
     assert list((base / "state/tries").iterdir()) == []
 
 
+async def test_a_command_ends_as_usual_where_nobody_can_look_what_it_takes(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> str:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(dry_run, "_find_excess", fail)
+    runs = dry_runs(base, US)
+    async with discarding(await runs.run(Command("sleep 0.5; echo done", base / "ws", timeout_s=20))) as it:
+        assert it.result.output == "done\n"
+    runs.close()
+
+
 async def test_a_new_folder_around_a_cache_is_not_there_for_the_next_try(base: Path) -> None:
     runs = dry_runs(base, US)
     make = "mkdir -p lib/__pycache__ new/__pycache__; echo 1 | tee lib/__pycache__/a.pyc >new/__pycache__/b.pyc"
@@ -348,6 +363,13 @@ def test_a_folder_of_files_is_not_a_cache_because_it_says_so_now(base: Path) -> 
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     outcome = tried(base, f"echo '{tag}' >lib/CACHEDIR.TAG; echo more >>lib/one.py")
     assert set(told(outcome)) == {"lib/CACHEDIR.TAG", "lib/one.py"}
+
+
+def test_a_folder_in_place_of_a_tag_leaves_no_descriptor_open(base: Path) -> None:
+    gc.collect()  # else what earlier tests left would be closed meanwhile
+    before = len(os.listdir("/proc/self/fd"))
+    assert set(told(tried(base, "mkdir -p out/CACHEDIR.TAG; echo 1 >out/new"))) >= {"out/new"}
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from prompt_toolkit.application import get_app_or_none
@@ -39,7 +40,6 @@ _COMMAND = re.compile(r"/([^\s/]*)\Z")
 _ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
 # As conversation/mentions.py reads them: characters that end a plain mention need quotes.
 _MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
-_NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 # A name with a quotation mark cannot be written as a mention, and one with control characters cannot be shown.
 _UNSHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
 
@@ -50,10 +50,8 @@ class PromptCompleter(Completer):
     def __init__(
         self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
     ) -> None:
-        self._commands = commands
-        self._arguments = arguments
-        self._files = files
-        self._folder, self._home = folder, home
+        self._commands, self._arguments = commands, arguments
+        self._files, self._folder, self._home = files, folder, home
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield commands and arguments; files need `get_completions_async`."""
@@ -97,12 +95,10 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
-    needs_quotes = is_quoted or bool(_NEEDS_QUOTES.search(path))
-    if path.endswith("/"):
-        return f'@"{path}' if needs_quotes else f"@{path}"
-    if not needs_quotes:
-        return f"@{path}{_space_before(after)}"
-    return f'@"{path}' if after.startswith('"') else f'@"{path}"{_space_before(after)}'
+    needs_quotes = is_quoted or bool(re.search(r"[\s'`,;]", path))
+    mention = f'@"{path}' if needs_quotes else f"@{path}"
+    goes_on = path.endswith("/") or (needs_quotes and after.startswith('"'))
+    return mention if goes_on else mention + '"' * needs_quotes + _space_before(after)
 
 
 def _space_before(after: str) -> str:
@@ -121,8 +117,7 @@ class FileIndex:
     def __init__(
         self, list_files: Callable[[], Awaitable[Sequence[str]]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._list_files = list_files
-        self._clock = clock
+        self._list_files, self._clock = list_files, clock
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
@@ -134,8 +129,7 @@ class FileIndex:
         A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
         letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
         """
-        self._searches += 1
-        search = self._searches
+        search = self._searches = self._searches + 1
         is_listing = self._listing is not None and not self._listing.done()
         if not is_listing and self._clock() - self._listed_at > FRESH_S:
             self._listing = asyncio.get_running_loop().create_task(self._list())
@@ -164,10 +158,9 @@ class FileIndex:
             await asyncio.wait([self._listing])
 
     async def _list(self) -> None:
-        try:
+        files: Sequence[str] = ()
+        with suppress(OSError, ToolError):  # completion is no reason to disturb the person
             files = await self._list_files()
-        except (OSError, ToolError):
-            files = ()  # completion is no reason to disturb the person
         self._blocks = await asyncio.to_thread(_blocks, files)
         self._listed_at = self._clock()
 
@@ -189,17 +182,13 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
     folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"
     ignores_case = name == name.lower()
     found: list[tuple[bool, tuple[int, str], str]] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in itertools.islice(entries, MAX_ENTRIES):
-                compared = entry.name.lower() if ignores_case else entry.name
-                if name not in compared or entry.name.startswith(".") > name.startswith("."):
-                    continue
+    with suppress(OSError), os.scandir(folder) as entries:  # a folder that cannot be read offers nothing
+        for entry in itertools.islice(entries, MAX_ENTRIES):
+            compared = entry.name.lower() if ignores_case else entry.name
+            if name in compared and entry.name.startswith(".") <= name.startswith("."):
                 path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
                 if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
                     found.append((not compared.startswith(name), _place_in_folder(path), path))
-    except OSError:
-        pass  # a folder that cannot be read offers nothing
     return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
@@ -248,14 +237,12 @@ class _Pattern:
     def _tier(self, path: str) -> int:
         """Return the tier of a path; each part of a query with slashes can be the beginning of a name."""
         query, path = self._query, path.lower() if self._ignores_case else path
-        if "/" in query:
-            if path.startswith(query) or f"/{query}" in path:
-                return 0
-            return 1 if self._folders.search(path) else 2 if query in path else 3
         name = path.rfind("/", 0, -1) + 1
-        if path.startswith(query, name):
-            return 0
-        return 3 if query not in path else 1 if path.find(query, name) >= 0 else 2
+        if "/" in query:
+            fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path
+        else:
+            fits = path.startswith(query, name), path.find(query, name) >= 0, query in path
+        return next((tier for tier, does_fit in enumerate(fits) if does_fit), len(fits))
 
 
 def _place_in_folder(path: str) -> tuple[int, str]:
@@ -300,7 +287,7 @@ def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
 
 
 def _exists(name: str, folder: Path) -> bool:
-    try:
+    # The name may be too long, or have a NUL or a user without a home folder.
+    with suppress(OSError, ValueError, RuntimeError):
         return (folder / Path(name).expanduser()).exists()
-    except (OSError, ValueError, RuntimeError):  # the name is too long, has a NUL, or a user without a home folder
-        return False
+    return False

@@ -1,8 +1,8 @@
-"""Owns the input: keys as the terminal sends them, their names for people, and the text that is typed."""
+"""Owns the input: keys as the terminal sends them, their names for people, the text that is typed, lists of options."""
 
 import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import TextIO
 
 from prompt_toolkit.buffer import Buffer
@@ -20,7 +20,7 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, width, without_end_blanks
+from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, width, without_end_blanks
 from agentcli.settings.terminal import SENT_AS, KeySettings
 
 # Enter with Shift, Alt, Ctrl or several of them, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
@@ -45,13 +45,11 @@ class TerminalInput(Vt100Input):
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
-        self._begun = ""
-        self._is_in_paste = False
+        self._begun, self._is_in_paste = "", False
         self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
-        data = self._begun + self.stdin_reader.read()
-        self._begun = ""
+        data, self._begun = self._begun + self.stdin_reader.read(), ""
         if "\x1b" in data:
             begun = _BEGUN.search(data)
             if begun and len(begun.group()) <= _MAX_BEGUN_CHARS:
@@ -62,8 +60,8 @@ class TerminalInput(Vt100Input):
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
-        is_sure = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
-        if self._begun and not is_sure and not self._is_in_paste:
+        is_report = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
+        if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
             self._begun = ""
         return super().flush_keys()
@@ -105,7 +103,6 @@ _HELP = (
     ("suspend", "", "suspend"),
     ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
 )
-_KEY_PARTS = re.compile(r"[cas]-(?=.)|.+")
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
 
@@ -128,10 +125,9 @@ class KeyLabels:
         rows = []
         for action, more, text in _HELP:
             if action == "complete" and self.keys["queue"] != self.keys["complete"]:
-                rows.append(([label(key) for key in self.keys["complete"]], "complete"))
+                rows.append(([*map(label, self.keys["complete"])], "complete"))
                 action, text = "queue", "while it works: queue for afterwards"
-            labels = [label(key) for key in self.keys.get(action, ())]
-            rows.append((labels + ([more] if more else []), text))
+            rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
         return [(labels, text) for labels, text in rows if labels]
 
 
@@ -147,7 +143,7 @@ def label(key: str) -> str:
 
 
 def _label(key: str) -> str:
-    *modifiers, name = _KEY_PARTS.findall(key)
+    *modifiers, name = re.findall(r"[cas]-(?=.)|.+", key)
     return "-".join([*(_MODIFIERS[modifier[0]] for modifier in modifiers), _NAMES.get(name, name.capitalize())])
 
 
@@ -225,21 +221,15 @@ class PromptArea:
         first = max(0, min(at - room // 2, len(state.completions) - room))
         shown = state.completions[first : first + room]
         label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
-        rows: list[Row] = []
-        for number, completion in enumerate(shown, first):
-            label = printable(completion.display_text)
-            gap = " " * max(0, label_width - width(label))
-            mark, role = ("❯ ", "selected") if number == at else ("  ", "")
-            row: Row = [("accent", mark), (role, label)]
-            if meta := printable(completion.display_meta_text):
-                row.append(("muted", f"{gap}  {meta}"))
-            rows.append(clipped(row, columns))
-        return rows
+        texts = ((printable(c.display_text), printable(c.display_meta_text)) for c in shown)
+        return [
+            option_row(label, detail, is_marked=number == at, label_width=label_width, columns=columns)
+            for number, (label, detail) in enumerate(texts, first)
+        ]
 
     def take_completion(self) -> None:
         """Insert the marked completion; behind a folder, completion goes on with its contents."""
-        buffer = self.buffer
-        state = buffer.complete_state
+        buffer, state = self.buffer, self.buffer.complete_state
         if state is None or not state.completions:
             return
         if state.complete_index is None:
@@ -259,14 +249,12 @@ class PromptArea:
 
     def take_own_space(self) -> None:
         """Let a typed space be the one that comes from a completion."""
-        self._completed = None
-        state = self.buffer.complete_state
+        self._completed, state = None, self.buffer.complete_state
         if state is not None and state.current_completion is not None:  # else the menu offers what comes next
             self.buffer.complete_state = None
 
     def move_in_menu(self, by: int) -> None:
-        buffer = self.buffer
-        state = buffer.complete_state
+        buffer, state = self.buffer, self.buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
             buffer.go_to_completion(1)  # the first one is drawn as marked
@@ -289,18 +277,87 @@ class PromptArea:
 
 def _row(cells: Cells, y: int, columns: int) -> Row:
     line = cells.data_buffer[y]
-    row: Row = []
-    for x in range(columns):
-        cell = line[x]
-        roles = _roles(cell.style)
-        if row and row[-1][0] == roles:
-            row[-1] = (roles, row[-1][1] + cell.char)
-        elif cell.char:
-            row.append((roles, cell.char))
-    return without_end_blanks(row)
+    return without_end_blanks(merged([(_roles(line[x].style), line[x].char) for x in range(columns)]))
 
 
 @lru_cache(maxsize=256)
 def _roles(style: str) -> str:
     """Return the roles of a style such as `class:prompt class:muted`, without prompt_toolkit's own classes."""
     return " ".join(name for name in ("prompt", "muted", "selected", "accent") if f"class:{name}" in style.split())
+
+
+# Lists
+
+MAX_OPTIONS = 8  # that are shown at a time
+MIN_DETAIL_COLUMNS = 12  # with the marks at the start of a row and the gap between the columns
+
+
+def option_row(
+    label: str, detail: str, *, is_marked: bool, label_width: int, columns: int, signs: Row | None = None
+) -> Row:
+    """Lay out an option with its `signs` before its label; the details of all options stand in one column."""
+    mark, role = ("❯ ", "selected") if is_marked else ("  ", "")
+    gap = " " * max(2, 2 + label_width - width(label)) if detail else ""
+    return clipped([("accent", mark), *(signs or []), (role, label), ("muted", gap + detail)], columns)
+
+
+class Picker:
+    """A list to choose from: arrows move, typing narrows, Enter selects."""
+
+    def __init__(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> None:
+        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
+        self.title, self.can_keep = printable(title), can_keep
+        self._options = [(printable(label), printable(detail)) for label, detail in options]
+        self._current, self._selected = current, current or 0
+        self._query = ""
+
+    @property
+    def shown(self) -> list[int]:
+        """The numbers of the options that have all words of the query."""
+        words = self._query.lower().split()
+        return [
+            number
+            for number, (label, detail) in enumerate(self._options)
+            if all(word in f"{label} {detail}".lower() for word in words)
+        ]
+
+    @property
+    def chosen(self) -> int | None:
+        shown = self.shown
+        return shown[min(self._selected, len(shown) - 1)] if shown else None
+
+    def move(self, by: int) -> None:
+        if count := len(self.shown):
+            self._selected = (min(self._selected, count - 1) + by) % count
+
+    def type(self, text: str) -> None:
+        """Add to the text that narrows the list; an empty text removes its last character."""
+        self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
+        self._selected = 0
+
+    @property
+    def cursor(self) -> int:
+        return width(f"{self.title} {self._query}")
+
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
+        shown = self.shown
+        room = max(1, min(MAX_OPTIONS, max_rows - 2))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
+        # Details stand behind the widest label that leaves room for the first word of one.
+        widths = (width(label) for label, detail in self._options if detail)
+        label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
+        hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
+        rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
+        for position, number in enumerate(shown[first : first + room], first):
+            signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
+            draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
+            rows.append(draw(is_marked=position == at, signs=signs))
+        if not shown:
+            rows.append(clipped([("muted", "  no match")], columns))
+        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
+        count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
+        rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
+        return rows[: max(0, max_rows)]

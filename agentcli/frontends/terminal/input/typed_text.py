@@ -16,7 +16,6 @@ from typing import TextIO
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.programs import run_clipboard_programs
@@ -55,12 +54,9 @@ def image_path(text: str) -> Path | None:
         text = unquote("/" + text.removeprefix("file://").partition("/")[2])  # behind the host
     for candidate in (text, re.sub(r"\\(.)", r"\1", text)):
         if candidate.startswith(("/", "~/")) and candidate.lower().endswith(_SUFFIXES):
-            try:
-                path = Path(candidate).expanduser()
-                if path.is_file():
+            with suppress(OSError, ValueError, RuntimeError):  # a part is too long, a NUL, no home folder
+                if (path := Path(candidate).expanduser()).is_file():
                     return path
-            except (OSError, ValueError, RuntimeError):  # a part is too long, a NUL, no home folder
-                continue
     return None
 
 
@@ -71,8 +67,7 @@ def read_image(path: Path) -> tuple[bytes, str]:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    media_type = media_type_of(data)
-    if not media_type.startswith("image/"):
+    if not (media_type := media_type_of(data)).startswith("image/"):
         raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
     return data, media_type
 
@@ -94,7 +89,7 @@ async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
 # Pastes
 
 
-class TypedText(Struct, frozen=True):
+class TypedText(msgspec.Struct, frozen=True):
     """A text as it was typed, and the contents of its tokens."""
 
     text: str
@@ -116,10 +111,9 @@ class Pastes:
         """Return the text to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself."""
         text = clean(text)
         lines = text.removesuffix("\n").count("\n") + 1
-        if lines <= MAX_LINES and len(text) <= MAX_CHARS:
-            return text
         size = f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
-        return self._new_token("Pasted", size, text)
+        is_short = lines <= MAX_LINES and len(text) <= MAX_CHARS
+        return text if is_short else self._new_token("Pasted", size, text)
 
     def add_image(self, data: bytes, media_type: str) -> str:
         """Return a token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
@@ -162,15 +156,12 @@ class Pastes:
         """Take in a text with its contents; tokens that are in use for other contents get new numbers."""
         tokens: dict[str, str] = {}
         for found in _TOKEN.finditer(sent.text):
-            token = found.group()
-            if token in tokens or token not in sent.pastes:
-                continue
-            content = sent.pastes[token]
-            if self._contents.get(token, content) != content:
-                tokens[token] = self._new_token(found[1], found[3].strip(), content)
-            else:
-                self._contents[token] = content
-                self._numbers[found[1]] = max(self._numbers[found[1]], int(found[2]))
+            token, kind = found.group(), found[1]
+            content = None if token in tokens else sent.pastes.get(token)
+            if content is not None and self._contents.setdefault(token, content) == content:
+                self._numbers[kind] = max(self._numbers[kind], int(found[2]))
+            elif content is not None:
+                tokens[token] = self._new_token(kind, found[3].strip(), content)
         return _TOKEN.sub(lambda found: tokens.get(found.group(), found.group()), sent.text)
 
     def _new_token(self, kind: str, size: str, content: str | Image) -> str:
@@ -206,7 +197,7 @@ MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
 _LOCK_TRIES = 200  # 5 ms apart
 
 
-class _HistoryLine(Struct, omit_defaults=True):
+class _HistoryLine(msgspec.Struct, omit_defaults=True):
     """A line of the file; `time` is in seconds since 1970."""
 
     project: str
@@ -222,8 +213,7 @@ class ProjectHistory:
     """
 
     def __init__(self, file: Path | None, project: str) -> None:
-        self._file = file
-        self._project = project
+        self._file, self._project = file, project
         self._sent: list[TypedText] = []  # in this session, the newest last
         self._stored: list[TypedText] | None = None  # the newest first
 
@@ -249,15 +239,15 @@ class ProjectHistory:
         lines: Sequence[bytes] = ()
         with suppress(OSError):
             lines = _read_tail(self._file).split(b"\n") if self._file is not None else ()
-        entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
+        entries = (sent for line in reversed(lines) for sent in self._entries(line))
         return itertools.islice((sent for sent, _ in itertools.groupby(entries)), MAX_ENTRIES)
 
-    def _entry(self, line: bytes) -> TypedText | None:
-        try:
+    def _entries(self, line: bytes) -> Iterator[TypedText]:
+        """Yield the entry of a line, if it holds one of this project."""
+        with suppress(msgspec.MsgspecError, ValueError):
             entry = msgspec.json.decode(line, type=_HistoryLine)
-        except (msgspec.MsgspecError, ValueError):
-            return None
-        return TypedText(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
+            if entry.text and entry.project == self._project:
+                yield TypedText(entry.text, entry.pastes)
 
     def _store(self, sent: TypedText) -> None:
         for one in (sent, sent.without_images()):
@@ -333,8 +323,7 @@ class Drafts:
     """One draft in one file, whose `lock` is held as long. A failing disk costs the draft, never the session."""
 
     def __init__(self, file: Path, lock: TextIO | None = None) -> None:
-        self._file = file
-        self._lock = lock
+        self._file, self._lock = file, lock
 
     def save(self, draft: TypedText) -> None:
         """Store a text; an empty one leaves no draft."""

@@ -1,14 +1,15 @@
 """Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
+from agentcli.agent import events
 from agentcli.conversation.entries import Queued
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import exposed, printable, with_tilde
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
@@ -18,6 +19,14 @@ TICK_S = 0.25
 TAIL_ROWS = 3
 SHOW_TAIL_AFTER_S = 0.5
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
+MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
+
+_PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
+# The rows of calls whose arguments are being written, with a place for the path.
+_ARRIVING = {
+    "file_write": "Writing {}", "file_edit": "Editing {}", "bash": "Preparing a command",
+    "create_subagent": "Preparing a subagent's task", "todo": "Preparing the to-do list",
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -40,12 +49,43 @@ class RunningCall:
         return "".join(f" · {part}" for part in parts)
 
 
+@dataclass
+class ArrivingCall:
+    """A call whose arguments the model is still writing. Each piece of them is read once."""
+
+    name: str
+    path: str = ""
+    lines: int = 0
+    _head: str = ""  # of the arguments, while the path is not known
+    _open_escape: str = ""  # a backslash whose character comes with the next piece
+
+    def feed(self, partial_json: str, home: str) -> None:
+        """Read another piece of the arguments, a JSON text. A path below `home` is shortened."""
+        if not self.path and len(self._head) < MAX_HEAD_CHARS:
+            self._head += partial_json
+            found = _PATH.search(self._head)
+            self.path = exposed(with_tilde(found[1], home)) if found else ""
+        text = (self._open_escape + partial_json).replace("\\\\", "")
+        self._open_escape = "\\" if text.endswith("\\") else ""
+        self.lines += text.count("\\n")
+
+    def row(self, now: float, columns: int) -> Row:
+        title = _ARRIVING.get(self.name) or f"Preparing {exposed(self.name)}"
+        lines = f" · {self.lines:,} lines" if self.lines > 1 else ""
+        head: Row = [("accent", spinner(now)), ("", f" {title.replace('{}', self.path or 'a file')}")]
+        return [*clipped(head, max(1, columns - len(lines))), *clipped([("muted", lines)], columns - 1)]
+
+
 @dataclass(frozen=True)
 class PendingRetry:
     """A request that failed and is sent again at the time `at`."""
 
     error: str
     at: float
+
+    def row(self, now: float, columns: int) -> Row:
+        seconds, why = max(0.0, self.at - now), " ".join(self.error.split())
+        return clipped([("warning", f"{spinner(now)} Retrying in {seconds:.0f} s: {why}")], columns)
 
 
 @dataclass
@@ -81,7 +121,9 @@ class Activity:
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
     thinking: str = ""
-    retry: PendingRetry | None = None
+    pending: PendingRetry | events.PromptProgress | ArrivingCall | None = (
+        None  # of the newest request; None once text comes
+    )
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
     queue: Queued = field(default_factory=Queued)
 
@@ -96,30 +138,30 @@ class Activity:
         call = self.calls.get(self.agents.get(id, ""))
         return call.title if call else ""
 
-    def follow_subagent(self, event: Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
+    def follow_subagent(self, event: events.Event, format_title: Callable[[str], str]) -> tuple[str, str] | None:
         """Update a subagent's row: that of the call that made it, or its own. Return a line to print, with its role."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:
-            case SubagentStarted(_, call_id, _, task):
+            case events.SubagentStarted(_, call_id, _, task):
                 parent = self.calls.get(call_id)
                 self.agents[id] = call_id if parent else id
                 title = format_title(f"{id}: {' '.join(task.split())}")
                 started = parent.started if parent else time.monotonic()
                 self.calls[self.agents[id]] = RunningCall(name="create_subagent", title=title, started=started)
-            case ToolStarted(title=title) if call:
+            case events.ToolStarted(title=title) if call:
                 call.tail = format_title(title)
-            case UsageReported(usage, cost_usd) if call:
+            case events.UsageReported(usage, cost_usd) if call:
                 call.rounds += 1
                 call.tokens += usage.context_tokens
                 call.cost_usd += cost_usd or 0.0
-            case SubagentEnded(end=end, turns=turns):
+            case events.SubagentEnded(end=end, turns=turns):
                 if self.agents.pop(id, "") == id:  # it ran in the background
                     self.calls.pop(id, None)
                     return f"{id} {end} after {turns} rounds: /agents show {id}", "muted"
-            case Notice(text):
+            case events.Notice(text):
                 return f"{id}: {text}", "warning"
-            case HookRan(decision="deny", reason=reason):
+            case events.HookRan(decision="deny", reason=reason):
                 return f"{id}: a hook refused: {reason}", "muted"
         return None
 
@@ -147,12 +189,12 @@ class Activity:
         questions = len(self.clock.questions)
         return bool(self.commands) or (self.is_busy and (not questions or questions < len(self.calls)))
 
-    def rows(self, columns: int, max_rows: int, *, interrupt_key: str) -> list[Row]:
+    def rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return at most `max_rows` rows: the queue is kept longest, the end of the answer goes first."""
         if max_rows < 1:
             return []
         rows = self._queue_rows(columns, max(1, max_rows // 2))
-        for part in (self._status_rows(columns, interrupt_key), self._call_rows(columns, interrupt_key)):
+        for part in (self._status_rows(columns), self._call_rows(columns)):
             rows = [*part[: max_rows - len(rows)], *rows]
         return [*self._answer_rows(columns, max_rows - len(rows)), *rows]
 
@@ -168,7 +210,7 @@ class Activity:
         gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)
         return [*rows[:head], gap, *rows[hidden + head + 1 :]]
 
-    def _call_rows(self, columns: int, interrupt_key: str) -> list[Row]:
+    def _call_rows(self, columns: int) -> list[Row]:
         rows: list[Row] = []
         now = time.monotonic()
         for call in (call for id, call in self.calls.items() if id not in self.clock.questions):
@@ -183,19 +225,22 @@ class Activity:
                 rows += [clipped([("muted", f"  {line}")], columns) for line in tail]
         for name, started in self.commands.items():
             if now - started >= SHOW_TAIL_AFTER_S:
-                text = f" /{name} · {now - started:.0f} s · {interrupt_key} interrupts"
-                rows.append(clipped([("accent", spinner(now)), ("muted", text)], columns))
+                rows.append(
+                    clipped([("accent", spinner(now)), ("muted", f" /{name} · {now - started:.0f} s")], columns)
+                )
         return rows
 
-    def _status_rows(self, columns: int, interrupt_key: str) -> list[Row]:
-        started, now = self.clock.started, time.monotonic()
+    def _status_rows(self, columns: int) -> list[Row]:
+        started, pending, now = self.clock.started, self.pending, time.monotonic()
+        if started is not None and isinstance(pending, PendingRetry | ArrivingCall):
+            return [pending.row(now, columns)]
         if started is None or self.calls or self.clock.questions:
             return []
-        if self.retry is not None:
-            seconds, why = max(0.0, self.retry.at - now), " ".join(self.retry.error.split())
-            text = f"{spinner(now)} Retrying in {seconds:.0f} s · {interrupt_key} to stop: {why}"
-            return [clipped([("warning", text)], columns)]
-        text = f" {'Thinking' if self.thinking else 'Working'} {now - started:.0f} s · {interrupt_key} interrupts"
+        work = (
+            f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
+            if isinstance(pending, events.PromptProgress) else "Thinking" if self.thinking else "Working"
+        )  # fmt: skip
+        text = f" {work} {now - started:.0f} s"
         thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
         lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]

@@ -63,17 +63,14 @@ class Screen(Renderer):
         draw_later: Callable[[float], None] | None = None,
     ) -> None:
         """`draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once."""
-        self._theme = theme
-        self._draw_region = draw_region
+        self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # until the terminal reports that it can
         self._lines: list[Fragment] = []  # that wait for the next frame
         self._rows: list[Row] = []
         self._row = self._column = 0
-        self._size = Size(rows=0, columns=0)
-        self._draw_later = draw_later
+        self._size = self._size_seen = Size(rows=0, columns=0)
         self._resized_at = 0.0  # seconds; 0 if the window keeps its size
-        self._size_seen = self._size
         self._modes_are_on = False
         super().__init__(DummyStyle(), output)
 
@@ -115,7 +112,7 @@ class Screen(Renderer):
         self._resized_at = 0.0
         size = self.output.get_size()
         if self._rows:
-            self._write([up(self._rows_above_cursor(size.columns)), ERASE_BELOW])
+            self.output.write_raw(up(self._rows_above_cursor(size.columns)) + ERASE_BELOW)
         self._size = size
         self._forget_region()
 
@@ -141,8 +138,7 @@ class Screen(Renderer):
         lines, self._lines = self._leave_rows(self._lines), []
         before = len(self._rows)
         if lines:
-            begun = rows_of(lines, self._size.columns)
-            room = self._size.rows - before - 1
+            begun, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
             if 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
                 out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
@@ -152,7 +148,7 @@ class Screen(Renderer):
             out = self._redraw_changed(rows, cursor) if rows or before else []
         if self.synchronizes and (lines or len(out) > 8):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
-        self._write(out)
+        self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
         """Make the first rows of the region transcript if they already show the next lines; return the other lines."""
@@ -163,23 +159,20 @@ class Screen(Renderer):
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
         if not (count := sum(1 for _ in same)):
             return lines
-        self._rows = self._rows[count:]
-        self._row -= count
+        self._rows, self._row = self._rows[count:], self._row - count
         return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
 
     def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
         """Write lines above the region, which is moved down by the rows that they take."""
-        height = len(self._rows)
-        roles, last = lines[-1]
+        last_row, (roles, last) = len(self._rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
-        room = [down(height - 1 - self._row), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"]
+        room = [down(last_row - self._row), "\r", "\n" * begun, up(last_row + begun), f"\x1b[{begun}L"]
         return [*room, text, down(1 + self._row), to_column(self._column)]
 
     def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         out = [up(self._row), ERASE_BELOW] if self._rows else []
         out += [self._theme.paint(lines), "\n".join(self._painted(row) for row in rows)]
-        self._rows = rows
-        self._row, self._column = cursor
+        self._rows, (self._row, self._column) = rows, cursor
         if rows:
             out += [up(len(rows) - 1 - self._row), to_column(self._column)]
         return out
@@ -187,9 +180,7 @@ class Screen(Renderer):
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         """Draw the rows that differ from those on the screen, from their first difference on."""
         out: list[str] = []
-        at = self._row
-        column = self._column
-        before = self._rows
+        at, column, before = self._row, self._column, self._rows
         if len(rows) > len(before) > 0:
             out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
             at, column = len(rows) - 1, 0
@@ -202,14 +193,11 @@ class Screen(Renderer):
             if row == old and before:
                 continue
             # tmux takes cells erased from the middle on for a part of the line when it wraps it anew.
-            shrinks = self._reflows and row_width(old) > row_width(row)
-            is_guess = shrinks or _unsure(old) or _unsure(row)
+            is_guess = (self._reflows and row_width(old) > row_width(row)) or _unsure(old) or _unsure(row)
             same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
-            if before or number == 0:
-                out += [down(number - at)]
-            else:
-                out.append("\n" * (number - at))
-                column = 0
+            is_there = before or number == 0  # else a line break makes the row
+            out.append(down(number - at) if is_there else "\n" * (number - at))
+            column = column if is_there else 0
             out += [to_column(same) if same != column else "", "\x1b[K" if is_guess else "", self._painted(rest)]
             if not is_guess and row_width(old) > row_width(row):
                 out.append("\x1b[K")
@@ -219,8 +207,7 @@ class Screen(Renderer):
             at, column = len(rows), 0
         if rows and (at != cursor[0] or column != cursor[1]):
             out += [down(cursor[0] - at), to_column(cursor[1])]
-        self._rows = rows
-        self._row, self._column = cursor
+        self._rows, (self._row, self._column) = rows, cursor
         return out
 
     def _painted(self, row: Row) -> str:
@@ -237,13 +224,12 @@ class Screen(Renderer):
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
             self._size_seen, self._resized_at = size, now if self._size_seen.rows else 0.0
-        if not self._resized_at:
-            return False
-        if (left := self._resized_at + SETTLE_S - now) > 0:
-            self._draw_later(left)
-            return True
-        self.erase()
-        return False
+        settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
+        if settles_in_s > 0:
+            self._draw_later(settles_in_s)
+        elif self._resized_at:
+            self.erase()
+        return settles_in_s > 0
 
     def _fit(self) -> None:
         if self.output.get_size() != self._size:
@@ -263,10 +249,6 @@ class Screen(Renderer):
             self._modes_are_on = on
             letter = "h" if on else "l"
             self.output.write_raw(f"\x1b[?{BRACKETED_PASTE}{letter}\x1b[?{FOCUS_EVENTS}{letter}")
-
-    def _write(self, parts: Sequence[str]) -> None:
-        if text := "".join(parts):
-            self.output.write_raw(text)
 
 
 def down(rows: int) -> str:

@@ -41,15 +41,16 @@ class ToolView(Struct, frozen=True):
 
 
 def tool_view(
-    event: ToolFinished, title: str, *, columns: int, was_asked: bool = False, unfold_key: str = "Ctrl-O"
-) -> ToolView:
+    event: ToolFinished, title: str, *, columns: int,
+    was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
+) -> ToolView:  # fmt: skip
     """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
 
-    `unfold_key`, if there is one, shows the whole of a cut text.
+    `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
-    diff, rest = structured.get("diff"), f" ({unfold_key} shows all)" if unfold_key else ""
-    diff = diff if isinstance(diff, str) else ""
+    rest = f" ({unfold_key} shows all)" if unfold_key else ""
+    diff = found if isinstance(found := structured.get("diff"), str) else ""
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # what the command printed is of interest all the same
     if was_asked:
@@ -64,9 +65,9 @@ def tool_view(
         output = output if isinstance(output, str) else "" if is_started_job else event.result.text
         body = _output(output, rest)
     elif event.name in ("file_edit", "file_write") and not was_asked:
-        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest)
+        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest, wraps=is_live)
     else:
-        body = _todo_body(event, columns, rest) if event.name == "todo" else []
+        body = _todo_body(event, columns, rest) if event.name == "todo" and not is_live else []
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
@@ -86,8 +87,9 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     parts = (summary, job, answer, duration(event.duration_ms))
     outcome = "".join(f" · {part}" for part in parts if part)
     if is_failed:
-        line = [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", outcome), ("", "\n")]
-        return wrapped(line, columns, hang=2)
+        return wrapped(
+            [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", f"{outcome}\n")], columns, hang=2
+        )
     is_agent = event.name == "create_subagent"
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
@@ -107,10 +109,8 @@ def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> lis
 
 def duration(milliseconds: float) -> str:
     """Format a time from a second on; a shorter one is left out."""
-    if milliseconds < 1000:
-        return ""
     if milliseconds < 59_950:
-        return f"{milliseconds / 1000:.1f} s"
+        return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else ""
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     return f"{minutes} min {seconds} s"
 

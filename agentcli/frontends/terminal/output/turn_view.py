@@ -15,6 +15,7 @@ from agentcli.frontends.printable import PrintableStream, exposed, printable, wi
 from agentcli.frontends.terminal.output.activity import (
     MAX_TAIL_CHARS,
     Activity,
+    ArrivingCall,
     PendingRetry,
     RunningCall,
     TurnClock,
@@ -29,7 +30,6 @@ from agentcli.tools.observation import call_title, diff_counts
 
 MAX_ENTRIES = 30  # of a stored conversation that are shown
 MAX_FOLDED = 50
-MAX_CLAIMS = 5
 MAX_PROMPT_LINES = 20  # of a prompt that waited, or that is stored
 LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and what it used
 
@@ -98,8 +98,14 @@ class TurnView:
                 self._add_text(text)
             case events.ThinkingDelta(text):
                 self._thinking_since = self._thinking_since if activity.thinking else time.monotonic()
-                activity.retry = None
                 activity.thinking += printable(text)
+            case events.InputDelta(_, partial_json):
+                if isinstance(activity.pending, ArrivingCall):
+                    activity.pending.feed(partial_json, self._home)
+            case events.BlockStarted(_, kind, _, name):
+                activity.pending = ArrivingCall(name) if kind == "tool_use" else None
+                if kind == "tool_use":
+                    self._end_text()
             case events.TurnStarted(number):
                 activity.clock.started = activity.clock.started or time.monotonic()
                 if number == 1:
@@ -117,10 +123,13 @@ class TurnView:
                 self.print_call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
+                activity.pending = None
             case events.QueueChanged(steering, follow_ups):
                 self._change_queue(Queued(steering, follow_ups))
+            case events.PromptProgress():
+                activity.pending = event
             case events.Retry(number, delay_s, error):
-                activity.retry = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
+                activity.pending = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
             case events.TurnFailed():
                 self._print_failure(event)
             case events.Done():
@@ -162,7 +171,7 @@ class TurnView:
         files, note = (outcome.files, outcome.note) if isinstance(outcome, AsDiff) else ((), outcome)
         for file in files:
             counts = f"  {diff_counts(file.diff)}" if file.diff.startswith("--- ") else ""
-            diff = diff_fragments(file.diff, width=self._printer.columns, max_lines=None)
+            diff = diff_fragments(file.diff, width=self._printer.columns, max_lines=None, wraps=self._is_live)
             self.print_block([("accent", exposed(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
         if note:
             self.print_line(note)
@@ -185,7 +194,7 @@ class TurnView:
     def print_prompt(self, text: str) -> None:
         lines = printable(text).strip("\n").split("\n")
         shown = "\n".join([lines[0], *(f"  {line}" for line in lines[1:MAX_PROMPT_LINES])])
-        self.print_block(self._wrapped([("prompt", "› "), ("said", shown + "\n")], hang=2), "prompt")
+        self.print_block(self._wrapped([("prompt said", "› "), ("said", shown), ("", "\n")], hang=2), "prompt")
         if len(lines) > MAX_PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
@@ -202,7 +211,9 @@ class TurnView:
         is_asked, columns = event.id in self._answered, self._printer.columns
         if is_asked and event.answer.startswith("declined"):
             return
-        view = tool_view(event, title, columns=columns, was_asked=is_asked, unfold_key=self._unfold_key)
+        view = tool_view(
+            event, title, columns=columns, was_asked=is_asked, is_live=self._is_live, unfold_key=self._unfold_key
+        )
         if view.folded is not None:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # the line has the answer to it
@@ -229,7 +240,6 @@ class TurnView:
 
     def _add_text(self, text: str) -> None:
         self._end_thinking()
-        self.activity.retry = None
         if not self._has_text:
             self._begin_block("answer")
             self._has_text = True
@@ -245,7 +255,7 @@ class TurnView:
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         how_long, key = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
-        self._begin_block("calls")
+        self._begin_block("calls")  # thoughts and calls stand together, without an empty line between them
         self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{key}\n")])
 
     def _end_text(self) -> None:
@@ -280,7 +290,7 @@ class TurnView:
         self._end_text()
         activity = self.activity
         activity.clock = TurnClock()
-        activity.retry = None
+        activity.pending = None
         for id in list(activity.calls):
             if not id.startswith(OWN_CALL) and id not in activity.agents:
                 del activity.calls[id]
@@ -310,18 +320,21 @@ class TurnView:
         self.print_gap()
 
     def _print_claims(self, claims: Sequence[Claim]) -> None:
-        """Print a line for each sentence with claims; one with several is as good as the worst of them."""
-        worst: dict[str, str] = {}
-        for claim in claims:
-            text = " ".join(claim.text.split())
-            worst[text] = max(worst.get(text, "verified"), claim.verdict, key=list(_CLAIM_MARKS).index)
-        for text, verdict in list(worst.items())[:MAX_CLAIMS]:
-            mark, role, why = _CLAIM_MARKS[verdict]
-            room = max(20, self._printer.columns - len(why) - 4)
-            shown = text if len(text) <= room else f"{text[: room - 1]}…"
-            self.print_block([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
-        if len(worst) > MAX_CLAIMS:
-            self.print_line(f"+{len(worst) - MAX_CLAIMS} more", "muted")
+        """Print one line: how many claims are verified, and the kinds of the others with the reason."""
+        verified = sum(claim.verdict == "verified" for claim in claims)
+        marks = [("ok", f"✓ {verified} claim{'' if verified == 1 else 's'} verified")] if verified else []
+        marks += dict.fromkeys(_doubt(claim) for claim in claims if claim.verdict != "verified")
+        if marks:
+            line = [part for mark in marks for part in (mark, ("muted", " · "))]
+            self.print_block(self._wrapped([*line[:-1], ("", "\n")], hang=2))
+
+
+def _doubt(claim: Claim) -> Fragment:
+    """Return a claim that is not verified by its kind, and the reason."""
+    topic, kind = claim.kind.partition("_")[0], claim.kind.replace("_", " ")
+    if claim.verdict == "refuted":
+        return "error", f"✗ {kind}: the log says otherwise"
+    return "warning", f"? {kind}: {_REASONS.get(topic, _REASONS['checks'])[bool(claim.entries)]}"
 
 
 def replay(conversation: Conversation, view: TurnView) -> None:
@@ -356,10 +369,11 @@ def replay(conversation: Conversation, view: TurnView) -> None:
         view.print_gap()
 
 
-_CLAIM_MARKS = {
-    "verified": ("✓", "ok", ""),
-    "unverified": ("?", "warning", " - not verified"),
-    "refuted": ("✗", "error", " - the log says otherwise"),
+# Why a claim is not verified: without entries of the log that are about it, and with some.
+_REASONS = {
+    "file": ("no change of it is recorded", "it has changed since"),
+    "command": ("it is not in the log", "its exit code is not known"),
+    "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
 }
 _ENDINGS = {
     "interrupted": "Interrupted; what was said is kept.",

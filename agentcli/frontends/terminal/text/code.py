@@ -85,7 +85,7 @@ class CodeHighlighter:
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
-        start = 0
+        start, spans = 0, _spans(lexer)
         if self._span is not None:
             closing, token = self._span
             found = closing.search(text)
@@ -94,7 +94,6 @@ class CodeHighlighter:
             if found is None:
                 return
             self._span = None
-        spans = _spans(lexer)
         openings = tuple(opening for opening in spans if opening != "<<")
         for at, token, part in _lex(lexer, text + "\n", start, self._stack):
             if openings and text.startswith(openings, at) and token not in String:
@@ -224,8 +223,7 @@ def diff_fragments(
     """
     lines = diff.removesuffix("\n").split("\n") if diff else []
     rows = _rows(lines)
-    shown = list(islice(rows, max_lines))
-    more = sum(1 for _ in rows)
+    shown, more = list(islice(rows, max_lines)), sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
     digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
@@ -252,24 +250,23 @@ def _coloured(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iter
         if row.kind in ("muted", "hunk"):
             old, new = CodeHighlighter(language), CodeHighlighter(language)
             yield [("", text)]
-            continue
-        if not row.kind:
-            old.line(text)
-        yield (old if row.kind == "removed" else new).line(text)
+        else:
+            if not row.kind:
+                old.line(text)
+            yield (old if row.kind == "removed" else new).line(text)
 
 
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
     """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files."""
-    old = new = old_left = new_left = 0
-    is_first = True
+    old = new = old_left = new_left = hunks = 0
     for line in lines:
         mark, text = line[:1], line[1:]
         if found := _HUNK.match(line):
             old, new = int(found[1]), int(found[3])
             old_left, new_left = int(found[2] or 1), int(found[4] or 1)
-            if not is_first:
+            if hunks:
                 yield _Row("hunk")
-            is_first = False
+            hunks += 1
         elif mark == "\\":
             yield _Row("muted", line)
         elif mark == "-" and (old_left > 0 or not line.startswith(_FILE_LINES)):

@@ -66,9 +66,7 @@ def advance(column: int, text: str, columns: int) -> tuple[int, int]:
     """Return the rows begun by wrapping `text` from `column` on, and the new column; `columns` is a pending wrap."""
     if text.isascii():
         end = column + len(text)
-        if end <= columns:
-            return 0, end
-        rows = (end - 1) // columns
+        rows = (end - 1) // columns if end > columns else 0
         return rows, end - rows * columns
     rows = 0
     for character in text:
@@ -81,7 +79,7 @@ def advance(column: int, text: str, columns: int) -> tuple[int, int]:
 
 def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
     """Count the rows of a window that whole lines take."""
-    lines = "".join(text for _, text in fragments).removesuffix("\n").split("\n")
+    lines = plain(fragments).removesuffix("\n").split("\n")
     return sum(1 + advance(0, line, max(1, columns))[0] for line in lines)
 
 
@@ -107,12 +105,10 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
 
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     """Return the first line as one row: cut at `columns` cells with an ellipsis, with tabs as single spaces."""
-    lines = lines_of((roles, text.replace("\t", " ")) for roles, text in fragments)
-    row = lines[0] if lines else []
+    row = lines_of(((roles, text.replace("\t", " ")) for roles, text in fragments), keeps_last=True)[0]
     if row_width(row) <= columns:
         return row
-    cut: list[Fragment] = []
-    room = columns - 1
+    cut, room = list[Fragment](), columns - 1
     for roles, text in row:
         for position, character in enumerate(text):
             room -= max(0, wcwidth(character))
@@ -135,17 +131,17 @@ def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
 
 def _rows_of(line: str, columns: int) -> list[str]:
     """Break a line wherever a row is full. Character by character: each frame does this for up to 10,000 of them."""
-    rows, row, column = [], "", 0
+    rows, column = [""], 0
     for character in line:
         cells = max(0, wcwidth(character))
         if cells > columns:
             character, cells = "…", 1
-        if column + cells > columns and row:
-            rows.append(row)
-            row, column = "", 0
-        row += character
+        if column + cells > columns and rows[-1]:
+            rows.append("")
+            column = 0
+        rows[-1] += character
         column += cells
-    return [*rows, row]
+    return rows
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
@@ -183,7 +179,6 @@ _NEVER_FIRST = frozenset(
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
-_GAP = re.compile(r"[ ]{2,}")
 _COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
 _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
 
@@ -191,17 +186,19 @@ _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)
 def wrap_line(
     line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = (), *, breaks_words: bool = False
 ) -> list[Fragment]:
-    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words."""
+    """Break a line between words to fit `columns`; later rows begin with `hang`. Only `breaks_words` cuts words.
+
+    A word that is longer than a row stays in a row of which the larger part is left.
+    """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
     begins = hang if 2 * row_width(hang) <= columns else ()
-    indent = row_width(begins)
-    out: list[Fragment] = []
-    column = 0
+    out, column, indent = list[Fragment](), 0, row_width(begins)
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
-        if start + cells > columns and column > indent and (breaks_words or cells <= columns - indent):
+        is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
+        if start + cells > columns and column > indent and is_moved:
             out += [("", "\n"), *begins]
             column = indent
         else:
@@ -219,8 +216,7 @@ def wrap_line(
 
 def _broken(word: Sequence[Fragment], column: int, columns: int, begins: Sequence[Fragment]) -> list[Fragment]:
     """Break a word that begins at `column` wherever a row is full; later rows begin with `begins`."""
-    out: list[Fragment] = []
-    indent = row_width(begins)
+    out, indent = list[Fragment](), row_width(begins)
     for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
         if column > indent and column + width(grapheme) > columns:
             out += [("", "\n"), *begins]
@@ -237,8 +233,7 @@ def hang_of(prefix: Sequence[Fragment]) -> list[Fragment]:
 
 def _words(line: Sequence[Fragment]) -> Iterator[tuple[Fragment, list[Fragment]]]:
     """Yield the parts of a line that no row may end in, each with the space before it."""
-    gap: Fragment = ("", "")
-    word: list[Fragment] = []
+    gap, word = ("", ""), list[Fragment]()
     for roles, text in line:
         for part in _PARTS.findall(text):
             is_gap = part[0] in " \t"
@@ -261,22 +256,25 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
-        rows = [line]
-        if hang is None and len(line) == 1:
-            rows = [[(line[0][0], row)] for row in _folded(line[0][1], columns)]
+        folds = hang is None and len(line) == 1
+        rows = [[(line[0][0], row)] for row in _folded(line[0][1], columns)] if folds else [line]
         for row in rows:
-            if (indent := hang) is None:
-                found = _COLUMN_BEHIND_GAP.match(plain(row))
-                if found is None or 2 * width(found[0]) > columns:
-                    found = _COLUMN_BEHIND_MARK.match(plain(row))
-                indent = width(found[0]) if found else 0
+            indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
     return merged(out)
 
 
+def _text_column(row: str, columns: int) -> int:
+    """Return the column behind a gap in the first half of a row, else the one behind the mark at its start."""
+    found = _COLUMN_BEHIND_GAP.match(row)
+    if found is None or 2 * width(found[0]) > columns:
+        found = _COLUMN_BEHIND_MARK.match(row)
+    return width(found[0]) if found else 0
+
+
 def _folded(line: str, columns: int) -> list[str]:
     """Return the line; if little room is left behind a gap, a name and below it its meaning."""
-    *names, meaning = _GAP.split(line.strip())
+    *names, meaning = re.split(" {2,}", line.strip())
     if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))

@@ -12,9 +12,7 @@ RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer marks is text
 
-_CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-_SPACES = re.compile(r"[ \t]*")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
@@ -56,8 +54,7 @@ class MarkdownStream:
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
         """`width` returns the columns of the screen; without `wraps`, only tables are fitted to it."""
-        self._width = width
-        self._wraps = wraps
+        self._width, self._wraps = width, wraps
         self._out: list[Fragment] = []
         self._open = ""  # the line that has not ended
         self._continued: MarkdownLine | None = None  # the open line continues a paragraph of which a part was printed
@@ -68,8 +65,7 @@ class MarkdownStream:
         self._list_column: int | None = None  # of the outermost item's text
         self._blank_depth: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
-        self._has_printed = False
-        self._empty_lines = 0  # printed when something follows
+        self._has_printed, self._empty_lines = False, 0  # empty lines are printed when something follows
         self._preview: tuple[int, int, list[Row]] = (0, 0, [])  # its characters, the columns of the screen, its rows
 
     def feed(self, text: str) -> list[Fragment]:
@@ -104,7 +100,7 @@ class MarkdownStream:
         if width == width_before and chars_before <= chars <= chars_before * 1.02:
             return rows
         if self._fence is not None:
-            rows = [[("", self._open[-MAX_PARAGRAPH_CHARS:])]]
+            rows = [*([] for _ in range(self._empty_lines)), [("", self._open[-MAX_PARAGRAPH_CHARS:])]]
         else:
             ahead = copy(self)
             vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
@@ -115,8 +111,7 @@ class MarkdownStream:
         return rows
 
     def _take_output(self) -> list[Fragment]:
-        out = merged(self._out)
-        self._out = []
+        out, self._out = merged(self._out), []
         if out:
             self._preview = (0, 0, [])  # the next block may be as long as the one that was printed
         return out
@@ -129,8 +124,8 @@ class MarkdownStream:
             line = self._read(source)
             if line.kind != "text":
                 return
-            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
-            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
+            word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
+            cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
             self._end_table()
             self._open = source[:cut]
             self._end_line()
@@ -164,10 +159,9 @@ class MarkdownStream:
             case "heading":
                 text = content.lstrip("#")
                 self._begin(line, after_blank=True)
-                self._print_text(
-                    [(line, _CLOSING_MARKS.sub("", text.strip(" \t")))],
-                    roles=f"heading{min(3, len(content) - len(text))}",
-                )
+                level = min(3, len(content) - len(text))
+                title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # without marks at its end
+                self._print_text([(line, title)], roles=f"heading{level}")
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
             case "table":
@@ -189,7 +183,6 @@ class MarkdownStream:
             self._print_text(lines, roles="quote" if lines[0][0].depth else "")
 
     def _print_text(self, lines: Sequence[SourceLine], *, roles: str) -> None:
-        """Print lines without their marks."""
         from agentcli.frontends.terminal.text.markdown_text import inline_fragments
 
         rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
@@ -220,10 +213,11 @@ class MarkdownStream:
         self._empty_lines, self._has_printed = 0, True
 
     def _open_fence(self, line: MarkdownLine, content: str) -> None:
+        """Begin a block of code. Its fences are not printed: empty lines set it apart."""
         info = content.lstrip(content[0])
-        self._begin(line)
-        prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
-        self._print([*prefix, ("fence", content.rstrip())])
+        self._begin(line, after_blank=True)
+        if line.item is not None:
+            self._print([part for part in line.prefix if part[1] != "> "])
         self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
 
     def _code_line(self, fence: _Fence, code: str) -> bool:
@@ -231,14 +225,13 @@ class MarkdownStream:
         for _ in range(fence.depth):
             mark = _QUOTE_MARK.match(code)
             if mark is None:
-                self._fence = None
+                self._fence, self._blank_depth = None, fence.depth
                 return False
             code = code[mark.end() :]
         code = _without_indentation(code, fence.column)
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
-            self._fence = None
-            self._print([("fence", marks)])
+            self._fence, self._blank_depth = None, fence.depth
         else:
             self._print(fence.highlighter.line(code) if marks else ())
         return True
@@ -259,27 +252,24 @@ class MarkdownStream:
         """Print the table, or the line that turned out not to be a table's header."""
         table, sides = self._table, self._sides
         self._table, self._sides = [], None
-        if not table:
-            return
-        if sides is None:
+        if table and sides is None:
             self._text_line(*table[0])
-            return
-        from agentcli.frontends.terminal.text.markdown_text import table_lines
+        elif table and sides is not None:
+            from agentcli.frontends.terminal.text.markdown_text import table_lines
 
-        self._begin(table[0][0])
-        before = table[0][0].prefix
-        width = max(1, self._width() - len(plain(before)))
-        for line in table_lines([content for _, content in table], sides, width):
-            self._print([*before, *line])
-            before = hang_of(before)
+            self._begin(table[0][0])
+            before = table[0][0].prefix
+            width = max(1, self._width() - len(plain(before)))
+            for line in table_lines([content for _, content in table], sides, width):
+                self._print([*before, *line])
+                before = hang_of(before)
 
 
 def _without_indentation(code: str, columns: int) -> str:
     """Return a line of code without as much of its indentation as its fence has."""
     space = code[: len(code) - len(code.lstrip(" \t"))]
-    if "\t" not in space[:columns]:
-        return code[min(columns, len(space)) :]
-    return space.expandtabs(4)[columns:] + code[len(space) :]
+    shown_space = space.expandtabs(4) if "\t" in space[:columns] else space
+    return shown_space[columns:] + code[len(space) :]
 
 
 def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
@@ -288,14 +278,13 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
     line = MarkdownLine("text")
     at = container = 0
     while True:
-        space = _SPACES.match(head, at)
-        assert space is not None
-        line.start = space.end()
+        line.start = len(head) - len(head[at:].lstrip(" \t"))
+        space = head[at : line.start]
         # Tabs stop at every fourth column (CommonMark 0.31, section 2.2).
-        line.column = len((" " * line.column + space[0]).expandtabs(4))
+        line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
-            line.prefix.append(("", space[0] if is_cut else ""))
+            line.prefix.append(("", space if is_cut else ""))
             line.kind = "blank" if line.item is None and not is_cut else "text"
             return line
         in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
@@ -304,7 +293,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
             line.kind, line.start = "code", at
             return line
         line.inner += indentation
-        line.prefix.append(("", space[0]))
+        line.prefix.append(("", space))
         if is_indented and in_paragraph:
             return line
         if head[line.start] == ">":

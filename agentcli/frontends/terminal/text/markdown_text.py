@@ -4,9 +4,10 @@ markdown-it-py takes 30 ms to import: not for the first frame.
 """
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cache
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -25,6 +26,22 @@ _OPENS = {"strong_open": "bold", "em_open": "italic", "s_open": "strike", "link_
 # A bare address (RFC 3986, section 2) from its colon on; marks at its end close emphasis around it.
 _ADDRESS = re.compile(r"://[A-Za-z0-9!#$%&'()*+,./:;=?@_~-]*[A-Za-z0-9!#$%&'()+,./:;=?@-]")
 _BREAKS = re.compile(r"[\t\n]")
+# A formula of TeX has a sign of one. Else it is text: sums such as `$5 and $6`, variables, escaped brackets.
+# The mark of a footnote, `[^1]`, is read as a raised number.
+_TEX = r"[^\\$`^_=+]*(?:[\^_=+]|\\[A-Za-z,;!])(?:[^\\$`]|\\[A-Za-z,;!\\ ])*?"
+_FORMULA = re.compile(
+    rf"\[(\^[0-9]+)\]|\$\$({_TEX})\$\$|\\\(({_TEX})\\\)|\\\[({_TEX})\\\]"
+    rf"|(?<![\w$])\$(?=\S)({_TEX}|[A-Za-z])(?<=\S)\$(?![\w$])"
+)
+_SYMBOLS = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "theta": "θ", "lambda": "λ", "mu": "μ",
+    "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "omega": "ω", "Gamma": "Γ", "Delta": "Δ", "Theta": "Θ",
+    "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Omega": "Ω", "times": "×", "cdot": "·", "pm": "±", "to": "→",
+    "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
+    "approx": "≈", "infty": "∞", "in": "∈", "sum": "∑", "prod": "∏", "int": "∫", "sqrt": "√", "partial": "∂",
+    "ldots": "…", "dots": "…", "left": "", "right": "", "quad": " ", ",": " ", ";": " ", "!": "",
+}  # fmt: skip
+_RAISED, _LOWERED = str.maketrans("0123456789+-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ"), str.maketrans("0123456789+-", "₀₁₂₃₄₅₆₇₈₉₊₋")
 
 
 class _State(StateInline):
@@ -92,9 +109,8 @@ def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
 def _address(address: str, shown: str, active: set[str]) -> list[Fragment]:
     """Return the address that follows a link's text, unless the text is the address."""
     address = _on_one_line(address)
-    if not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:"):
-        return []
-    return [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
+    is_shown = not address or address.removeprefix("mailto:") == shown.removeprefix("mailto:")
+    return [] if is_shown else [(_names(frozenset((*active, "url"))), f" ({address})" if shown else f"({address})")]
 
 
 @cache
@@ -110,15 +126,31 @@ def _is_wide(char: str) -> bool:
     return "\u2e80" <= char <= "\ud7ff" or "\uff00" <= char <= "\uffef"
 
 
-def _take_address(state: StateInline, silent: bool) -> bool:
-    """Take an address as plain text, so that nothing is emphasized in it; a rule of markdown-it's inline parser."""
-    found = _ADDRESS.match(state.src, state.pos, state.posMax)
-    if found is None:
-        return False
-    if not silent:
-        state.pending += found[0]
-    state.pos = found.end()
-    return True
+def _plain_text_rule(
+    pattern: re.Pattern[str], text: Callable[[re.Match[str]], str]
+) -> Callable[[StateInline, bool], bool]:
+    """Return a rule of markdown-it's inline parser that takes a match as plain text, so that it has no emphasis."""
+
+    def take(state: StateInline, silent: bool) -> bool:
+        if found := pattern.match(state.src, state.pos, state.posMax):
+            state.pending += "" if silent else text(found)
+            state.pos = found.end()
+        return found is not None
+
+    return take
+
+
+def _formula_text(found: re.Match[str]) -> str:
+    """Return a formula as near to it as one line of text can be."""
+    tex = re.sub(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}", r"\1", found[found.lastindex or 0])
+    tex = re.sub(r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2", tex)
+    tex = re.sub(r"\\([A-Za-z]+|[,;!])", lambda name: _SYMBOLS.get(name[1], str(name[1])), tex)
+    tex = re.sub(
+        r"([\^_])(?:\{([0-9n+-]+)\}|([0-9]+|n\b))",
+        lambda moved: (moved[2] or moved[3]).translate(_RAISED if moved[1] == "^" else _LOWERED),
+        tex,
+    )
+    return tex.replace("{", "(").replace("}", ")")
 
 
 @cache
@@ -126,7 +158,8 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt()
     parser.inline = _Inline()
     parser.configure("commonmark").enable("strikethrough").disable("text_join")
-    parser.inline.ruler.before("emphasis", "address", _take_address)
+    parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, itemgetter(0)))
+    parser.inline.ruler.before("escape", "formula", _plain_text_rule(_FORMULA, _formula_text))
     # All addresses are shown, as they were written, so that nobody follows one unseen.
     vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
     return parser
@@ -137,20 +170,17 @@ def _parser() -> MarkdownIt:
 Cell = list[Fragment]  # a line break in the text of a cell stays one
 
 MIN_COLUMNS = 8  # that a wrapped column gets
-_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
-_DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
-_PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 
 
 def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
-    inner = _PIPE.sub("\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
+    inner = re.sub(r"(?<!\\)((?:\\\\)*)\|", "\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
 
 def column_sides(header: str, delimiters: str) -> list[str] | None:
     """Return "", "left", "right" or "center" for each column; None if these are not the first two lines of a table."""
-    matches = [_DELIMITER.fullmatch(cell) for cell in _split_row(delimiters)]
+    matches = [re.fullmatch(r"\s*(:?)-+(:?)\s*", cell) for cell in _split_row(delimiters)]
     sides = {("", ""): "", (":", ""): "left", ("", ":"): "right", (":", ":"): "center"}
     found = [sides[match[1], match[2]] for match in matches if match is not None]
     return found if len(found) == len(matches) == len(_split_row(header)) else None
@@ -167,12 +197,9 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
     if widths is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
-    rule = "─┼─".join("─" * columns for columns in widths)
-    lines = _row_lines(titles, widths, sides)
-    lines.append([("table_rule", rule)])
-    for row in rows:
-        lines += _row_lines(row, widths, sides)
-    return lines
+    rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]
+    body = (line for row in rows for line in _row_lines(row, widths, sides))
+    return [*_row_lines(titles, widths, sides), rule, *body]
 
 
 def _fitted(natural: list[int], available: int) -> list[int] | None:
@@ -182,12 +209,11 @@ def _fitted(natural: list[int], available: int) -> list[int] | None:
     if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
-    wide = sorted(range(len(natural)), key=lambda column: natural[column])
-    room = available
-    for place, column in enumerate(wide):
-        share = room // (len(wide) - place)
-        widths[column] = min(natural[column], max(share, min(natural[column], MIN_COLUMNS)))
-        room -= widths[column]
+    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)
+    for place, column in enumerate(narrow_first):
+        share = available // (len(natural) - place)
+        widths[column] = min(natural[column], max(share, MIN_COLUMNS))
+        available -= widths[column]
     return widths
 
 
@@ -210,9 +236,8 @@ def _record_lines(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> lis
     if not rows:
         return [[("table_header", name)] for name in names if name]
     lines: list[list[Fragment]] = []
-    for number, row in enumerate(rows):
-        if number:
-            lines.append([("table_rule", "──")])
+    for row in rows:
+        lines += [[("table_rule", "──")]] if lines else []
         for name, cell in zip(names, row, strict=True):
             title = [("table_header", f"{name}: ")] if name else []
             lines.append(merged([*title, *((roles, text.replace("\n", " ")) for roles, text in cell)]))
@@ -223,7 +248,7 @@ def _cells(source: str, count: int) -> list[Cell]:
     """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
     texts = _split_row(source)
     texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
-    sources = (_BREAK_TAG.sub("\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
+    sources = (re.sub(r"(?i) ?<br ?/?> ?", "\n", " ".join(text.split())).removesuffix("\n") for text in texts[:count])
     return [inline_fragments(source, "") for source in sources]
 
 

@@ -16,16 +16,17 @@ _ATTRIBUTES: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 # The roles that take a colour of the palette.
 _COLOURED = {
-    "grey": "dim muted url fence rule table_rule comment hunk line_number completion",
+    "grey": "dim muted url rule table_rule comment hunk line_number completion",
     "blue": "heading1 heading2 heading3 marker name accent prompt said",
-    "cyan": "code number",
+    "cyan": "code number string",
     "magenta": "keyword",
-    "green": "string added added_sign added_word ok",
+    "green": "added added_sign added_word ok",
     "red": "removed removed_sign removed_word error",
     "yellow": "warning",
 }
 _ROLE_COLOURS = {role: colour for colour, roles in _COLOURED.items() for role in roles.split()}
-_CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word")
+# The roles that may have a background.
+_CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word", "said")
 ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
 
 # Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
@@ -43,15 +44,15 @@ PALETTES: dict[str, dict[str, int]] = {
     "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
-# The background of changed lines, and of the words in them that differ: an index of the xterm palette, and red,
-# green and blue for terminals that show any colour. The other palettes colour the text instead.
+# The background of changed lines, of the words in them that differ, and of prompts: an index of the xterm palette,
+# and red, green and blue for terminals that show any colour. The other palettes colour the text instead.
 _BEHIND_DARK = {
     "added": (22, (18, 42, 28)), "removed": (52, (58, 24, 28)),
-    "added_word": (28, (32, 84, 48)), "removed_word": (88, (116, 38, 42)),
+    "added_word": (28, (32, 84, 48)), "removed_word": (88, (116, 38, 42)), "said": (236, (42, 44, 54)),
 }  # fmt: skip
 _BEHIND_LIGHT = {
     "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
-    "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)),
+    "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)), "said": (255, (236, 238, 245)),
 }  # fmt: skip
 # With the palette whose colours can be read there, and the colour of the words.
 BEHIND = {
@@ -105,12 +106,13 @@ class Theme:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
     def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
-        """Return the code of a part of a diff: its colours over a background, else one colour for all of it."""
+        """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it."""
+        attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = change.endswith("_word")
         own = self._own_code(change)
         if self.palette not in BEHIND or own:
             code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
-            return ";".join(part for part in (str(REVERSE) if is_word else "", code) if part)
+            return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         behind, palette, word_colour = BEHIND[self.palette]
         syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
         code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
@@ -118,7 +120,7 @@ class Theme:
             code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]])
         index, rgb = behind[change.removesuffix("_sign")]
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
-        return f"{code};{background}" if code else background
+        return ";".join(part for part in (*attributes, code, background) if part)
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Return text with codes; it ends in the terminal's own look."""

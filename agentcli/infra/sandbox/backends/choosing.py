@@ -79,17 +79,16 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
         candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
     for confinement in candidates:
-        for _ in range(MAX_PLANS):  # again where that may help
+        for _ in range(MAX_PLANS):
             message = _error_of_running_true(confinement, tmp)
             if not message:
                 return confinement
-            if _advice(message):
+            if _advice(message):  # it would fail in the same way again
                 break
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
 
 
 def how_to_install() -> str:
-    """Return the command that installs bubblewrap here."""
     how = next((how for how in _INSTALLERS if shutil.which(how.split()[0])), _INSTALLERS[0])
     return f"{how} bubblewrap" if os.getuid() == 0 else f"sudo {how} bubblewrap"
 
@@ -106,7 +105,7 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
             done = run_probe(launch.argv, launch.pass_fds)
     except FileNotFoundError as error:
-        if Path(error.filename or "/").is_relative_to(root):  # a folder that was planned is gone
+        if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
             return str(error)
         raise
     message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
@@ -175,7 +174,7 @@ class Docker:
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    # Docker mounts outer folders first, whatever the order here.
+    # Docker mounts outer folders first, so the order here does not matter.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
@@ -298,7 +297,7 @@ def _below(folders: Sequence[Path]) -> list[str]:
 
 
 def _rule(what: str, filters: Sequence[str]) -> str:
-    """Return one rule, or nothing without a filter, because it would be about everything."""
+    """Return one rule; empty if there is no filter, because a rule without one is about everything."""
     return f"({what}\n  " + "\n  ".join(dict.fromkeys(filters)) + ")" if filters else ""
 
 

@@ -31,7 +31,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-REFUSAL = "bwrap: "  # what bubblewrap's own complaints begin with, so that a plan that failed is made anew
+REFUSAL_START = "bwrap: "  # bubblewrap's own errors begin so; after an output with this start a new plan is made
 MIN_ABI = 3  # of Landlock (Linux 6.2): before it, a file outside could be truncated
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
@@ -63,24 +63,25 @@ def main() -> None:
     bound_and_become(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
 
 
-def bound_and_become(parent: int, plan: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Bound this process by the plan behind a descriptor, and become the command, or return if there is none.
+def bound_and_become(parent: int, plan_descriptor: int, command: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Confine this process by a plan, then become the command. Without a command, only try the plan and return.
 
-    A restricted command ends with the process `parent`; a bubblewrap sees to that by itself.
+    In a plan with overlays the command is a bubblewrap, which ends with its parent by itself. With any other plan this
+    process asks the kernel to be ended together with the process `parent`.
     """
     refusal = "agentcli: the command was not started, because it could not be confined"
     try:
-        with os.fdopen(plan, "rb") as file:
+        with os.fdopen(plan_descriptor, "rb") as file:
             kind, *parts = marshal.load(file)  # noqa: S302  # agentcli's own
         if kind == "overlays":
-            refusal = f"{REFUSAL}no overlay"
+            refusal = f"{REFUSAL_START}no overlay"
             _mount_overlays(*parts, is_trial=not command)
         else:
             _restrict(parent, *parts, is_trial=not command)
     except (OSError, ValueError, EOFError, TypeError) as error:
         print(f"{refusal}: {error}" if command else error, file=sys.stderr)
         sys.exit(126)
-    if not command:
+    if not command:  # the plan worked, which was all to be tried
         return
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
         signal.signal(number, signal.SIG_DFL)
@@ -101,7 +102,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
     if os.getppid() != parent:
         raise ProcessLookupError("what started it has ended")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    # With this flag the call returns the version only.
+    # With the flag 1 the call only returns the version of Landlock.
     abi = _check(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "Landlock")
     if abi < MIN_ABI:
         raise OSError(f"Landlock is too old (version {abi}, needed is {MIN_ABI}: Linux 6.2)")
@@ -118,7 +119,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
 
 
 def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: list[str]) -> None:
-    """Let this process read all but what is `masked` and not `shown`, and write only `writable` and some devices."""
+    """Let this process read all but `masked` paths that are not `shown`, and write `writable` ones and some devices."""
     everything = _ALL_UP_TO_TRUNCATE | (_IOCTL_DEV if abi >= 5 else 0)
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
@@ -164,19 +165,19 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _mount_overlays(
     overlays: list[tuple[list[str], str, str, str]], binds: list[tuple[int, str]], clock_ns: int, *, is_trial: bool
 ) -> None:
-    """Mount the overlays in a namespace of our own, and lead the binds into them.
+    """Mount the overlays in a namespace of our own, and open the sources of bubblewrap's binds as they appear there.
 
-    Then wait until file times are later than `clock_ns`, so that what the command changes can be told by its time.
+    Then wait until file times are later than `clock_ns`, so that a file's time shows if the command changed it.
     """
     _leave_the_namespaces()
-    for overlay in overlays:
-        _mount(*overlay)
-        if is_trial:  # a mount that works for reading may still refuse to write: the work folder is used only then
-            name = f"{overlay[3]}/.{os.urandom(8).hex()}"
+    for lower, upper, work, merged in overlays:
+        _mount(lower, upper, work, merged)
+        if is_trial:  # an overlay that can be read may fail on the first write, which is when the work folder is used
+            name = f"{merged}/.{os.urandom(8).hex()}"
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             os.unlink(name)  # noqa: PTH108  # pathlib costs milliseconds here
-    for number, source in binds:
-        os.dup2(_open_real(source), number)
+    for descriptor, source in binds:
+        os.dup2(_open_real(source), descriptor)
     while time.clock_gettime_ns(_COARSE_CLOCK) <= clock_ns:
         time.sleep(0.001)
 

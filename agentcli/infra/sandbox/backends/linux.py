@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.launcher import REFUSAL
+from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
     NOTHING,
@@ -88,7 +88,7 @@ class Bubblewrap:
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
-        self._hidden = SecretCovers(hidden)
+        self._hidden = SecretCovers(hidden)  # makes what is mounted over secret files
 
     @contextmanager
     def launch(
@@ -107,7 +107,7 @@ class Bubblewrap:
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
                 cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
-                refusal=REFUSAL,
+                refusal=REFUSAL_START,
                 mounts=tuple(mounts),
             )
 
@@ -119,17 +119,17 @@ class Layout:
     """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
 
     def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
-        self.descriptors: list[int] = []
+        self.descriptors: list[int] = []  # of what is mounted
         self._bounds = bounds
         self._mount_points = mount_points
         self._hidden = hidden
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
-        self._areas = sorted(
+        self._areas = sorted(  # the folders that are mounted on themselves, because they can be written or were granted
             {*map(str, filter(None, (*bounds.roots, bounds.resources.cache))), *self._grants}, key=_depth
         )
-        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
-        self._mounts: list[Mount] = []
+        self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)  # visible even inside a private folder
+        self._mounts: list[Mount] = []  # so far, in their order
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -168,17 +168,17 @@ class Layout:
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
-        """Plan what to hide: outside the folders that are mounted on themselves, and inside them, which comes later."""
+        """Plan what to hide outside of `_areas`, and what to hide inside them, after these were mounted."""
         masked = [
             place
             for place in find_places(self._bounds.masked)
             if not is_private(place.path)
             or any(is_inside(place.path, folder) for folder in (*self._shown_in_private, *self._areas))
         ]
-        # An exception that is reached through a link could be led anywhere by now.
+        # A path with a link in it is not shown: a command could have changed the link to lead anywhere.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
         inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
-        # Programs look for their settings in the home: where it is hidden they are missing, not refused.
+        # Programs look for settings in the home. Inside a hidden folder it is an empty folder, which they can enter.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
         outside = plan_hiding((p for p in masked if p not in inner), (p for p in shown if p not in inner), reachable)
         return outside, plan_hiding((p for p in masked if p in inner), (p for p in shown if p in inner))
@@ -190,16 +190,16 @@ class Layout:
                     self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
                 case "hide folder":
                     self._mounts.append(Mount(step.path))
-                case "hide around":
+                case "hide around":  # nothing can be listed there, but what is mounted inside can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
                 case "show":
                     self._bind(step.path, is_writable=step.path in self._grants)
 
     def _protect(self, protection: Protection) -> None:
-        """Mount what may not be written over itself, and over what is missing something that is nobody's.
+        """Mount read-only paths over themselves, and over missing folders an empty file system in memory.
 
-        A file system in memory costs a quarter of what a bind does. What a command could write there, after changing
-        the mode, is gone with the command.
+        The latter costs a quarter of what a bind does. If a command changes its mode and writes to it, that is gone
+        with the command.
         """
         files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
         for path in sorted({*protection.read_only, *files}, key=_depth):
@@ -226,7 +226,7 @@ def _depth(path: str) -> tuple[int, str]:
 
 @contextmanager
 def rendered(launch: Launch) -> Iterator[Launch]:
-    """Put bubblewrap's options and mounts into memory: they are long, and visible to all that list processes inside."""
+    """Pass bubblewrap's options and mounts in a memory file, since they are long and commands can list arguments."""
     if not launch.mounts:
         yield launch
         return
@@ -327,9 +327,9 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     own = find_places(filter(None, (bounds.resources.cache, scratch)))
-    # A path that was granted may be a link by now, to anywhere.
+    # A granted path that has become a link is left out: it may lead anywhere.
     written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
-    hidden, visible = ([step.path for step in steps if (step.what == "show") is is_shown] for is_shown in (False, True))
+    hidden, visible = [s.path for s in steps if s.what != "show"], [s.path for s in steps if s.what == "show"]
     return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

@@ -169,6 +169,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     code.add(_EQUAL, audit, if_false="deny")
     _sort_calls(code, column, CHANGES_ATTRIBUTES if keeps_attributes else {})
     families = (AF_UNIX, AF_INET, AF_INET6) if internet else (AF_UNIX,)
+    # "deny" and "denied" label the same answer at two places, because a jump reaches only 255 instructions.
     sockets = (0, _EQUAL, families, "deny", _ERRNO | errno.EPERM)
     for name, (argument, test, values, label, otherwise) in {"socket": sockets, **_FLAGS}.items():
         code.label(name)
@@ -193,7 +194,7 @@ def _sort_calls(code: _Assembler, column: int, more: Mapping[str, tuple[int | No
         *((numbers[column], "deny") for numbers in (*DENIED.values(), *more.values())),
         *((CLONE3, "missing"), (OPENAT2, "missing")),
         *((row[column], name) for name, row in GIVES_MODE.items()),
-        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),
+        *((numbers[column], name.removesuffix("pair")) for name, numbers in CHECKED.items()),  # socketpair as socket
     ):
         if number is not None:
             code.add(_EQUAL, number, if_true=label)
@@ -207,7 +208,7 @@ def _deny_set_user_id(code: _Assembler, column: int) -> None:
         if numbers[column] is None:
             continue
         code.label(name)
-        if flags is not None:
+        if flags is not None:  # an opening has a mode only if it makes a file
             code.add(_LOAD, _LOW_HALF_OF[flags])
             code.add(_ANY_BIT, O_CREAT | O_TMPFILE, if_true=f"{name} makes")
             code.add(_RETURN, _ALLOW)
@@ -221,8 +222,8 @@ class _Assembler:
     """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
 
     def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []
-        self._labels: dict[str, int] = {}
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
+        self._labels: dict[str, int] = {}  # positions in the code
 
     def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
         self._code.append((opcode, operand, if_true, if_false))

@@ -22,7 +22,7 @@ class Detaching:
     async def end_of(
         self, command: Command, result: CommandResult, shell: Shell, *, too_much: asyncio.Task[str]
     ) -> CommandResult:
-        """Report a command that has become a job, and return how it ended; with its job if it took `too_much`."""
+        """Report a command that became a job, and return its end. If `too_much` ends the wait, the job still runs."""
         assert result.job is not None
         self.report(result)
         id = result.job.id
@@ -53,7 +53,7 @@ class BackgroundRuns:
         if detach is None:
             return await run(None)
         detached: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        sign = asyncio.Event()  # its own: a command that takes too much sets it, too
+        sign = asyncio.Event()  # separate from `detach`, because a command that takes too much sets this one
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: sign.set())
         running = asyncio.ensure_future(run(Detaching(sign, detached.set_result)))
@@ -64,7 +64,7 @@ class BackgroundRuns:
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.wait((running,))
-            if not running.cancelled() and running.exception() is None:  # it had ended just before
+            if not running.cancelled() and running.exception() is None:  # the run had ended before it was cancelled
                 await _discard(running.result())
             raise
         finally:

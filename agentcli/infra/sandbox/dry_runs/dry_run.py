@@ -69,9 +69,9 @@ class OverlayDryRun:
     result: CommandResult
     groups: Sequence[ChangeGroup]
     private: PrivateFolder
-    hides: Callable[[Path], Literal["", "here", "always"]]
-    too_much: str = ""
-    cached: Sequence[str] = ()
+    hides: Callable[[Path], Literal["", "here", "always"]]  # "here": only this dry run could not see the path
+    too_much: str = ""  # the limit that the command exceeded, if any, so that its changes were not read
+    cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
     _is_open: bool = field(default=True, init=False)
     _applying: asyncio.Future[ApplyOutcome] | None = field(default=None, init=False)
 
@@ -108,7 +108,7 @@ class OverlayDryRun:
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}
+            chosen = {*hunks.get(group.summary.name, range(group.summary.hunks))}  # all, unless some are named
             try:
                 is_whole = chosen == {*range(group.summary.hunks)}
                 wanted.append(group if is_whole else pick_hunks(group, chosen, self.private.path / f"part-{number}"))
@@ -145,8 +145,9 @@ class DryRuns:
         self._search_path = search_path
         self._limits = limits
         self._lock = threading.Lock()
+        # The caches of all dry runs of the session, and the folder that holds them.
         self._session: tuple[PrivateFolder, CacheLayers] | None = None
-        self._problems: dict[tuple[str, ...], str] = {}  # by the roots that were probed
+        self._problems: dict[tuple[str, ...], str] = {}  # for each probed set of roots why there are no overlays, or ""
         self.background = BackgroundRuns()
 
     def why_not(self, grants: Grants = NO_GRANTS) -> str:
@@ -224,17 +225,18 @@ class DryRuns:
         detaching: Detaching | None,
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it took too much of the machine."""
-        is_over = detaching.sign if detaching is not None else asyncio.Event()
-        watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, is_over))
+        # Set by the person, who sends the command to the background, or by the watch, to end it.
+        detach = detaching.sign if detaching is not None else asyncio.Event()
+        watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
-            result = await self._shell().exec(command, on_output=on_output, detach=is_over, launch=overlays.launch)
-            was_sent = is_over.is_set() and not watching.done() and result.exit_code is None
-            if detaching is not None and result.job is not None and was_sent:
+            result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
+            is_background = detach.is_set() and not watching.done() and result.exit_code is None
+            if detaching is not None and result.job is not None and is_background:
                 result = await detaching.end_of(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
         too_much = watching.result() if watching.done() and watching.exception() is None else ""
-        if result.job is not None:
+        if result.job is not None:  # the command took too much, or left processes running
             await asyncio.shield(self._shell().end(result.job.id))
             result = replace(
                 result,
@@ -251,7 +253,8 @@ class DryRuns:
             OSError: An overlay could not be read.
             TooMuch: The command changed more than the limits.
         """
-        reader, budget = OverlayReader(self._limits, overlays.started_ns), [MAX_DIFFS_CHARS]
+        reader = OverlayReader(self._limits, overlays.started_ns)
+        budget = [MAX_DIFFS_CHARS]  # what remains for diffs; `group_changes` reduces it from overlay to overlay
         first = str(bounds.roots[0]) if bounds.roots else ""
 
         def name_of(path: str) -> str:
@@ -259,34 +262,35 @@ class DryRuns:
 
         groups, cached = list[ChangeGroup](), list[str]()
         for overlay in overlays.each:
-            if overlay.area == str(bounds.resources.cache):
+            if overlay.area == str(bounds.resources.cache):  # all of the cache folder is kept for later dry runs
                 caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
             changes = reader.read(overlay.area, overlay.upper)
             groups += lost_work.with_loss_of_tree(group_changes(changes, name_of=name_of, budget=budget), changes)
-            tagged = caches.take(overlay.area, overlay.upper, changes.caches)
-            cached += [name_of(changes.at(path)) for path in tagged]
+            # Caches in the workspace are kept for later dry runs, too; only new ones with a cache tag are reported.
+            new_caches = caches.take(overlay.area, overlay.upper, changes.caches)
+            cached += [name_of(changes.at(path)) for path in new_caches]
         return groups, cached
 
     async def _describe(
         self, overlays: Overlays, groups: list[ChangeGroup], look_in: Callable[..., Awaitable[str]]
     ) -> list[ChangeGroup]:
-        """Add what git says of changed repositories and of uncommitted files, and sort the groups by their weight.
+        """Add git's account of changed repositories and of lost uncommitted work; return the groups by their weight.
 
         `look_in` runs a script in a folder and returns its output.
         """
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
-        tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
+        tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}  # their worktrees
         for root, top in sorted({(root, "") for root in lost} | tops):
-            if not root.endswith("/.git"):  # else it belongs to a linked worktree
+            if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, without files of work
                 look_before = partial(look_in, Path(root, top))
                 look_after = partial(look_before, launch=overlays.look)
                 files, reverted = await lost_work.uncommitted_files(look_before, look_after)
                 lost_paths = lost.get(root, set()).union(top + path for path in reverted)
                 groups = lost_work.with_lost_work(groups, root, lost_paths, {top + path for path in files})
         for group in repositories:
-            # Of a linked worktree the root is the repository.
+            # The root may itself be a `.git` folder: the repository of a linked worktree.
             folder = f"{group.changes.root}/{group.paths[0]}".partition("/.git/")[0]
             look_before = partial(look_in, Path(folder))
             look_after = partial(look_before, launch=overlays.look)
@@ -314,8 +318,7 @@ class DryRuns:
                 ) from error
 
     def close(self) -> None:
-        """Forget the caches. Raises nothing."""
-        if self._session is not None:
+        if self._session is not None:  # the caches end with the session
             self._session[0].close()
             self._session = None
 
@@ -337,18 +340,19 @@ def _hides(bounds: Bounds, path: Path) -> bool:
     if not is_real(str(path)):
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
-    covers = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
-    around = [cover for cover in covers if is_inside(str(path), cover)]
-    return bool(around) and covers[max(around, key=len)]
+    is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
+    around = [folder for folder in is_hidden if is_inside(str(path), folder)]
+    return bool(around) and is_hidden[max(around, key=len)]
 
 
-async def _watch(folder: Path, max_bytes: int, is_over: asyncio.Event) -> str:
-    """Wait until a command takes too much of the machine, set `is_over`, and return what it took."""
+async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
+    """Wait until a command takes too much of the machine, set `detach`, and return what it took."""
     free_at_first, why = shutil.disk_usage(folder).free, ""
     while not why:
         await asyncio.sleep(_WATCH_EVERY_S)
-        why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
-    is_over.set()
+        with suppress(OSError, RuntimeError):  # the command may have left no room for a thread: the next look follows
+            why = await asyncio.to_thread(_find_excess, folder, max_bytes, free_at_first)
+    detach.set()
     return why
 
 

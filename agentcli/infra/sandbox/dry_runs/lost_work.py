@@ -70,13 +70,13 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         script += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
     old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
-    is_other = before.commit and after.commit and before.commit != after.commit
-    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if is_other else ""
-    shown = await look_after(  # what is lost comes first, because the middle of a long output is cut
+    has_moved = before.commit and after.commit and before.commit != after.commit
+    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
+    output = await look_after(  # lost commits come first, because the middle of a long output is cut
         f"({lost_commits} {_NEXT} {script} {_NEXT} {diffs}{git} {_DIFF} --cached) 2>/dev/null"
         f" | head -c {MAX_DIFF_BYTES}; true"
     )
-    commits, refs, diff = _parts(shown, 3)
+    commits, refs, diff = _parts(output, 3)
     lost = [*commits.splitlines(), *(f"stash {title}" for id, title in before.stash.items() if id not in after.stash)]
     staged = [f"staged: {line.partition(' ')[2].split(' ', 3)[-1]}" for line in after.staged]
     lines = [
@@ -93,12 +93,13 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
     """Return the relative paths of two sets of files.
 
-    The first held before what no commit has, untracked ones included; the second are those of them that now are as in
-    the last commit.
+    The first had uncommitted contents before the command, as untracked files have. The second are those of the first
+    that the command reverted to the last commit.
     """
-    others = f"{_GIT} ls-files -z --others --exclude-standard"
-    commit, *dirty = (await look_before(f"({_changes_since('HEAD')}; {_NEXT} {others}) 2>/dev/null; true")).split("\0")
-    changed = dirty[: dirty.index("")] if "" in dirty else dirty  # an empty name divides them from the untracked ones
+    untracked = f"{_GIT} ls-files -z --others --exclude-standard"
+    before = await look_before(f"({_changes_since('HEAD')}; {_NEXT} {untracked}) 2>/dev/null; true")
+    commit, *dirty = before.split("\0")
+    changed = dirty[: dirty.index("")] if "" in dirty else dirty  # an empty name comes before the untracked files
     still_changed = list[str]()
     if commit and changed:
         still_changed = (await look_after(f"{_changes_since(commit)} 2>/dev/null; true")).split("\0")
@@ -144,7 +145,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     logs = [path for path in repository.paths if _is_shortened_log(path, repository.changes)]
     if not git.text and not logs and all(_is_note(path.rpartition(".git/")[2]) for path in repository.paths):
         return others
-    joined = [
+    joined = [  # the changes of files in the worktree
         group
         for group in others
         if group.changes.root == root
@@ -251,7 +252,7 @@ def _gone_files(changes: ChangeSet) -> set[str]:
             gone_files[path] = before
     sizes = {before.size for before in gone_files.values()}
     new_files = [entry for path, entry in changes.after.items() if path not in gone_files and entry.size in sizes]
-    moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}
+    moved_digests = {digest_of(entry) for entry in new_files if entry.kind == "file"}  # contents under other names
     return {path for path, before in gone_files.items() if not moved_digests or digest_of(before) not in moved_digests}
 
 

@@ -30,7 +30,7 @@ from agentcli.infra.changes.state import (
     walk,
 )
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
-from agentcli.infra.sandbox.backends.launcher import REFUSAL
+from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
 from agentcli.infra.sandbox.mount_points import NOTE, Note
@@ -66,9 +66,9 @@ class Overlays:
         self._bounds = replace(bounds, resources=replace(bounds.resources, note=Note(folder / NOTE)))
         self._folder = folder
         self._caches_of = caches_of
-        self._launches = 0
-        self.each: list[Overlay] = []
-        self.started_ns = 0
+        self._launches = 0  # attempts so far, each with a folder of its own
+        self.each: list[Overlay] = []  # the overlays of the newest attempt
+        self.started_ns = 0  # when that began, by the clock of file times
 
     @contextmanager
     def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
@@ -83,7 +83,7 @@ class Overlays:
                 raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
-            clock = folder / "started"
+            clock = folder / "started"  # a file, because the clock of file times differs from the machine's
             clock.touch()
             self.started_ns = clock.stat().st_ctime_ns
             self.each = [
@@ -115,15 +115,15 @@ class Overlays:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
                 launcher_words=0,
-                refusal=REFUSAL,
+                refusal=REFUSAL_START,
                 mounts=tuple(mounts),
                 environment={**launch.environment, "GIT_OPTIONAL_LOCKS": "0"},
             )
 
     def _redirect(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
-        """Lead a writable mount into the overlay of its area; a writable one without an overlay becomes read-only.
+        """Make a writable mount show the overlay of its area; without an overlay the mount becomes read-only.
 
-        The launcher opens the source anew: its descriptor and path are added to `binds`.
+        Its descriptor and new source are added to `binds`: the launcher opens the source as that descriptor.
         """
         if not mount.is_writable:
             return mount
@@ -148,7 +148,7 @@ class OverlayReader:
     def __init__(self, limits: DryRunLimits, started_ns: int) -> None:
         self._limits = limits
         self._started_ns = started_ns
-        self._entries = self._bytes = 0
+        self._entries = self._bytes = 0  # counted so far, in all overlays of the command
 
     def read(self, root: str, upper: str) -> ChangeSet:
         """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
@@ -157,14 +157,14 @@ class OverlayReader:
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_covered = waiting.pop()
             where = f"{upper}/{path}" if path else upper
-            now, below = entry_at(where), entry_at(changes.at(path))
+            now, below = entry_at(where), entry_at(changes.at(path))  # in the overlay, and in the real folder
             assert now is not None
             if path and _is_cache(path, now, below):
                 changes.caches.append(path)
                 continue
             self._count(now.size if now.kind == "file" else 0)
             replaces = now.kind != "folder" or below is None or below.kind != "folder"
-            if not is_covered and (replaces or _is_opaque(where)):
+            if not is_covered and (replaces or _is_opaque(where)):  # all that the real folder has there is gone
                 for covered, entry in walk(root, path):
                     self._count(0)
                     changes.before[covered] = entry
@@ -173,7 +173,7 @@ class OverlayReader:
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
-            if now.kind != "other":  # else it marks something deleted, or cannot be kept
+            if now.kind != "other":  # a device marks what was deleted; pipes and sockets cannot be kept
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
@@ -272,7 +272,7 @@ class CacheLayers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._caches: dict[str, set[str]] = {}  # the paths of caches, by root
-        self._users = 0
+        self._users = 0  # dry runs that may have the layers mounted now
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -283,9 +283,9 @@ class CacheLayers:
             self._users -= 1
 
     def below(self, root: str) -> str:
-        """Return the layer to be mounted over a root; empty if it holds nothing.
+        """Return the layer to be mounted over a root, or "" if the layer is empty.
 
-        First the caches are removed whose folder is gone from the root.
+        Caches whose folder is gone from the root are removed from the layer first.
         """
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
@@ -297,9 +297,9 @@ class CacheLayers:
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
-        """Move caches from an upper folder into the layer, unless another dry run uses that now.
+        """Move caches from an upper folder into the layer, unless another dry run uses the layer now.
 
-        Return those that are new and have a tag.
+        Return the caches that are new and marked by a cache tag.
         """
         if self._users > 1 or not paths:
             return []
@@ -309,7 +309,7 @@ class CacheLayers:
             for path in paths:
                 if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
                     continue
-                for around in parents_of(path):  # they cover those of the root
+                for around in parents_of(path):  # the layer's folders are seen in place of the root's
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)
                 _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")

@@ -49,7 +49,7 @@ class NetworkProxy:
         resolve: Resolve = resolve,
     ) -> None:
         self._grants = grants
-        self.socket = folder / "proxy"
+        self.socket = folder / "proxy"  # where commands reach it
         self._how_to_grant = how_to_grant
         self._resolve = resolve
         self._server: asyncio.Server | None = None
@@ -96,6 +96,7 @@ class NetworkProxy:
         if match is None:
             raise _Denial(400, "not a request that a proxy understands")
         host, port, path = _read_target(match[1], match[2].decode())
+        # A plain request is written anew and passed on; a tunnel (CONNECT) has no path.
         request = _request(match[1], path, _authority(host, port, default=80), headers) if path else b""
         from_server, to_server = await self._connect(host, port)
         if request:
@@ -119,8 +120,8 @@ class NetworkProxy:
         failure = OSError("it has no address")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                # The name is looked up once, so that the judged addresses are those that are connected to. One bad
-                # address is enough to deny them all.
+                # The name is looked up only once, so that no other address is connected to than those judged here. One
+                # bad address is enough to deny all.
                 addresses = await self._resolve(host, port)
                 if bad := next((address for address in addresses if not may_lead_to(grant, address)), None):
                     reason = f"{host} leads to {bad}, which a name may not lead to. Grant the address itself."
@@ -203,7 +204,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _answer(status: int, reason: str) -> bytes:
-    """Build an answer with the reason in its status line too: of an answer to CONNECT, programs show nothing else."""
+    """Build an answer. Its status line has the reason too, because programs show only that line after a CONNECT."""
     text = f"agentcli: {reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]
     body = (text + "\n").encode()

@@ -50,15 +50,15 @@ _CLEAN_UP = (
 
 
 def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each socket that comes, until agentcli is gone; then until they are."""
+    """Fork a supervisor for each command's socket until agentcli is gone, then wait for the supervisors' ends."""
     for number in _IGNORED:  # what is sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
     supervisors: set[int] = set()
-    notes: list[int] = []
+    notes: list[int] = []  # the descriptor of the session's note, if it has one
     has_children = False
-    ends_at: float | None = None
+    ends_at: float | None = None  # set once agentcli is gone: the time after which nobody is waited for
     listening = select.poll()
     listening.register(requests, select.POLLIN)
     listening.register(wakeup, select.POLLIN)
@@ -108,9 +108,9 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Fork a supervisor for the next socket, with which the session's note may come in `notes`.
+    """Receive a command's socket and fork a supervisor for it; return False if agentcli is gone.
 
-    Return False if agentcli is gone.
+    If a note of the session comes with the socket, it replaces the one in `notes`.
     """
     _, descriptors = _receive(requests, 1, max_descriptors=2)  # the command's socket and perhaps the note
     if not descriptors:
@@ -148,15 +148,16 @@ class Supervisor:
     """Starts one command, and is the last of its tree to go."""
 
     def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._main = 0
-        self._has_children = True
-        self._lines = b""
-        self._pipe = self._file = -1
+        self._control = control  # the command's socket to agentcli
+        self._main = 0  # the number of the command's own process
+        self._has_children = True  # processes of the command, as far as is known
+        self._lines = b""  # answers to agentcli that are not sent yet
+        self._pipe = self._file = -1  # of a job: its output is copied from the pipe to the file
+        # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
         self._asked = 0  # the number of processes that were asked to end
         self._max_processes = MAX_PROCESSES
-        self._machine_threads = threads_of_machine()
+        self._machine_threads = threads_of_machine()  # on the whole machine, when the command or its end began
 
     def run(self) -> int:
         """Supervise the command to its end; return the exit code for the keeper, 0 when nothing is left."""
@@ -190,13 +191,13 @@ class Supervisor:
         options = marshal.loads(request)  # noqa: S302  # agentcli's own
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
-        # First all descriptors get numbers above those that the command wants, so that none is overwritten before it is
-        # in its place.
+        # The command wants each passed descriptor under a number of `wanted`. First all get higher numbers, so that
+        # none is overwritten before it is in its place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
         main_output = 0 if terminal else output
         streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
-        if launcher_words is not None:
+        if launcher_words is not None:  # the launcher is called here, so the arguments that would start it are left out
             main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
         else:
             main = _spawn(argv, environment, streams, terminal or b"/dev/null")
@@ -231,7 +232,7 @@ class Supervisor:
         if self._kill_at == float("inf") and self._has_more_processes(self._max_processes, than=0):
             self._queue_line("swarm")
             self._end(0)
-        if self._asked and self._has_more_processes(_GROWTH, than=self._asked):
+        if self._asked and self._has_more_processes(_GROWTH, than=self._asked):  # it multiplies instead of ending
             self._kill_at = now
         if now >= self._kill_at:
             kill_below(os.getpid())

@@ -35,8 +35,8 @@ class Keeper:
     def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
         self._environment = environment
         self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
+        self._requests: socket.socket | None = None  # the socket on which the keeper takes commands
 
     async def start(
         self,
@@ -118,26 +118,28 @@ class Keeper:
 
 
 class Process:
-    """A command and all it starts, as its supervisor reports; `exit_code` and `is_gone` are as of the last `look`."""
+    """A command and all it starts, as its supervisor had reported at the last `look`."""
 
     def __init__(self, control: socket.socket, launch: Launch) -> None:
         self.launch = launch
-        self.confinement = ExitStack()
-        self.pid = self.supervisor = 0
-        self.exit_code: int | None = None
-        self.is_gone = self.was_late = self.was_swarm = self._keeps_output = False
+        self.confinement = ExitStack()  # closed once all processes of the command have ended
+        self.pid = self.supervisor = 0  # the process numbers of the command and of its supervisor
+        self.exit_code: int | None = None  # negative for a signal
+        self.is_gone = False  # True once no process of the command is left
+        self.was_late = self.was_swarm = False  # True if it was ended for its time limit, or for too many processes
+        self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
         self._unfinished_line = b""
-        self._error = OSError(0, "no process could be made for it")
+        self._error = OSError(0, "no process could be made for it")  # why the command did not start, if it did not
 
     async def started(self) -> None:
-        """Wait until it runs. Raises `OSError` when it could not be started."""
+        """Wait until the command runs. Raises `OSError` if it could not be started."""
         await self._until(lambda: bool(self.pid) or self.is_gone)
         if not self.pid:
             raise self._error
 
     async def wait(self) -> None:
-        """Wait for the command itself, which then has an `exit_code`, negative for a signal."""
+        """Wait for the end of the command itself, which sets `exit_code`."""
         await self._until(lambda: self.exit_code is not None)
 
     async def wait_until_gone(self) -> None:
@@ -150,7 +152,7 @@ class Process:
             self.look()
 
     def is_over(self) -> bool:
-        """Return True if nothing of it is left, as far as is known now."""
+        """Return True if no process of the command is left, as far as is known now."""
         self.look()
         return self.is_gone
 
@@ -192,10 +194,10 @@ class Process:
             *lines, self._unfinished_line = (self._unfinished_line + data).split(b"\n")
             for line in lines:
                 self._take(line.split())
-        self.confinement.close()
+        self.confinement.close()  # only now, because protections depend on it while processes run
 
     def _take(self, words: list[bytes]) -> None:
-        match words:
+        match words:  # keeper.py describes these lines
             case [b"pid", pid, supervisor]:
                 self.pid, self.supervisor = int(pid), int(supervisor)
             case [b"error", number]:
@@ -213,9 +215,9 @@ class Process:
                 self._take_end()
 
     def _take_end(self) -> None:
-        """Note the end: nothing is left, or somebody killed the supervisor, and the keeper ends the rest."""
+        """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
         self.is_gone = True
-        if self.exit_code is None:
+        if self.exit_code is None:  # it was killed with the supervisor
             self.exit_code = -9
         self._control.close()
 

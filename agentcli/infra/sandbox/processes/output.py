@@ -26,22 +26,22 @@ _END_CHARS = 300  # a prompt that waits for an answer is within them
 
 
 class CommandOutput:
-    """Collects output within a bound, the first half and the last half of it.
+    """Keeps the beginning and the end of a command's output; all of it goes to a file if the middle has to be cut.
 
-    What is cut from the middle is in the file that `new_file` names, which holds the bytes as they came: all of them,
-    or as many as 1 GB and the disk take. Call `write` while `has_much_to_write`. The text is what a terminal shows in
-    the end; a line counts once it is complete, or too long to wait for its end. The newest output came at `heard_at`.
+    `new_file` names the file. It has the bytes as they came, up to 1 GB and as the disk has room. The text in memory is
+    as a terminal shows it in the end. Call `write` while `has_much_to_write`.
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
-        self._half = most_bytes // 2
+        self._half = most_bytes // 2  # the most characters of the beginning, and of the end
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._head = self._tail = self._line = ""
-        self._cut = 0
-        self._unwritten = bytearray()
+        self._head = self._tail = ""  # the beginning, and the end of what came after it
+        self._line = ""  # the last line, whose end has not come: in neither of these yet
+        self._cut = 0  # characters left out between the two
+        self._unwritten = bytearray()  # output that is not in the file yet
         self.saved = _OutputFile(new_file)
         self._live = _Live(on_output)
-        self.heard_at = time.monotonic()
+        self.heard_at = time.monotonic()  # when the newest output came
 
     def add(self, data: bytes) -> None:
         self.heard_at = time.monotonic()
@@ -54,7 +54,7 @@ class CommandOutput:
         complete, newline, self._line = (self._line + text).rpartition("\n")
         complete += newline
         if len(self._line) > _MAX_LINE_CHARS or is_end:
-            # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
+            # A `\r` at the end is kept, because the next text is then written over this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             complete, self._line = complete + self._line, ""
@@ -62,10 +62,10 @@ class CommandOutput:
         missing_in_head = max(0, self._half - len(self._head))
         self._head += text[:missing_in_head]
         self._tail += text[missing_in_head:]
-        if len(self._tail) > 2 * self._half:
-            self._drop_front()
+        if len(self._tail) > 2 * self._half:  # cut seldom, because each cut copies the rest
+            self._cut_middle()
 
-    def _drop_front(self) -> None:
+    def _cut_middle(self) -> None:
         over = max(0, len(self._tail) - self._half)
         self._cut += over
         self._tail = self._tail[over:]
@@ -109,7 +109,7 @@ class CommandOutput:
 
     def _joined(self) -> tuple[str, int]:
         if len(self._tail) > self._half:
-            self._drop_front()
+            self._cut_middle()
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
@@ -122,9 +122,9 @@ class _OutputFile:
     def __init__(self, new_file: Callable[[], Path]) -> None:
         self._new_file = new_file
         self._descriptor = -1
-        self._problem = ""
+        self._problem = ""  # why the file is not complete
         self.path: Path | None = None
-        self.size = 0
+        self.size = 0  # bytes written
 
     def write(self, data: bytes) -> None:
         if self._problem or not data:
@@ -170,9 +170,9 @@ class _Live:
 
     def __init__(self, on_output: Callable[[str], None]) -> None:
         self._on_output = on_output
-        self._pending = ""
-        self._skipped = self._shown = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._pending = ""  # text for the next piece
+        self._skipped = self._shown = 0  # characters left out since the last piece; characters shown so far
+        self._timer: asyncio.TimerHandle | None = None  # runs while there is a pause after a piece
 
     def add(self, text: str) -> None:
         self._pending += text
@@ -192,7 +192,7 @@ class _Live:
         self._pending = self._pending[over:]
 
     def _show(self, at_least: int = 0) -> None:
-        """Show what is pending, and wait before the next piece; the timer stops when nothing has come meanwhile."""
+        """Show what is pending, and begin a pause before the next piece; without pending text there is no pause."""
         self._timer = None
         if not self._pending:
             return

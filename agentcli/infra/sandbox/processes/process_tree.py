@@ -16,13 +16,13 @@ ProcessInfo = namedtuple("ProcessInfo", "pid parent group started has_ended")  #
 def ask_below(root: int) -> int:
     """Send SIGTERM to a tree, and return the number of its processes. Meanwhile all are stopped, so that none is born.
 
-    A process whose children live in a PID namespace of their own is left out: it goes with them, and would take them
-    along before they could answer (bubblewrap with --die-with-parent).
+    A process whose children live in a PID namespace of their own (bubblewrap with --die-with-parent) gets no signal:
+    its end would kill the children before they could act on theirs, and when they end it ends by itself.
     """
     found = _freeze_below(root)
     for process in found:
-        depth, below = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
-        if not depth or all(_namespace_depth(child) <= depth for child in below):
+        depth, children = _namespace_depth(process.pid), (each.pid for each in found if each.parent == process.pid)
+        if not depth or all(_namespace_depth(child) <= depth for child in children):
             _send(process, signal.SIGTERM)
     for process in found:
         _send(process, signal.SIGCONT)
@@ -55,7 +55,7 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
 
 
 def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
-    """Return their process groups, which are all the tree's own: its first process began a session."""
+    """Return the groups of processes of a tree. Its first process began a session, so no other process is in them."""
     return {process.group for process in processes} - {os.getpgrp(), 0, 1}
 
 
@@ -89,7 +89,7 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 
 def _listed_by_ps() -> list[ProcessInfo]:
-    """Ask ps(1) on macOS. There a process whose parent has ended counts as a child of its session's first."""
+    """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
     read, write = os.pipe()
     ps = os.posix_spawnp(
         "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]

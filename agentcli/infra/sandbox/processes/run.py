@@ -35,9 +35,9 @@ _LATER_AFTER_S = 6.0
 
 
 class Run:
-    """A running command, which may become a job. If it `was_refused`, it could not be confined, and nothing ran.
+    """A running command, which may become a job.
 
-    `ends` are the ends to read from of the pipes of its output and of the shell's report.
+    `ends` are the descriptors from which its output and the shell's report (`_read_report`) are read.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Run:
         new_file: Callable[[str], Path],
         on_detached: Callable[[Run], None],
     ) -> None:
-        self.was_refused = False
-        self.id = ""  # once it is a job: the name of its file
+        self.was_refused = False  # True if the command could not be confined, so nothing ran
+        self.id = ""  # of a job: the name of its file
         self.process = process
         self._command = command
         self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # once it is a job: the file of its output
-        self._read_bytes = 0  # so much of the file was read, or shown before it became a job
-        self._is_leftover = False  # the command itself has ended, and the job is what it left running
-        self._stall: Stall | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._file: Path | None = None  # of a job: the file with its output
+        self._read_bytes = 0  # bytes at the start of the file that `read_new` returned, or that the call's result has
+        self._is_leftover = False  # True if the command has ended, and the job is what it left running
+        self._stall: Stall | None = None  # why the command is silent now, as far as is known
+        self._writing: asyncio.Future[None] | None = None  # output on its way to the disk
         os.set_blocking(self._pipe, False)
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
-        """Wait until the command has ended, its time is up, or it goes on in the background.
+        """Wait until the command has ended, its time is up, or it goes on as a job in the background.
 
-        One that `is_job` from the start goes on as soon as it has begun.
+        With `is_job` the command becomes a job as soon as it has begun.
         """
         try:
             if is_job:
@@ -123,9 +123,9 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Find out why the command is silent, and report that while it is waited for.
+        """Look again and again why the command is silent, and show each new reason while a call waits for the command.
 
-        Return once a command that is waited for listens, or a job has ended.
+        Return when a command that a call waits for listens as a server, or when a job has ended.
         """
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
@@ -170,7 +170,8 @@ class Run:
 
     async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
-        while not self._pump.done() and heard_at < self._output.heard_at:  # a process that is not ours holds the pipe
+        # Processes that are not ours may hold the pipe open, so reading ends when nothing more comes.
+        while not self._pump.done() and heard_at < self._output.heard_at:
             heard_at = self._output.heard_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
@@ -188,8 +189,9 @@ class Run:
             cut_bytes=cut,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
-            # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
-            ended=report.left if refusal and not timed_out else (),
+            # A sandbox ends with its shell, and all processes in it. Without one, a command that leaves any running
+            # is a job, and has no result yet. A command whose time is up is ended with all its processes anyway.
+            ended=report.still_running if refusal and not timed_out else (),
             reverts=self.process.launch.reverts,
         )
 
@@ -203,7 +205,7 @@ class Run:
             path = self._new_file("job")
             text, cut, covered = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            if not await process.keep_output(self._pipe, file, self._report):
+            if not await process.keep_output(self._pipe, file, self._report):  # all has ended: the rest is copied here
                 with contextlib.suppress(OSError):  # a full disk costs output, never the command
                     while data := _available(self._pipe):
                         os.write(file, data)
@@ -293,19 +295,26 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
 
 
 class _Report(NamedTuple):
-    """A shell's report: if the command began, where it ended, and the names of the processes that it left running."""
+    """A shell's report: if the command began, the folder it ended in, and the names of processes it left running."""
 
     has_begun: bool = False
     cwd: Path | None = None
-    left: tuple[str, ...] = ()
+    still_running: tuple[str, ...] = ()
 
 
 def _read_report(descriptor: int) -> _Report:
+    """Read a report: a dot when the command begins; at its end the output of `pwd`, and each process name after a NUL.
+
+    The end is missing if the shell was killed, and everything if the shell never began.
+    """
     os.set_blocking(descriptor, False)
     report = _available(descriptor)
     if report is None:
         return _Report()
-    folder, *left = report[1:].split(b"\0")
+    folder, *processes = report[1:].split(b"\0")
     folder = folder.removesuffix(b"\n")
-    names = tuple(name.decode(errors="replace") for name in left)
-    return _Report(report.startswith(b"."), Path(os.fsdecode(folder)) if folder.startswith(b"/") else None, names)
+    return _Report(
+        has_begun=report.startswith(b"."),
+        cwd=Path(os.fsdecode(folder)) if folder.startswith(b"/") else None,
+        still_running=tuple(name.decode(errors="replace") for name in processes),
+    )

@@ -65,9 +65,9 @@ class Shell:
         bash = shutil.which("bash")
         # Before the command the shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
-        self._processes: set[Process] = set()
+        self._processes: set[Process] = set()  # those of calls and jobs that may still run
         self._folder = folder
-        self._jobs: list[Run] = []
+        self._jobs: list[Run] = []  # also those that have ended
 
     async def exec(
         self,
@@ -92,9 +92,9 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
-        report, report_low = os.pipe()
-        # Numbers up to 9 are left to `exec 3>file` and the like. From 10 on bash takes the first free ones for itself,
-        # which a container, to which no descriptor is passed, would confuse with the report.
+        report, report_low = os.pipe()  # the ends to read from and to write to
+        # The shell writes to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free ones from
+        # 10 on. In a container, to which no descriptor is passed, the report would go to what bash had opened.
         report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(report_low)
         pipe, pipe_write = os.pipe()
@@ -114,9 +114,9 @@ class Shell:
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
     ) -> Process:
-        """Start a command; `ends` are those of the pipes for its output and report. The keeper ends late jobs."""
+        """Start a command, which writes its output and report to the descriptors `ends`. The keeper ends late jobs."""
         output, report = ends
-        before = (_BEGUN if is_job else _REPORT).format(fd=report)
+        before = (_BEGUN if is_job else _REPORT).format(fd=report)  # the shell's own script, before the command
         is_own = command.profile == "own"
         confined = unconfined if is_own else launcher or self._launch
         with ExitStack() as confinement:

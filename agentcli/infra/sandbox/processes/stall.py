@@ -58,7 +58,8 @@ class StallDetector:
     def find(self, quiet_s: float, last_output: str) -> Stall | None:
         """Find what the tree waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
-        now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))  # the root has those that ended
+        # The root's CPU time includes that of processes that have ended.
+        now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
@@ -72,13 +73,14 @@ class StallDetector:
 
 
 def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
-    """Yield every reason found, the most certain first."""
+    """Yield every reason found for which processes may wait, the most certain first."""
     waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
     has_prompt = _PROMPT.search(last_output) is not None
     if readers or has_prompt:
         asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))]
+        # After a prompt any program may be the one that asks: one that reads a terminal, or else the newest.
         if asking := asking or ([*readers, *reversed(pids)] if has_prompt else []):
             yield Stall("password", f"asks for a password: {_describe(asking[0])}")
     for pid in readers:

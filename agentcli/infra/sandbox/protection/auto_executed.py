@@ -59,15 +59,15 @@ _LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTI
 
 @cache
 def _names() -> dict[str, bool | None]:
-    """Map the names that are watched to what counts of them.
+    """Return the watched names, each with what is reported of it beside its appearance.
 
-    True stands for the file or all that is in the folder, False for the file or the folder itself, and None for no more
-    than its presence (a bare repository's `HEAD`).
+    True: changes of the file, or of anything in the folder. False: changes of the file or folder itself. None: nothing
+    more, as for a bare repository's `HEAD`.
     """
     names, reviewed = auto_executed().names, auto_executed().reviewed
-    # Programs write folders such as `.idea` all the time: there only the files that are obeyed count, by their `names`.
-    written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
-    counts = {name: name not in written for name in reviewed} | {name: False for name in names if "*" in name}
+    # Of a folder with auto-executed files in it, such as `.idea`, only these files count: programs write the others.
+    around = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
+    counts = {name: name not in around for name in reviewed} | {name: False for name in names if "*" in name}
     return dict.fromkeys((*names, "HEAD")) | counts
 
 
@@ -96,7 +96,7 @@ def may_exist(path: str) -> bool:
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
-    """Return the auto-executed paths of a workspace that are there now, with the states of those that are reviewed."""
+    """Return the auto-executed paths in a workspace, each with its state, which is empty if only presence counts."""
     states: dict[Path, State] = {}
     for root in roots:
         for name in present_names(root, tuple(_names())):
@@ -127,6 +127,7 @@ def _may_start_programs(path: Path, git: str) -> bool:
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
+    # A `.git` file leads to the repository of a submodule or a linked worktree. The latter is judged by its main one.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
@@ -153,14 +154,14 @@ def _starts_programs(folder: Path, git: str) -> bool:
 def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], scan: Scan) -> str:
     """Name a setting by which `git`, started in `folder`, may run a program of the repository's choosing.
 
-    Return an empty text if there is none. Submodules count too, because git looks into them, and so do other
-    repositories below the folder, because an old commit may have one as a submodule; `scan` finds those that the index
-    does not name. Where there is too much to look at, the text says that instead.
+    Return an empty text if there is none, and a reason in place of a name if that cannot be found out. Submodules count
+    too, because git looks into them, and so do other repositories below the folder, because an old commit may have one
+    as a submodule; `scan` finds those that the index does not name.
     """
     if not git:
         return "one that cannot be looked for, because git is not installed"
     ask = partial(_ask, git, {**environment, **_LOOKS_ONLY})
-    waiting = [("-C", str(folder))]
+    waiting = [("-C", str(folder))]  # git's option for each repository that is still to be looked at, and a path
     seen: set[str] = set()
     try:
         while waiting:
@@ -177,8 +178,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
             index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
-            links = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
-            nested = (*links, *scan.repositories(top))
+            # In the index a submodule is `160000 OBJECT STAGE⇥PATH`.
+            submodules = [f"{top}/{entry.partition(chr(9))[2]}" for entry in index if entry.startswith("160000 ")]
+            nested = (*submodules, *scan.repositories(top))
             if scan.is_partial(top):
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
@@ -201,7 +203,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
     if settings is None:
         return f"one in {common}/config, which git does not list"
     hooks = [f"{common}/hooks"]
-    words = settings.split("\0")
+    words = settings.split("\0")  # scopes and settings in turn
     for scope, text in zip(words[::2], words[1::2], strict=False):
         setting = parse_setting(text)
         if scope not in ("local", "worktree"):  # the person's and the machine's settings are trusted
@@ -217,7 +219,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
 def _starts_a_program(setting: Setting) -> bool:
     match setting:
         case Setting("core", "", "fsmonitor", value):
-            return value not in _BOOLEANS
+            return value not in _BOOLEANS  # true stands for git's own daemon
         case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
             return False
         case Setting("log", "", "showsignature", value):

@@ -40,7 +40,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     if bounds.profile != "workspace-write":
         return plan
     resources, scan = bounds.resources, bounds.resources.scan
-    scan.protected(bounds.roots)  # also drops plans that are out of date, and those still being computed
+    scan.protected(bounds.roots)  # brings the scan up to date, which drops plans that are out of date
     plans = scan.kept_plans
     made_from = (cwd, max_committable, bounds.roots, bounds.home, bounds.protected, resources.cache, resources.git)
     stamps, kept_plan = plans.get(made_from, ({}, None))
@@ -88,7 +88,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Return the plan of a repository, or only its read-only mount if many before it need further mounts too."""
+    """Return the plan `found` for a repository, but after many others only the read-only mount of its folder."""
     if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
@@ -107,14 +107,14 @@ class RepositoryPlanner:
         self._writable = writable
         self._home = home
         self._git = git
-        self.is_plain = True
+        self.is_plain = True  # False once a plan depends on more
         self.stamps: dict[str, tuple[int, int]] = {}
 
     def _innermost_writable_around(self, path: str) -> str | None:
         return max((folder for folder in self._writable if is_inside(path, folder)), key=len, default=None)
 
     def plan_repository(self, worktree: str, *, may_commit: bool = True) -> Protection:
-        """Plan for `worktree`/.git. If nobody may commit, one read-only mount and what its settings name are enough."""
+        """Plan for `worktree`/.git. If nobody may commit, it is read-only, and only paths in its settings are added."""
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -137,7 +137,7 @@ class RepositoryPlanner:
         return plan
 
     def plan_inside(self, folder: str, *, may_commit: bool, is_root: bool = False) -> Protection:
-        """Plan for the inside of a repository: a bare one, or one whose `.git` is a file. A root must stay writable."""
+        """Plan for a folder that is itself a git folder, such as a bare repository. A root must stay writable."""
         self.is_plain = False
         plan = Protection()
         if is_root:
@@ -150,9 +150,8 @@ class RepositoryPlanner:
     def _add_linked(self, link: str, worktree: str, plan: Protection) -> None:
         """Add what a `.git` file leads to: that of a linked worktree or of a submodule.
 
-        Whoever wrote the file could lead us anywhere and have that made writable. The other end must therefore point
-        back, and lie where no command can write: then git made it, run by the person. What commands could have made
-        themselves makes nothing writable that was not so before.
+        The file may name any folder, which would be made writable. A folder outside of the writable ones must therefore
+        point back to the file, as only git does, run by the person. A folder inside them is writable anyway.
         """
         self.is_plain = False
         folder = path_in(link, "gitdir: ")
@@ -163,7 +162,7 @@ class RepositoryPlanner:
         around = self._innermost_writable_around(folder)
         if around is not None:
             is_genuine = is_inside(common, around)
-        elif common != folder:  # else it has its own, or the placeholder of a command that runs now
+        elif common != folder:  # a linked worktree, which shares a repository; a submodule has its own
             points_back = _is_same(path_in(f"{folder}/gitdir"), link)
             is_genuine = points_back and folder.rpartition("/")[0] == f"{common}/worktrees"
         else:
@@ -237,14 +236,14 @@ class RepositoryPlanner:
         """
         start = worktree or named.worktree or folder
         paths = [str(Path(start, hooks)) for hooks in named.hooks] + named.included
-        is_included = {
+        is_included = {  # True for a file of configuration, False for a folder of hooks
             each: path in named.included for path in paths for each in (os.path.normpath(path), os.path.realpath(path))
         }
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
             if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
-                (plan.missing_folders if is_missing else plan.read_only).remove(path)
+                (plan.missing_folders if is_missing else plan.read_only).remove(path)  # git would refuse a folder
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:

@@ -46,18 +46,18 @@ class ProtectedSnapshot:
     """
 
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
-        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # and the roots behind it
-        self._file = note.path.with_name(PROTECTED) if note is not None else None
-        self._held = HeldFolders()
-        self._before: dict[str, KeptState | None] = {}  # None where nothing was, and nothing may be made
-        self._free_bytes = MAX_BYTES
+        self._aside_folders: Sequence[str] = (os.path.realpath(aside),)  # during commands also the roots, after it
+        self._file = note.path.with_name(PROTECTED) if note is not None else None  # where it is saved
+        self._held = HeldFolders()  # the folders around protected places
+        self._before: dict[str, KeptState | None] = {}  # the states to restore; None where nothing was
+        self._free_bytes = MAX_BYTES  # for further contents
         self._running: list[Sequence[str]] = []  # the grants of each command that runs
         self._left_out: set[str] = set()  # folders with files of which no copy is kept
-        self._reported: set[str] = set()  # those of them that were reported
+        self._reported: set[str] = set()  # folders in `_left_out` that a report has named
 
     @contextmanager
     def during(self, protection: Protection, *, roots: Sequence[Path], granted: Sequence[Path]) -> Iterator[Reverts]:
-        """Yield a record that in the end says what was reverted. The command may change what was `granted` to it."""
+        """Yield a report that is complete when the context is left. The command may change what was `granted` to it."""
         report, grants = Reverts(), [*map(str, granted)]
         self._aside_folders = (self._aside_folders[0], *map(str, roots))
         self._record(protection)
@@ -74,7 +74,7 @@ class ProtectedSnapshot:
             self._end(report)
 
     def retry(self) -> Reverts:
-        """Try again to revert what could not be reverted after the last command. The next one is planned after that."""
+        """Try again to revert what could not be reverted after the last command, before the next one is planned."""
         report = Reverts()
         if self._before and not self._running:
             self._end(report)
@@ -85,16 +85,22 @@ class ProtectedSnapshot:
         self.retry()
         return not self._before
 
+    def unguarded_folders(self, protection: Protection) -> list[str]:
+        """Return the folders that hold more than can be reverted: what commands change there stays."""
+        self._record(protection)
+        self._forget_all_but(())
+        return sorted(self._left_out)
+
     def accept(self, path: str, content: bytes) -> None:
-        """Count a file that the person agreed to as the state before, and nothing that commands put beside it."""
+        """Take a file that the person agreed to as the state to restore; nothing that commands put beside it is."""
         self._accept(path, content.decode("latin-1"))
         self._save()
 
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
-        """Accept all changes while the context is open: a command runs that the person let out of the sandbox."""
+        """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
         self._forget_all_but(self._revert(Reverts()))
-        self._remove_saved()  # what the person allowed is not to be reverted, even if that lets more stay
+        self._remove_saved()  # so that after a kill nothing is reverted that the person may have allowed
         try:
             yield
         finally:
@@ -117,6 +123,7 @@ class ProtectedSnapshot:
         known = (*self._before, *held)
         for path, before in held.items():
             self._held.hold_again(path, before, known)
+        # Folders that are not at their old paths are looked for in the roots by their inodes.
         lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
         for root in self._aside_folders[1:] if lost else ():
             for found, folder in Scan().folders(root).items():
@@ -149,11 +156,11 @@ class ProtectedSnapshot:
 
         The first entries of every folder come before the later ones of any, so that no folder takes all of the limits.
         """
-        waiting = [(0, path) for path in places]
+        waiting = [(0, path) for path in places]  # with ranks: the number of an entry in its folder, plus its folder's
         heapify(waiting)
         while waiting:
             rank, path = heappop(waiting)
-            if path in self._before:  # what is at the path by now may be a command's
+            if path in self._before:  # recorded before; a command may have changed it since
                 continue
             children: Sequence[str] = ()
             try:
@@ -178,7 +185,7 @@ class ProtectedSnapshot:
             recorded = {each for each in self._before if is_inside(each, path)}
             self._before = {each: state for each, state in self._before.items() if each not in recorded}
             self._record_places([*recorded])
-        new_paths = [path]  # from the outermost folder that is new to the path
+        new_paths = [path]  # the path and the new folders around it, the outermost first
         while new_paths[0] not in self._before and self._before.get(dirname(new_paths[0])) is None:
             if new_paths[0] == "/":
                 return  # no protected place is around it
@@ -203,7 +210,7 @@ class ProtectedSnapshot:
                 try:
                     step(path, report)
                 except OSError as error:
-                    if error.errno not in _GONE:  # without the folder around it nothing obeys what is there
+                    if error.errno not in _GONE:  # if the folder around it is gone, no program finds the path
                         failed.append(path)
                         report.left_changed.append(f"{path} ({error.strerror})")
         return failed
@@ -214,7 +221,7 @@ class ProtectedSnapshot:
         held.restore_access()
         folder_now = f"/proc/self/fd/{held.descriptor}"
         name_now = basename(os.readlink(folder_now))  # noqa: PTH115
-        is_removed = name_now.endswith(" (deleted)")  # unless that is its name
+        is_removed = name_now.endswith(" (deleted)")  # the kernel's mark; a folder may also be named so
         with suppress(FileNotFoundError):
             is_removed = is_removed and place_of(os.lstat(f"{folder_now}/../{name_now}")) != held.place
         if is_removed:
@@ -235,10 +242,10 @@ class ProtectedSnapshot:
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Compare a recorded path with what is there now, and restore it unless the change was granted."""
         want, granted = self._before[path], self._granted
-        if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):
+        if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
         now = self._held.look(path, MAX_BYTES if want is None or want.is_kept else -1)
-        if want is not None and not want.is_kept:
+        if want is not None and not want.is_kept:  # only the stamp is known
             if now != want:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
@@ -310,7 +317,7 @@ def clean_up_killed_sessions(around: Path) -> Reverts:
     reverts = Reverts()
     for folder in sorted(around.iterdir()) if around.is_dir() else ():
         with suppress(OSError), locked(folder):
-            if any(folder.iterdir()):  # else another session is about to begin it
+            if any(folder.iterdir()):  # an empty folder is that of a session which is about to begin
                 with locked(folder / NOTE, _PATIENCE_S):
                     reverts.add(found := _clean_up(folder))
                     if not found.left_changed:

@@ -231,7 +231,7 @@ async def stream_output(
             output_bytes = await asyncio.shield(reading)
         finally:
             process.kill()
-            while not reading.done():  # until then it hands over output, also if somebody cancels once more
+            while not reading.done():  # also through further cancellations, because the thread hands over output
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([reading])
             reading.exception()  # retrieved, because after a cancellation nobody awaits the reading

@@ -28,7 +28,7 @@ class Reader(ABC, Generic[T]):
         """Read the rest."""
 
     def _whole(self, piece: bytes, end_mark: bytes = b"\n") -> bytes:
-        """Return the whole lines or names up to the last end mark in a piece, and keep what comes behind it."""
+        """Return the complete lines or names of what has come, up to the last end mark, and keep the rest."""
         end = piece.rfind(end_mark) + 1
         if not end:
             self._unfinished.append(piece)
@@ -60,7 +60,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
 
 
 def _counts(data: bytes) -> list[FoundRows]:
-    """Read whole counts. Behind each NUL come the count of the path before it and, on the next line, the next path."""
+    """Read complete counts: `PATH NUL COUNT`, a line end, and the next path."""
     path, *rest = data.split(b"\0")
     found = []
     for part in rest:
@@ -84,7 +84,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
 
     def feed(self, piece: bytes) -> None:
         data = self._whole(piece)
-        if self._path is not None and data.startswith(b"\n"):
+        if self._path is not None and data.startswith(b"\n"):  # an empty line ends the rows of the last file
             self._path, data = None, data[1:]
         if data:
             self._read(data)
@@ -101,7 +101,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self.binary.add(rest[2 : rest.rindex(_MATCHES)])
 
     def _read(self, data: bytes) -> None:
-        """Read whole lines, which may end within a file's rows or even within a path."""
+        """Read whole lines: `PATH NUL ROWS` and an empty line for each file. They may end in the middle of a file."""
         found: list[FoundRows] = []
         has_message = _STOPPED in data or _MATCHES in data
         if not has_message:
@@ -126,10 +126,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._take(found)
 
     def _read_usual(self, data: bytes, found: list[FoundRows]) -> bytes:
-        """Read the files without a message and without odd names, several times faster than `_read` does.
-
-        Return what is still to be read.
-        """
+        """Read complete files without unusual paths, several times faster than `_read` does; return the rest."""
         if self._path is not None:
             rows, is_over, following = data.partition(b"\n\n")
             if not is_over:
@@ -137,7 +134,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             found.append((self._path, rows))
             self._path, data = None, following
         end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
-        parts = _FILE.split(data[:end])
+        parts = _FILE.split(data[:end])  # in turn: what is between two files (usually nothing), a path, its rows
         *between, rest = parts[::3]
         paths = parts[1::3]
         # The rows of a file whose path holds a line end may themselves end with the first lines of a message.
@@ -195,7 +192,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, because nothing else shows where matches over several lines end. Further lines get a `+`."""
+    """Reads `--json`, which alone shows where a match of several lines ends; its further lines are marked by `+`."""
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
@@ -216,7 +213,7 @@ class JsonReader(Reader[Sequence[FoundRows]]):
             self._rows.append((data.absolute_offset, _rows(data, b":" if message.type == "match" else b"-")))
         elif message.type == "end":
             path, nul = data.path.raw()[2:], data.binary_offset
-            rows = [row for offset, row in self._rows if nul is None or offset < nul]
+            rows = [row for offset, row in self._rows if nul is None or offset < nul]  # none from the first NUL byte on
             if nul is not None and self._rows:
                 self.binary.add(path)
             self._rows = []

@@ -29,34 +29,30 @@ _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
 class CommandReader(WordReader):
-    """Reads a text. `commands` are all the commands found in it, whatever is around them.
-
-    If there is a `problem`, more may run than these commands. `listed` are the words that a `for` goes through.
-    `has_function`: the text defines one. `is_complete` is false if it is nested so deeply that a part was not read.
-    """
+    """Reads all the commands in a text, whatever is around them; with a `problem`, more may run than these commands."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
         self.commands: Script = ()
-        self.listed: list[Field] = []
-        self.has_function = False
-        self.is_complete = True
-        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text follows the line
+        self.listed: list[Field] = []  # the words that `for` and `select` go through
+        self.has_function = False  # True if the text defines a function
+        self.is_complete = True  # False if a part was not read, because it is nested too deeply
+        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text follows the line, and their delimiters
         self._cases = 0  # open `case` commands
 
     def script(self, closing: str = "") -> Script:
-        """Read the commands up to the end, or up to a `)` and the parenthesis."""
+        """Read the commands up to the end of the text, or with `closing` up to a `)`, which is read too."""
         outer = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
-        parts: list[CommandNode] = []
-        before = operator = ""
+        parts: list[CommandNode] = []  # of the pipeline that is being read
+        before = operator = ""  # the operators before and after the newest part
         while True:
             part = self._pipeline_part()
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
             self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
-            is_open = part is None and before in _JOINING
+            is_open = part is None and before in _JOINING  # the command after the operator has not come yet
             if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
@@ -68,7 +64,7 @@ class CommandReader(WordReader):
                 self._parenthesis(parts)
                 continue
             if operator == ")" and self._cases > 0:
-                parts, operator = [], ";"  # they were a pattern
+                parts, operator = [], ";"  # the words were a pattern of the `case`
             elif operator == ")" and not closing:
                 self._refuse("')' stands where no command can end")
             elif operator.startswith((";;", ";&")):
@@ -88,7 +84,7 @@ class CommandReader(WordReader):
         return tuple(pipelines)
 
     def _here_texts(self, *, is_inside: bool) -> None:
-        """Read the texts of here-documents behind their line. `is_inside`: the line is in a substitution."""
+        """Read the texts of the here-documents that began in the line before; `is_inside`: others wait around them."""
         if is_inside:
             self._note("a here-document begins within another command")
         for redirect, delimiter in self._here:
@@ -119,15 +115,15 @@ class CommandReader(WordReader):
             self._note("it uses an array")
             self._skip_words(")")
         elif self.depth >= MAX_DEPTH:
-            self._note("it is nested too deeply")  # its commands are read as if they were outside
+            self._note("it is nested too deeply")  # commands inside are read as if there were no parenthesis
         else:
             if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
             self._refuse("'(' stands where no command can begin")
-            self.at -= 1
+            self.at -= 1  # the parenthesis is read again, as that of a subshell
 
     def _pipeline_part(self) -> CommandNode | None:
-        outer, self.inside = self.inside, []
+        outer, self.inside = self.inside, []  # `inside` collects the scripts substituted in this command
         assignments: list[tuple[str, Field]] = []
         words: list[Field] = []
         redirects: list[Redirect] = []
@@ -187,7 +183,7 @@ class CommandReader(WordReader):
         return self._next_is(("<", ">")) and (raw.startswith("{") or (raw.isascii() and raw.isdigit()))
 
     def _script_inside(self) -> Script:
-        """Read the commands behind a `(`. Of `((…))`, which computes, return only those that are substituted in it."""
+        """Read the commands behind a `(`. Of `((…))`, an arithmetic expression, return only the substituted ones."""
         may_compute = self._next_is("(")
         if may_compute:
             self._note("it computes")  # or has a subshell in a subshell
@@ -229,7 +225,7 @@ class CommandReader(WordReader):
         return True
 
     def _skip_words(self, closing: str) -> None:
-        while self.at < len(self.text):
+        while self.at < len(self.text):  # the words of a `for`, whose `closing` is `;`, are kept in `listed`
             self._skip_blanks()
             start = self.at
             char = self.text[start : start + 1]
@@ -261,7 +257,7 @@ class CommandReader(WordReader):
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("where a here-document ends cannot be told")
-            is_literal = re.search(r"[\\'\"]", raw) is not None
+            is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
             self._here.append((redirects[-1], target.text if is_literal else raw))
             redirects[-1].target = Field("" if is_literal else HOLE)
         return True
@@ -281,7 +277,6 @@ def _substituted(script: Script) -> Script:
 
 
 def read_commands(text: str) -> CommandReader:
-    """Read a text to its end."""
     reader = CommandReader(text)
     reader.commands = reader.script()
     return reader

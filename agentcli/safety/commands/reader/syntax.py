@@ -97,7 +97,7 @@ class State(Struct, frozen=True):
         """Return a word with the home and the folder filled in, unless the shell would split or expand them."""
         if HOME not in field.text and HERE not in field.text:
             return field
-        here = self.places[0] if self.places and len(self.places) == 1 else None
+        here = self.places[0] if self.places and len(self.places) == 1 else None  # unknown if there are several
         text = field.text
         for mark, value in ((HOME, self.home), (HERE, here)):
             text = text.replace(mark, HOLE if value is None or re.search(r"[\s*?\[\]\\]", value) else value)
@@ -110,10 +110,9 @@ class State(Struct, frozen=True):
         return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
     def likely_paths(self, field: Field) -> list[str]:
-        """Return the absolute path that a word most likely means if `paths` cannot tell it; none for most words.
+        """Return the path of a secret or auto-executed file that a word may name by its known part, such as `$X/.env`.
 
-        Only secret and auto-executed files, by their names, are found, so that no unreadable part of a command hides
-        the question about one.
+        Other words have none. A command that cannot be read in full is thus asked about if it may use such a file.
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
@@ -146,19 +145,15 @@ _KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.A
 
 
 class WordReader(ABC):
-    """Reads words from `text`, starting at `at`.
-
-    `depth` counts the substitutions and subshells around them. `problem` says why the text is more than its words,
-    `refusal` is the syntax error for which bash would run nothing of it.
-    """
+    """Reads words from a text."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
-        self.at = 0
-        self.depth = depth
-        self.problem = ""
-        self.refusal = ""
-        self.has_ended_line = False
+        self.at = 0  # the position in the text
+        self.depth = depth  # the number of substitutions and subshells around the position
+        self.problem = ""  # why more may run than the commands that were read
+        self.refusal = ""  # a syntax error for which bash would run nothing of the text
+        self.has_ended_line = False  # True once bash would have run a line
         self.inside: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
@@ -173,7 +168,7 @@ class WordReader(ABC):
         self.problem = self.problem or problem
 
     def _refuse(self, problem: str) -> None:
-        """Note a syntax error. It is not certain behind text that is not read, or a line that bash has run by then."""
+        """Note a syntax error. It counts as a refusal only if all before it was read, and bash has run no line yet."""
         if not self.problem and not self.has_ended_line:
             self.refusal = problem
         self._note(problem)
@@ -189,7 +184,7 @@ class WordReader(ABC):
             char = self.text[self.at]
             if char in " \t\n;&|()" or (char in "<>" and not self._next_is("(", 1)):
                 break
-            quoted = "a"
+            quoted = "a"  # what the part adds to `shape`
             if found := _RUN.match(self.text, self.at):
                 text = quoted = found[0]
                 self.at = found.end()
@@ -220,6 +215,7 @@ class WordReader(ABC):
         return self._field("".join(parts), "".join(shape), may_vanish=may_vanish)
 
     def _field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
+        # Only what is unquoted has a meaning: `shape` has an `a` in place of each quoted part.
         braced = shape[shape.find("{") : shape.rfind("}")] if "{" in shape else ""
         if "," in braced or ".." in braced:
             self._note("braces make several words of one")
@@ -292,7 +288,7 @@ class WordReader(ABC):
 
     def _substitution(self) -> str:
         if self.depth >= MAX_DEPTH:
-            self._note("it is nested too deeply")  # its commands are read as if they were outside
+            self._note("it is nested too deeply")  # commands inside are read as if there were no substitution
         else:
             inside, self.inside = self.inside, []
             self.inside = [*inside, self._script_inside()]

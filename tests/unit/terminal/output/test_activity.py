@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.entries import Queued
-from agentcli.frontends.terminal.output.activity import TAIL_ROWS, Activity, PendingRetry, RunningCall, TurnClock
+from agentcli.frontends.terminal.output.activity import (
+    TAIL_ROWS,
+    Activity,
+    ArrivingCall,
+    PendingRetry,
+    RunningCall,
+    TurnClock,
+)
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Text
@@ -42,7 +50,7 @@ def arriving(*sources: str, columns: int = 30) -> MarkdownStream:
             TurnClock, st.one_of(st.none(), st.floats(0, 10)), st.dictionaries(st.sampled_from("012"), ZERO)
         ),
         thinking=TEXT,
-        retry=st.one_of(st.none(), st.builds(PendingRetry, TEXT, st.floats(0, 10))),
+        pending=st.one_of(st.none(), st.builds(PendingRetry, TEXT, st.floats(0, 10))),
         answer=st.builds(arriving, TEXT, TEXT, st.just("\n|a|\n|-|\n|"), TEXT, columns=st.integers(1, 300)),
         queue=st.builds(Queued, QUEUE, QUEUE),
     ),
@@ -50,7 +58,7 @@ def arriving(*sources: str, columns: int = 30) -> MarkdownStream:
     st.integers(-1, 20),
 )
 def test_rows_fit_any_window_whatever_they_say(activity: Activity, columns: int, most: int) -> None:
-    rows = activity.rows(columns, most, interrupt_key="Esc")
+    rows = activity.rows(columns, most)
     assert len(rows) <= max(0, most)
     assert all(row_width(row) <= columns for row in rows)
     assert not any("\n" in plain(row) or "\t" in plain(row) for row in rows)
@@ -61,7 +69,7 @@ def running(tail: str = "", *, seconds: float = 0.0) -> RunningCall:
 
 
 def shown(activity: Activity, columns: int = 60, most: int = 10) -> list[str]:
-    return [plain(row) for row in activity.rows(columns, most, interrupt_key="Esc")]
+    return [plain(row) for row in activity.rows(columns, most)]
 
 
 def test_a_running_call_shows_its_title_time_and_tail() -> None:
@@ -84,13 +92,13 @@ def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
 
 def test_a_retry_says_why_and_when_on_one_line() -> None:
     now = time.monotonic()
-    activity = Activity(clock=TurnClock(now), retry=PendingRetry("503:\n  overloaded", now + 9.9))
-    assert [line[1:] for line in shown(activity)] == [" Retrying in 10 s · Esc to stop: 503: overloaded"]
+    activity = Activity(clock=TurnClock(now), pending=PendingRetry("503:\n  overloaded", now + 9.9))
+    assert [line[1:] for line in shown(activity)] == [" Retrying in 10 s: 503: overloaded"]
 
 
 def test_thoughts_are_shown_by_their_end() -> None:
     lines = shown(Activity(clock=TurnClock(time.monotonic()), thinking="\n".join(map(str, range(9)))))
-    assert lines[0].endswith("Thinking 0 s · Esc interrupts")
+    assert lines[0].endswith("Thinking 0 s")
     assert lines[1:] == [f"  {n}" for n in range(9)][-TAIL_ROWS:]
 
 
@@ -100,10 +108,8 @@ def test_the_queue_stays_when_room_is_short() -> None:
         queue=Queued(((Text("now"),),), ((Text("then\nthat"),),)),
         answer=arriving("x" * 99),
     )
-    assert [line[1:] for line in shown(activity, most=2)] == [" Working 0 s · Esc interrupts", "ext: now"]
-    assert Activity(queue=Queued((), ((Text("a"),),) * 9)).rows(80, 8, interrupt_key="Esc")[-1] == [
-        ("muted", "and 6 more")
-    ]
+    assert [line[1:] for line in shown(activity, most=2)] == [" Working 0 s", "ext: now"]
+    assert Activity(queue=Queued((), ((Text("a"),),) * 9)).rows(80, 8)[-1] == [("muted", "and 6 more")]
     assert shown(activity)[-2:] == ["next: now", "queued: then that"]
 
 
@@ -117,4 +123,28 @@ def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
 @pytest.mark.parametrize("columns", [1, 2, 3, 4])
 def test_a_narrow_window_cuts_thoughts_too(columns: int) -> None:
     activity = Activity(clock=TurnClock(time.monotonic()), thinking="日本 and more")
-    assert all(row_width(row) <= columns for row in activity.rows(columns, 10, interrupt_key="Esc"))
+    assert all(row_width(row) <= columns for row in activity.rows(columns, 10))
+
+
+def test_a_call_that_arrives_is_named_as_soon_as_its_path_is_known_and_its_lines_are_counted() -> None:
+    call = ArrivingCall("file_write")
+    activity = Activity(clock=TurnClock(time.monotonic()), pending=call)
+    assert shown(activity)[0][1:] == " Writing a file"
+    arguments = json.dumps({"path": "/home/me/src/a.py", "content": 'x = "\\n"\n' + "pass\n" * 1_199})
+    for start in range(0, len(arguments), 7):  # also between a backslash and its letter
+        call.feed(arguments[start : start + 7], "/home/me")
+    assert shown(activity)[0][1:] == " Writing ~/src/a.py · 1,200 lines"
+    assert shown(activity, 20)[0].endswith("… · 1,200 lines")
+
+
+@pytest.mark.parametrize(
+    ("tool", "shows"),
+    [
+        ("file_edit", " Editing a file"),
+        ("bash", " Preparing a command"),
+        ("create_subagent", " Preparing a subagent's task"),
+        ("mcp__wiki__find", " Preparing mcp__wiki__find"),
+    ],
+)
+def test_other_calls_that_arrive_are_named_too(tool: str, shows: str) -> None:
+    assert shown(Activity(clock=TurnClock(time.monotonic()), pending=ArrivingCall(tool)))[0][1:] == shows

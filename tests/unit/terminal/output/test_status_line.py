@@ -98,6 +98,11 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
     assert plain(status_row(FULL, 100, custom="mine")) == "accept edits · mine"
 
 
+def test_a_model_is_named_without_its_provider_and_a_file_without_its_folder() -> None:
+    names = {"openrouter/anthropic/claude": "anthropic/claude", "local//models/qwen.gguf": "qwen.gguf"}
+    assert {name: plain(status_row(Status(model=name), 80)) for name in names} == names
+
+
 def test_a_price_that_is_not_known_is_not_a_zero() -> None:
     assert "$?" in plain(status_row(Status(model="m", use=SessionUse(cost_usd=None, budget_usd=1.0)), 80))
 

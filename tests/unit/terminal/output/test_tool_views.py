@@ -134,7 +134,16 @@ def test_a_job_that_was_started_names_where_to_look() -> None:
 def test_the_to_do_list_has_the_signs_of_its_panel() -> None:
     items = [{"content": status, "status": status} for status in ("completed", "in_progress", "pending")]
     event = finished("…", "todo", summary="1 of 3 done", structured={"items": items})
-    assert text(event) == "✓ title · 1 of 3 done\n  ✓ completed\n  ▸ in_progress\n  ○ pending\n"
+    lines = plain(tool_view(event, "title", columns=80, is_live=False).fragments)
+    assert lines == "✓ title · 1 of 3 done\n  ✓ completed\n  ▸ in_progress\n  ○ pending\n"
+    assert text(event) == "✓ title · 1 of 3 done\n", "a live screen has the list above its input"
+
+
+def test_the_rows_of_a_long_changed_line_stand_under_their_own_text() -> None:
+    diff = f"--- a\n+++ b\n@@ -1 +1 @@\n-old\n+{'word ' * 12}\n"
+    event = finished("…", "file_edit", structured={"diff": diff})
+    rows = plain(tool_view(event, "title", columns=40).fragments).split("\n")
+    assert rows[2:4] == [f"1 + {'word ' * 7}".rstrip(), "    word word word word word·"]
 
 
 @pytest.mark.parametrize("columns", [1, 20, 80])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.agent.events import Done, TextDelta, TurnFailed
+from agentcli.agent.events import BlockStarted, Done, InputDelta, TextDelta, TurnEnded, TurnFailed, TurnStarted
+from agentcli.conversation.evidence import Claim
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.llm.messages import Usage
@@ -25,7 +26,7 @@ def test_an_answer_that_broke_off_continues_within_its_block() -> None:
     view.show(TurnFailed("The connection broke.", True, broke_off=True))
     view.show(TextDelta("rn 2\n```\nAnd **that** is all."))
     view.show(Done("", 1, Usage()))
-    assert plain(printed).split("\n")[-5:] == ["rn 2", "```", "And that is all.", "", ""]
+    assert plain(printed).split("\n")[-5:] == ["rn 2", "", "And that is all.", "", ""]
     assert ("bold", "that") in printed
 
 
@@ -38,3 +39,35 @@ def test_another_prompt_begins_a_text_of_its_own() -> None:
     view.show(TextDelta("**bold**"))
     view.show(Done("", 1, Usage()))
     assert ("bold", "bold") in printed
+
+
+def test_a_text_is_printed_to_its_last_word_when_the_call_behind_it_begins() -> None:
+    printed = Page()
+    view = TurnView(printed)
+    view.show(TurnStarted(1))
+    view.show(TextDelta("Now I write the module for you."))
+    assert not plain(printed)
+    view.show(BlockStarted(1, "tool_use", "c", "file_write"))
+    assert plain(printed) == "Now I write the module for you.\n"
+    view.show(InputDelta("c", '{"path": "zz.py", "content": "a\\nb\\n', 1))
+    assert plain(view.activity.rows(80, 9)[0])[1:] == " Writing zz.py · 2 lines"
+    view.show(TurnEnded(1, "tool_use", "m", "p"))
+    assert view.activity.pending is None
+
+
+def test_claims_are_one_line_with_the_reasons_of_those_that_are_not_verified() -> None:
+    printed = Page()
+    printed.columns = 200
+    claims = (
+        Claim("I changed a.py.", "file_changed", "verified"),
+        Claim("I changed b.py.", "file_changed", "verified"),
+        Claim("All tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("All 12 tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("Lint is clean.", "lint_clean", "refuted", ("e2",)),
+        Claim("I ran make.", "command_ran", "unverified"),
+    )
+    TurnView(printed).show(Done("", 1, Usage(), claims=claims))
+    assert plain(printed) == (
+        "✓ 2 claims verified · ? tests pass: no full run with a clear result since the last edit"
+        " · ✗ lint clean: the log says otherwise · ? command ran: it is not in the log\n\n"
+    )

@@ -21,6 +21,7 @@ from tests.rows import each_row
 quick = examples(300)
 
 PIECES = [
+    *"$ $$ ^ [^1] \\( \\)".split(),
     *"* ** *** _ __ ` `` ``` ~~ ~~~ [ ] ( ) ]( ]( ![ < > & &amp; &#27; \\ # ! | : + - --- 1. 2) [x] [r] :// a".split(),
     *["\n", "\n\n", " ", "  ", "    ", "\t", "word ", "# ", "- ", "* ", "1. ", "> ", "[r]: /u\n", "```py\n"],
     *["| a | b |\n", "|---|:-:|\n", "https://a.b/", "<http://a>", "<br>", "日本", "é", "👩\u200d🚀", "e\u0301", "שלום"],
@@ -118,11 +119,27 @@ def test_marks_become_roles(source: str, expected: list[Fragment]) -> None:
         "2 * 3 * 4", "snake_case_name and __init", "f(**kwargs) and *args", "a [1] and b[i](x, y) and [ ]",
         "a < b && c > d", "`unclosed and ``more", "<b class='x'>html</b> <!-- c -->",
         "https://x/_a_/*b* stays", "a! b&c; C:\\dir &nope;",
+        "costs $5 and $10", "$HOME/bin:$PATH and US$5=US$6", "$VAR_ONE and $VAR_TWO", "[^note]",
         "|a|b|", "12345678901. a", "#tag", "-a +b", "1986) is text", "==== text",
     ],
 )  # fmt: skip
 def test_what_is_not_a_markup_is_printed_as_it_is(source: str) -> None:
     assert show("x " + source, 100_000) == [("", "x " + source)]
+
+
+@each_row(
+    "source, expected",
+    [
+        ("so[^1] and[^12]", "so¹ and¹²"),
+        ("$E=mc^2$ for $x$, *a $b_1$*", "E=mc² for x, a b₁"),
+        (r"\(\alpha \le \frac{1}{2}\) and \[ \text{so} \times x^{10} \]", "α ≤ 1/2 and  so × x¹⁰ "),
+        ("$$\n\\sum_{i=1}^{n} x_i\n$$", "\n∑_(i=1)ⁿ x_i\n"),
+        (r"f\(x\) and \[a-z\]", "f(x) and [a-z]"),
+        ("`$a=b$`", "$a=b$"),
+    ],
+)
+def test_footnotes_and_formulas_are_plain_text(source: str, expected: str) -> None:
+    assert text_of(source) == expected.strip("\n") + "\n"
 
 
 def test_escapes_and_entities_are_resolved() -> None:
@@ -167,7 +184,7 @@ def test_headings_lose_their_marks_and_stand_apart() -> None:
         ("a\n---\n* * *\nb", f"a\n{RULE}\n{RULE}\nb\n"),  # a rule also below a paragraph
         ("a  \nb\\\nc\n\nin C:\\dir\\\n\nd", "a\nb\nc\n\nin C:\\dir\\\n\nd\n"),  # hard breaks, and a path
         ("in\n1986. It was", "in\n1986. It was\n"),
-        ("```\n*a*\n\n", "```\n*a*\n"),
+        ("a\n```\n*a*\n\n*b*\n```\nb", "a\n\n*a*\n\n*b*\n\nb\n"),
     ],
 )
 def test_blocks_are_printed_as_lines(source: str, expected: str) -> None:
@@ -181,14 +198,15 @@ def test_nothing_to_see_prints_nothing() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "```python\nif x:\n  y\n\n```", "- a\n  ```python\n  if x:\n    y\n\n  ```",
-        "> ```python\n> if x:\n>   y\n>\n> ```",
-        "1. a\n\n   > ~~~~python x=1\n   > if x:\n   >   y\n   > \n   > ~~~~",
+        "```python\nif x:\n  y\n\nz\n```", "- a\n  ```python\n  if x:\n    y\n\n  z\n  ```",
+        "> ```python\n> if x:\n>   y\n>\n> z\n> ```",
+        "1. a\n\n   > ~~~~python x=1\n   > if x:\n   >   y\n   > \n   > z\n   > ~~~~",
     ],
 )  # fmt: skip
 def test_code_copies_as_code_wherever_its_fence_stands(source: str) -> None:
     text = text_of(source)
-    assert "\nif x:\n  y\n\n" in "\n" + text
+    assert "\nif x:\n  y\n\nz\n" in "\n" + text
+    assert not re.search("[`~]", text)
     assert ("keyword", "if ") in printed([source])
 
 
@@ -200,7 +218,8 @@ def test_code_with_tabs_keeps_its_shape_below_an_indented_fence() -> None:
 
 def test_a_fence_is_closed_by_one_as_long_and_else_by_the_end() -> None:
     assert show("````\n```\n*a*\n````\n*b*")[-1] == ("italic", "b")
-    assert show("```\n*a*\n\n") == [("fence", "```"), ("", "\n*a*")]
+    assert show("```\n*a*\n\n") == [("", "*a*")]
+    assert text_of("- ```\n  a\n  ```\n- b") == "- \na\n\n- b\n"
 
 
 def test_three_backticks_in_a_line_are_a_code_span() -> None:
@@ -284,9 +303,9 @@ def test_a_paragraph_is_printed_when_it_has_ended_and_seen_before_as_it_will_be_
     assert stream.feed("- ") == []
     assert stream.preview() == [*rows, [("", "- ")]]
     assert plain(stream.feed("b\n")) == "\nsome bold words that\nare wrapped\n"
-    assert plain(stream.feed("```\ncode")) == "- b\n```\n"
-    assert stream.preview() == [[("", "code")]]
-    assert plain(stream.close()) == "code\n"
+    assert plain(stream.feed("```\ncode")) == "- b\n"
+    assert stream.preview() == [[], [("", "code")]]
+    assert plain(stream.close()) == "\ncode\n"
 
 
 def test_a_preview_shows_the_block_that_is_open_also_when_it_is_as_long_as_the_one_before() -> None:

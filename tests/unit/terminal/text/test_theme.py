@@ -66,13 +66,13 @@ def test_every_colour_can_be_read_on_black_or_white_too(palette: str) -> None:
 
 @pytest.mark.parametrize("palette", sorted(BEHIND))
 @pytest.mark.parametrize("is_true", [False, True])
-def test_every_part_of_a_diff_can_be_read(palette: str, is_true: bool) -> None:
+def test_every_part_of_a_diff_and_a_prompt_can_be_read(palette: str, is_true: bool) -> None:
     theme = Theme(palette, is_true=is_true)
     syntax = ["keyword", "string", "comment", "number", "name"]
     sides = [
         [f"{side}_sign", *(f"{side} {role}" for role in syntax), f"{side} {side}_word"] for side in ("added", "removed")
     ]
-    for roles in [role for side in sides for role in side]:
+    for roles in ["said", *(role for side in sides for role in side)]:
         numbers = [int(number) for number in theme.code(roles).split(";")]
         assert numbers[:2] == [38, 5]
         behind = tuple(numbers[5:8]) if is_true else xterm_rgb(numbers[5])
@@ -95,6 +95,11 @@ def test_added_and_removed_lines_have_marks_and_changed_words_are_reversed() -> 
     assert [line.split()[1] for line in plain(fragments).splitlines()] == ["-", "+"]
     for role in ("added_word", "removed_word", "selected"):
         assert "7" in Theme("none").code(role).split(";")
+
+
+def test_added_lines_and_strings_differ_in_the_terminals_own_colours() -> None:
+    theme = Theme("ansi")
+    assert len({theme.code(role) for role in ("added", "removed", "string", "comment", "keyword")}) == 5
 
 
 def test_without_colours_there_are_only_attributes() -> None:

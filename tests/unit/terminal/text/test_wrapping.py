@@ -37,8 +37,10 @@ def test_rows_of_lists_and_quotes_hang_from_their_marks() -> None:
 
 def test_code_and_addresses_stay_whole() -> None:
     code = "print('a line that is longer than the window')"
-    assert markdown(f"```\n{code}\n```", 20) == ["```", code, "```"]
+    assert markdown(f"```\n{code}\n```", 20) == [code]
     assert markdown("see https://example.com/a/b/c/d/e now", 20) == ["see https://example.com/a/b/c/d/e now"]
+    address = "https://example.com/a/b/c/d/e"
+    assert markdown(f"at the end of a row {address}", 24) == ["at the end of a row", address]
 
 
 @pytest.mark.parametrize(

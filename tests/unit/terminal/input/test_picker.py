@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.picker import MAX_OPTIONS, Picker
+from agentcli.frontends.terminal.input.prompt import MAX_OPTIONS, Picker
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n"))
@@ -76,4 +76,4 @@ def test_all_words_count_in_any_order_and_the_last_row_says_how_many_there_are()
     assert len(shown(chooser, most=30)) == MAX_OPTIONS + 2
     chooser.type("2 detail opt")
     assert chooser.shown == [2, 5, 8, 11, 12, 14, 17]
-    assert shown(chooser, most=30)[-1] == "  7 · Enter to select · Esc to cancel"
+    assert shown(chooser, most=30)[-1] == "  7 choices · Enter to select · Esc to cancel"
