@@ -673,7 +673,7 @@ def test_a_reply_that_cannot_be_read_ends_its_call_at_once(place: Place) -> None
     server(place, "test", "--tools", str(tools_file(place, ODD)))
     kinds = ("surrogate", "latin-1", "no base64", "error", "no result")
     *read, error, no_result = results(stream(place, *(one("odd", kind=kind) for kind in kinds)))
-    assert read == ["half \ufffd", "caf\ufffd", "[an image that is no base64]"]
+    assert read == ["half \ufffd", "caf\ufffd", "[an image: invalid base64]"]
     assert "no such thing" in error
     assert "invalid reply: " in no_result
 

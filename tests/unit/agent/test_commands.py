@@ -261,7 +261,7 @@ async def test_a_conversation_that_is_open_elsewhere_can_be_taken_over(tmp_path:
         with pytest.raises(SessionInUse):
             await host.says(f"/resume {first}")
         await elsewhere.close()
-        assert host.asked == [[("Take it over", "it ends there"), ("Go on in a copy", ""), ("Leave it", "")]]
+        assert host.asked == [[("Take it over", "it closes there"), ("Fork it", "continue in a copy"), ("Cancel", "")]]
 
 
 async def test_a_fork_continues_in_a_copy(tmp_path: Folder) -> None:
