@@ -102,7 +102,7 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     width = max(map(len, parts))
     lines = [f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})"]
     lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
-    return "\n".join([*lines, "Sources are counted by the model's encoder, the request by what its provider counted."])
+    return "\n".join([*lines, "The provider counts the request; the model's encoder shares it out by source."])
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:
