@@ -69,8 +69,7 @@ class OverBudget(UserError):
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
         paid = account.spent(with_held=False).get(kind, 0.0)
-        self._account = account
-        self._kind: Kind = kind
+        self._account, self._kind = account, kind
         self._next_limit = max(limit, spent) + account.steps[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"

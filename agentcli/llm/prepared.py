@@ -75,10 +75,8 @@ class PreparedMessages:
         start = self.prepare(messages)
         return [*self._special, *_special(messages, start)]
 
-    def to_wire(
-        self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build
-    ) -> tuple[list[Any], tuple[Message, ...]]:
-        """Return the prepared messages in the form of an API, and the messages after them, with the media that fit.
+    def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
+        """Return the messages in the form of an API, with the media that fit.
 
         `build` returns messages in that form. What it returned for an earlier request comes as `Raw` JSON, except for
         media, which would take as much memory again, and for a caller's cache breakpoints, which may have to change.
@@ -99,7 +97,7 @@ class PreparedMessages:
             else:
                 self._wire += [Raw(encode_json(one)) for one in made]
         self._written = len(self._parts) - 1
-        return wire, fitted[len(self._messages) :]
+        return [*wire, *build(fitted[len(self._messages) :])]
 
 
 def _is_reply_to_user(messages: tuple[Message, ...], position: int) -> bool:

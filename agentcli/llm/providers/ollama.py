@@ -129,9 +129,7 @@ def media_rules(info: ModelInfo) -> MediaRules:
 def _messages(request: Request, info: ModelInfo) -> Iterator[Any]:
     if request.system:
         yield {"role": "system", "content": request.system}
-    prepared, rest = request.prepared.to_wire(request.messages, media_rules(info), form="ollama", build=_to_wire)
-    yield from prepared
-    yield from _to_wire(rest)
+    yield from request.prepared.to_wire(request.messages, media_rules(info), form="ollama", build=_to_wire)
 
 
 def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:

@@ -112,21 +112,19 @@ def media_rules(model: ModelInfo) -> MediaRules:
     return MEDIA if model.window > SMALL_WINDOW else msgspec.structs.replace(MEDIA, images=100)
 
 
-def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any] | msgspec.Raw]:
+def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
-    prepared, rest = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
-    messages: list[dict[str, Any]] = []
-    for number, message in enumerate(rest, len(request.messages) - len(rest) + 1):
-        messages += _to_wire((message,))
-        if messages and number in (request.earlier_messages, len(request.messages)):
-            markable = (block for block in reversed(messages[-1]["content"]) if block["type"] not in _THINKING)
-            if (block := next(markable, None)) is not None:
-                block.setdefault("cache_control", CACHE)
+    messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
+    new = len([*_to_wire(request.messages[request.earlier_messages :])])
+    for message in (*messages[: len(messages) - new][-1:], *messages[-1:]):
+        markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
+        if (block := next(markable, None)) is not None:
+            block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
     last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
     if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
-    return [*prepared, *messages]
+    return messages
 
 
 def _to_wire(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:

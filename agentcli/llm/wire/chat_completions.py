@@ -154,9 +154,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
     build = partial(_to_wire, quirks=quirks, provider=provider)
     rules, form = media_rules(info, quirks), ("chat", provider, quirks)
-    prepared, rest = request.prepared.to_wire(request.messages, rules, form=form, build=build)
-    yield from prepared
-    yield from build(rest)
+    yield from request.prepared.to_wire(request.messages, rules, form=form, build=build)
 
 
 def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:

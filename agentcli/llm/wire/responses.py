@@ -61,14 +61,9 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    body["input"] = _input(request, info, quirks, provider + OPAQUE_SUFFIX)
+    rules, own = media_rules(info, quirks), provider + OPAQUE_SUFFIX
+    body["input"] = request.prepared.to_wire(request.messages, rules, form=own, build=partial(_to_wire, own=own))
     return request.sent(body | quirks.extra_body)
-
-
-def _input(request: llm.Request, info: ModelInfo, quirks: Quirks, own: str) -> list[Any]:
-    build = partial(_to_wire, own=own)
-    prepared, rest = request.prepared.to_wire(request.messages, media_rules(info, quirks), form=own, build=build)
-    return [*prepared, *build(rest)]
 
 
 def _to_wire(messages: tuple[Message, ...], *, own: str) -> Iterator[dict[str, Any]]:
