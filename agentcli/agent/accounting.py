@@ -61,10 +61,7 @@ class Account:
 
 
 class OverBudget(UserError):
-    """An account does not allow the next request or call; `needs` says what that takes.
-
-    A question `id`, another one after each yes, may ask for `more`: the limit that a yes would set, in words.
-    """
+    """An account does not allow what `needs` names. A question `id` may ask for `more`, the limit that a yes sets."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
@@ -355,12 +352,13 @@ class UsageCollector:
 
     def report(self) -> dict[str, Any]:
         """Return the usage as `agentcli usage --json` prints it: days and sessions oldest first, others by cost."""
+        tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
         sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
         return {
             "total": self.total.as_dict(),
             "days": _rows("day", sorted(self.days.items())),
             "models": _rows("model", by_cost(self.models)),
-            "tools": _rows("tool", sorted(self.tools.items(), key=lambda item: -item[1].calls)),
+            "tools": _rows("tool", tools),
             "users": _rows("user_id", by_cost(self.users)),
             "sessions": _rows("session_id", sessions),
         }
