@@ -43,7 +43,7 @@ def growing(seed: int) -> list[tuple[Message, ...]]:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_bytes_of_a_growing_conversation_are_those_of_its_messages(wire: str) -> None:
-    for seed in range(40):
+    for seed in range(3):
         shared = PreparedMessages()
         for messages in growing(seed):
             if not (valid := repair_messages(messages)):
