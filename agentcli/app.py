@@ -266,8 +266,10 @@ class Builder:
                 reminders.append(note)
             return reminders
 
-        async def writer() -> tuple[Provider, ModelInfo]:
+        async def writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
             name = settings.summary_model
+            if not name and may_be_small and not self._options.parts.resolve:
+                name = self.models.small_model(state.model.name)
             return self._provider_of(name) if name else await self._resolve(state)
 
         def make_compactor() -> Compactor:

@@ -102,6 +102,9 @@ def script(name: str, deltas: int, wire: str = "messages") -> list[list[bytes]]:
     if name == "turns":
         calls = [call_reply(f"toolu_{n:016d}", "bash", {"command": f"echo step {n}"}) for n in range(50)]
         return [*calls, text_reply("done")]
+    if name == "rounds":  # one turn of `deltas` calls
+        calls = [call_reply(f"toolu_{n:016d}", "file_read", {"path": f"module_{n % 23}.py"}) for n in range(deltas)]
+        return [*calls, text_reply("done")]
     if name == "reads":  # `deltas` turns, each a call and an answer
         calls = [call_reply(f"toolu_{n:016d}", "file_read", {"path": f"module_{n % 23}.py"}) for n in range(deltas)]
         return [reply for n, call in enumerate(calls) for reply in (call, text_reply(f"It returns **{n}**."))]
@@ -115,7 +118,7 @@ WIRES = {"messages": (text_reply, call_reply), "responses": (responses_text, res
 
 
 async def serve(name: str, deltas: int, delay_ms: float) -> None:
-    scripts = {wire: script(name, deltas, wire) for wire in (["messages"] if name == "reads" else WIRES)}
+    scripts = {wire: script(name, deltas, wire) for wire in (["messages"] if name in ("reads", "rounds") else WIRES)}
     rows: list[dict] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,7 +139,9 @@ async def serve(name: str, deltas: int, delay_ms: float) -> None:
                 body = await reader.readexactly(size)
                 replies = scripts["responses" if b"/responses " in head.split(b"\r\n", 1)[0] else "messages"]
                 reply = replies[min(len(rows), len(replies) - 1)]
-                rows.append({"arrived": arrived, "body": "" if name == "reads" else body.decode()})
+                rows.append(
+                    {"arrived": arrived, "size": size, "body": "" if name in ("reads", "rounds") else body.decode()}
+                )
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 )

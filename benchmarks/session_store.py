@@ -1,10 +1,11 @@
-"""The session store: appending at 10 and at 100,000 stored entries, opening a session, searching."""
+"""The session store: appending at 10 and at 100,000 stored entries, opening a session, searching 5,000 new sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +20,8 @@ from agentcli.llm.messages import Text, ToolResult, ToolUse
 ENTRIES = 100_000
 OPENED = 10_000
 APPENDS = 100
-APPEND_MS, OPEN_MS = 2.0, 150.0
+NEW_SESSIONS, ENTRIES_OF_EACH = 5_000, 9
+APPEND_MS, OPEN_MS, SEARCH_MS = 2.0, 150.0, 3_000.0
 _chance = random.Random(1)
 _words = [f"{letter}{n}" for n in range(1_000) for letter in "abcdefghij"]
 
@@ -81,6 +83,22 @@ async def ms_of(store_path: Path, session: str) -> float:
     return took
 
 
+async def searches_ms(home: Path) -> list[float]:
+    """The first and the second `agentcli sessions search` over many new sessions."""
+    (home / "state").mkdir(parents=True)
+    store = SqliteSessions(home / "state" / "sessions.db")
+    for _ in range(NEW_SESSIONS):
+        await fill(store, ENTRIES_OF_EACH)
+    await store.close()
+    took = []
+    for _ in range(2):
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "agentcli", "sessions", "search", "a1"]
+        subprocess.run(command, env=os.environ | {"AGENTCLI_HOME": str(home)}, check=True, capture_output=True)
+        took.append((time.perf_counter() - started) * 1000)
+    return took
+
+
 async def measure(folder: Path) -> int:
     path = folder / "sessions.db"
     store = SqliteSessions(path)
@@ -101,11 +119,14 @@ async def measure(folder: Path) -> int:
         searches.append(time.perf_counter() - started)
     after_search = await append_ms(store)
     await store.close()
+    first, second = await searches_ms(folder / "home")
     rows = [
         ("append at 10 entries", few, APPEND_MS + 1.5 * sync_few),
         (f"append at {ENTRIES:,} entries", many, APPEND_MS + 1.5 * sync_many),
         ("append after a search", after_search, APPEND_MS + 1.5 * sync_many),
         (f"opening {OPENED:,} entries, beyond an empty one", opening, OPEN_MS),
+        (f"first search over {NEW_SESSIONS:,} new sessions", first, SEARCH_MS),
+        ("second one, of a process of its own", second, SEARCH_MS / 3),
     ]
     print(f"fdatasync {sync_few:.2f} ms, then {sync_many:.2f} ms")
     for name, took, bound in rows:

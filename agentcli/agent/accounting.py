@@ -44,9 +44,9 @@ class Account:
         """Keep everybody else, in other processes too, from reserving while the body runs. Raises `StorageError`."""
         return nullcontext()
 
-    def spent(self) -> Amounts:
-        """Return the sum of what was charged and what is held."""
-        return added(self._spent, *self._held.values())
+    def spent(self, *, with_held: bool = True) -> Amounts:
+        """Return the sum of what was charged and, with `with_held`, of what is held for requests that run."""
+        return added(self._spent, *(self._held.values() if with_held else ()))
 
     def hold(self, amounts: Amounts) -> int:
         """Hold amounts back, and return the number to settle them by."""
@@ -61,21 +61,19 @@ class Account:
 
 
 class OverBudget(UserError):
-    """An account does not allow the next request or call; `needs` says what that takes.
-
-    A question `id`, another one after each yes, may ask for `more`: the limit that a yes would set, in words.
-    """
+    """An account does not allow what `needs` names. A question `id` may ask for `more`, the limit that a yes sets."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
-        self._account = account
-        self._kind: Kind = kind
+        paid = account.spent(with_held=False).get(kind, 0.0)
+        self._account, self._kind = account, kind
         self._next_limit = max(limit, spent) + account.steps[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
         self.id = f"{self.setting}={limit:g}"
         self.more = in_words(kind, self._next_limit)
-        limit_text, spent_text = in_words(kind, limit), in_words(kind, spent)
-        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {needs}).")
+        held_text = f", held for running requests: {in_words(kind, spent - paid)}" if spent - paid > 1e-9 else ""
+        limit_text, paid_text = in_words(kind, limit), in_words(kind, paid) + held_text
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {paid_text}; {needs}).")
 
     def allow_more(self) -> None:
         """Allow as much again as at first, beyond what is spent, until the scope or the program ends."""
@@ -122,10 +120,10 @@ class Budgets:
     def limit(self, scope: str, kind: Kind) -> float | None:
         return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
 
-    def limits(self) -> Iterator[tuple[Account, Kind, float, float]]:
+    def limits(self, *, with_held: bool = True) -> Iterator[tuple[Account, Kind, float, float]]:
         """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
         for account in self.accounts:
-            spent = account.spent() if account.limits else {}
+            spent = account.spent(with_held=with_held) if account.limits else {}
             for kind, limit in account.limits.items():
                 yield account, kind, limit, spent.get(kind, 0.0)
 
@@ -189,7 +187,7 @@ class Budgets:
     def warnings(self, info: ModelInfo) -> list[str]:
         """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
         warnings, has_money = [], False
-        for account, kind, limit, spent in self.limits():
+        for account, kind, limit, spent in self.limits(with_held=False):
             has_money |= kind == "usd"
             if kind not in account.warned and spent >= self.warn_at * limit:
                 account.warned.add(kind)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -45,7 +46,7 @@ _MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-
 
 
 class ContextUse(msgspec.Struct, frozen=True):
-    """Tokens by source, counted by the model's encoder, and those of the next `request`, from its provider's counts."""
+    """Tokens of the next `request`, by its provider's counts, and by source, as the model's encoder shares them out."""
 
     model: str
     window: int
@@ -60,7 +61,7 @@ class ContextUse(msgspec.Struct, frozen=True):
 async def count_context(
     state: AgentState, *, model: str, info: ModelInfo, prefix: llm.Prefix, count: CountTexts
 ) -> ContextUse:
-    """Count the tokens that the next request would hold, by source."""
+    """Count the tokens that the next request would hold, and share them out by source."""
     found: dict[str, list[str]] = {source: [] for source in SOURCES}
     found["skills"] += _SKILLS.findall(prefix.system)
     found["system"].append(_SKILLS.sub("", prefix.system))
@@ -73,7 +74,10 @@ async def count_context(
     if media:
         counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
     request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    return ContextUse(model, info.window, counted, request)
+    sums = list(accumulate(counted.values()))
+    shares = [round(request * tokens / max(1, sums[-1])) for tokens in sums]  # of the sums, so that none is lost
+    parts = {source: end - start for source, (start, end) in zip(SOURCES, pairwise((0, *shares)), strict=True)}
+    return ContextUse(model, info.window, parts, request)
 
 
 def estimated(texts: Sequence[str], info: ModelInfo) -> int:

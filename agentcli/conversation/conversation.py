@@ -33,7 +33,6 @@ from agentcli.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
-    repair_messages,
     without_empty_text,
 )
 from agentcli.llm.models import (
@@ -47,6 +46,7 @@ from agentcli.llm.models import (
     sent_back,
     size_of,
 )
+from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
 MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
@@ -103,6 +103,7 @@ class Conversation:
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
+        self.prepared = PreparedMessages()
         self._messages: list[Message] = []  # of the next request
         self.add(*entries)
         newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
@@ -157,7 +158,7 @@ class Conversation:
 
     def valid_messages(self) -> tuple[Message, ...]:
         """Return the messages, repaired if a provider would refuse them."""
-        return repair_messages(self.messages)
+        return self.prepared.valid(self.messages)
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""

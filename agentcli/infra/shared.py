@@ -107,14 +107,24 @@ class DayAccount(Account):
             raise
         self._rows("COMMIT")
 
-    def spent(self) -> Amounts:
-        """Return what the day has cost; nothing without limits, since nobody needs to know."""
-        return dict(zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)) if self.limits else {}
+    def spent(self, *, with_held: bool = True) -> Amounts:
+        """Return what the day has cost; nothing without limits, since nobody needs to know.
+
+        What other processes hold counts as spent.
+        """
+        held = added(*(() if with_held else self._held.values()))
+        rows = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True) if self.limits else ()
+        return {kind: amount - held.get(kind, 0.0) for kind, amount in rows}
 
     def hold(self, amounts: Amounts) -> int:
-        return self._insert(amounts) if self.limits else 0
+        if not self.limits:
+            return 0
+        number = self._insert(amounts)
+        self._held[number] = amounts
+        return number
 
     def settle(self, number: int, amounts: Amounts) -> None:
+        self._held.pop(number, None)
         if number:  # 0 without limits, where nothing was held back
             self._rows(_UPDATE, *_values(amounts), number)
             return

@@ -185,7 +185,8 @@ class Response:
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-        self._writer.write("\r\n".join(lines).encode("ascii") + body)
+        self._writer.write("\r\n".join(lines).encode("ascii"))
+        self._writer.write(body)  # apart, because joining the two would copy a long body
         try:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()

@@ -6,7 +6,7 @@ import io
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -148,8 +148,10 @@ def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
             yield from (part for part in parts if isinstance(part, Medium))
 
 
-def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | Medium]) -> tuple[Message, ...]:
-    """Return the messages with each image and PDF replaced by what `change` returns, in the order of `media_in`."""
+def with_media(
+    messages: tuple[Message, ...], change: Callable[[Medium], Text | Medium], positions: Sequence[int]
+) -> tuple[Message, ...]:
+    """Return the messages with each image and PDF at these positions replaced by what `change` returns, in order."""
 
     def changed(block: Block) -> Block:
         if isinstance(block, ToolResult) and isinstance(block.content, tuple):
@@ -157,15 +159,18 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
             return structs.replace(block, content=parts)
         return change(block) if isinstance(block, Medium) else block
 
-    return tuple(
-        structs.replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
-        for message in messages
-    )
+    edited = [*messages]
+    for n in positions:
+        edited[n] = structs.replace(messages[n], content=tuple(map(changed, messages[n].content)))
+    return tuple(edited)
 
 
-def fit_media(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
-    """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay."""
-    reasons = iter(_reasons(list(media_in(messages)), rules))
+def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Sequence[int]) -> tuple[Message, ...]:
+    """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay.
+
+    All that hold media are at `positions`.
+    """
+    reasons = iter(_reasons(list(media_in(messages[n] for n in positions)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
@@ -175,10 +180,10 @@ def fit_media(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message
         # APIs refuse a PNG that is called a JPEG.
         return block if kind == block.source.media_type else structs.replace(block, source=Base64Source(kind, data))
 
-    return with_media(messages, replaced)
+    return with_media(messages, replaced, positions)
 
 
-def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
+def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str]:
     """Return sentences for the person about what `fit_media` leaves out and why, each sentence once."""
     reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
     return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))

@@ -130,6 +130,11 @@ class Message(Struct, frozen=True):
         return "".join(b.thinking for b in self.content if isinstance(b, Thinking) and not b.signature)
 
     @property
+    def has_answer(self) -> bool:
+        """True for a message with text or calls, which are what other models understand of a reply."""
+        return bool(self.text.strip() or self.tool_uses)
+
+    @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
         return tuple(block for block in self.content if isinstance(block, ToolUse))
 
@@ -188,36 +193,40 @@ _KINDS = {
 }  # fmt: skip
 
 
-def repair_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def repair_messages(
+    messages: tuple[Message, ...], *, checked: int = 0, used_ids: Iterable[str] = ()
+) -> tuple[Message, ...]:
     """Return the same messages if every provider accepts them, else repaired ones.
+
+    The first `checked` messages, whose calls have `used_ids`, are known to be valid; a reply follows them.
 
     In valid messages every call has its own id and exactly one result, at the beginning of the next user message and in
     the order of the calls. No result lacks its call, the first message is a user's, and no message is empty or holds a
     block that its role cannot have. Replies may follow each other: APIs that want the roles in turn are sent `in_turn`.
     """
     repaired: list[Message] = []
-    used_ids: set[str] = set()
+    unchecked, taken_ids = messages[checked:], set(used_ids)
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
-    for message in (*_allowed(messages), Message("user", ())):  # the last one takes results that are missing
+    for message in (*_allowed(unchecked), Message("user", ())):  # the last one takes results that are missing
         if message.role == "user":
             content, waiting = _answers(waiting, message.content), []
         else:
             if waiting:
                 repaired.append(Message("user", _answers(waiting, ())))
-            if not repaired:
+            if not (checked or repaired):
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
-            content, waiting = _with_own_ids(message.content, used_ids)
+            content, waiting = _with_own_ids(message.content, taken_ids)
         if content:
             repaired.append(Message(message.role, content))
-    if (valid := tuple(_allowed(repaired))) == messages:
+    if (valid := tuple(_allowed(repaired))) == unchecked:
         return messages
-    log_once(f"repaired a conversation of {len(messages)} messages, which has {len(valid)} now")
-    return valid
+    log_once(f"repaired a conversation of {len(messages)} messages, which has {checked + len(valid)} now")
+    return messages[:checked] + valid
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
     """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
-    with_text = (message for message in messages if message.role == "user" or message.text.strip() or message.tool_uses)
+    with_text = (message for message in messages if message.role == "user" or message.has_answer)
     turns = _joined(with_text, roles=("user", "assistant"))
     return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
 
@@ -308,5 +317,5 @@ def encode_json(value: Any) -> bytes:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=decode_json)  # of `Raw` JSON, which holds none
     return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value

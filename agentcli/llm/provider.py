@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from agentcli.llm.errors import ProviderError, ServerError
-from agentcli.llm.messages import CacheControl, Message, StopReason, Text, Usage
+from agentcli.llm.messages import CacheControl, Message, StopReason, Usage
+from agentcli.llm.prepared import PreparedMessages, Transcript
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 MAX_WAIT_S = 60.0  # before a request is tried again
@@ -50,18 +51,27 @@ class Request(Struct, frozen=True):
     answer_schema: dict[str, Any] | None = None
 
     @property
+    def prepared(self) -> PreparedMessages:
+        """The preparation of a conversation's messages; an empty one for messages of no conversation."""
+        return self.messages.prepared if isinstance(self.messages, Transcript) else PreparedMessages()
+
+    def call_ids(self) -> set[str]:
+        return self.prepared.call_ids(self.messages)
+
+    @property
     def earlier_messages(self) -> int:
         """The number of `messages` that the newest reply's request held; a prompt cache was written there."""
         return next((n for n in range(len(self.messages) - 1, -1, -1) if self.messages[n].role == "assistant"), 0)
 
+    @property
+    def lasts_an_hour(self) -> bool:
+        """True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
+        marked = (self.messages[n] for n in self.prepared.special(self.messages))
+        hour = CacheControl("1h")
+        return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
+
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
-
-
-def lasts_an_hour(request: Request) -> bool:
-    """Return True if a caller's breakpoint keeps a part of the request cached for an hour, which costs more."""
-    blocks = (block for message in request.messages for block in message.content)
-    return any(isinstance(block, Text) and block.cache_control == CacheControl("1h") for block in blocks)
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):

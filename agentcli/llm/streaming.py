@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
-MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
 _LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
 _HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
@@ -79,8 +78,7 @@ async def stream_reply(
             reader.feed(event if isinstance(event, dict) else {}, out)
 
     try:
-        # A long request is built beside the event loop, so that no keystroke waits for it.
-        body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
+        body = build()
         try:
             async with carrier.send(path, body) as response:
                 has_begun = True
@@ -155,7 +153,7 @@ def stream_openai(
     carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
 ) -> AsyncGenerator[StreamEvent, None]:
     """Stream the reply of a server that speaks Chat Completions or OpenAI's Responses API."""
-    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
+    ids, tools = CallIds(request.call_ids), frozenset(tool.name for tool in request.tools)
     reader: EventReader
     if (info.api or quirks.api) == "responses":
         from agentcli.llm.wire import responses

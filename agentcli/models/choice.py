@@ -243,6 +243,14 @@ class Models:
             case _:
                 return known
 
+    def small_model(self, name: str) -> str:
+        """Return the small model of a model's provider if it is cheaper, else `name`, also for a caller's provider."""
+        provider, info = split_name(name)[0], self.info(name)
+        small = self.info(f"{provider}/small")
+        is_cheaper = info.prices and small.prices and small.prices.output < info.prices.output
+        # A cloud has its own names for the models of a maker, so that it knows none by this alias.
+        return small.name if is_cheaper and small.id != "small" and name not in self._added else name
+
     def table(self) -> ModelTable:
         """Return the bundled models, with the user's rows in their place."""
         rows = self._config.settings.models

@@ -93,8 +93,9 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     Truncating leaves `result_chars` characters of an old result and `message_chars` of any other message. Extracting
     leaves notes for `low_turns` turns and thoughts for `medium_turns`. Your own messages always stay.
 
-    `summary_model` writes summaries; if it is unset, the model of the session does, unless it is a small one. There is
-    one summary for each turn, of up to `summary_words` words and `summary_tokens` tokens. A summary that takes over
+    `summary_model` writes summaries. If it is unset, the small model of the session's provider does where there is a
+    cheaper one, `anthropic/small` for instance, else the session's model, unless it runs on this machine. There is one
+    summary for each turn, of up to `summary_words` words and `summary_tokens` tokens. A summary that takes over
     `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to `cache_entries` of
     them. `enable_llm_summarization = false` switches them off. `summary_share` is no longer used.
     """

@@ -112,15 +112,21 @@ def long(tmp_path: Path) -> Callable[..., Any]:
         *,
         window: int = WINDOW,
         other: list[dict[str, Any]] | None = None,
+        is_small: bool = False,
         **settings: Any,
     ) -> AsyncIterator[Long]:
         files = {"main": script, "other": other or []}
         for name, lines in files.items():
             (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         main, writer = tmp_path / "main.jsonl", tmp_path / "other.jsonl"
-        rows = {str(main): {"window": window}, str(writer): {"window": window, "prices": {"input": 1, "output": 1}}}
+        rows: dict[str, dict[str, Any]] = {
+            str(main): {"window": window},
+            str(writer): {"window": window, "prices": {"input": 1, "output": 1}},
+        }
         given = {"models": {"scripted": rows}, "compaction": settings}
-        if other is not None:
+        if is_small:  # the other model is the cheaper one of the provider
+            rows[str(main)]["prices"], rows[str(writer)]["aliases"] = {"input": 3, "output": 15}, ["small"]
+        elif other is not None:
             given["compaction"] = {"summary_model": f"scripted/{writer}", **settings}
         requests: list[tuple[Message, ...]] = []
 
@@ -474,6 +480,18 @@ async def test_a_summary_takes_the_place_of_what_was_done_and_is_paid_for(long: 
     assert compactions[-1].cost_usd
 
 
+@pytest.mark.parametrize(("kind", "name"), [("", "other"), ("model_not_found", "main"), ("auth", "main")])
+async def test_the_small_model_of_the_provider_writes_summaries_if_it_may(long: Any, kind: str, name: str) -> None:
+    own = [summary(n) | {"when": "<conversation>"} for n in range(60)]
+    others = [{"error": {"kind": kind}} if kind else summary(n) for n in range(60)]
+    async with long([*own, *replies(30)], other=others, is_small=True, strategy="summarize") as talk:
+        await talk.ask_all(30)
+        paid = [entry.body for entry in await talk.entries() if isinstance(entry.body, Paid)]
+        assert {compaction.strategy for compaction in await talk.compactions()} == {"summarize"}
+    assert {Path(one.model).stem for one in paid} == {name}
+    assert not [event for event in talk.of(Notice) if event.text.startswith("No summary")]
+
+
 async def test_a_long_conversation_takes_a_summary_that_is_ready(long: Any) -> None:
     settings = {"summary_messages": 10, "warn_at": 0.3}
     async with long(replies(30), other=[summary(n) for n in range(60)], **settings) as talk:
@@ -510,11 +528,15 @@ async def test_no_model_is_asked_where_the_settings_say_so(long: Any, settings: 
     ],
     ids=["slow", "refused", "broken"],
 )
-async def test_a_summary_that_does_not_come_is_not_waited_for(long: Any, other: list[dict[str, Any]]) -> None:
+async def test_a_summary_that_does_not_come_is_not_waited_for(
+    long: Any, other: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
     async with long(replies(20), other=other, strategy="summarize", summary_timeout=0.2) as talk:
         await talk.ask_all(20)
         assert {compaction.strategy for compaction in await talk.compactions()} == {"extract"}
         assert len([event for event in talk.of(Notice) if event.text.startswith("Could not summarize (")]) == 1
+    failures = [one for one in caplog.records if one.getMessage().startswith("a summary could not be written")]
+    assert 0 < len(failures) <= 2  # after a pause of 30 seconds, which grows, it is asked again
 
 
 @pytest.mark.slow

@@ -102,7 +102,9 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     width = max(map(len, parts))
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share})"]
     lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
-    return "\n".join([*lines, "The numbers per source are estimates. The total is based on the provider's count."])
+    return "\n".join(
+        [*lines, "The total is the provider's count; the sources are estimated, and scaled to add up to it."]
+    )
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:

@@ -28,7 +28,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
 from agentcli.errors import UserError
-from agentcli.llm.errors import ProviderError
+from agentcli.llm.errors import AuthError, ModelNotFound, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
@@ -49,7 +49,7 @@ _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
-Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model that writes summaries
+Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model for summaries; may it be small?
 
 
 class Basis(Struct, frozen=True, kw_only=True):
@@ -222,6 +222,7 @@ class Summaries:
         self._spent: list[tuple[float, float]] = []  # the time and the USD of each request
         self._unreported = 0.0  # USD since the last compaction
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
+        self._may_be_small = True  # until the provider refuses its small model
 
     def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
         """Return the summaries of these turns that are written, by the turns' numbers."""
@@ -251,10 +252,10 @@ class Summaries:
             missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
         if not missing or time.monotonic() < self._asked_again_at:
             return
-        keys = {self._key(turn, focus) for turn in missing}
+        keys, is_refused = {self._key(turn, focus) for turn in missing}, False
         _BEING_WRITTEN.update(keys)
         try:
-            provider, writer = await self.writer()
+            provider, writer = await self.writer(self._may_be_small)
             if writer.small:
                 return
             self.model = f"{provider.name}/{provider.model}"
@@ -269,12 +270,20 @@ class Summaries:
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
                     group.create_task(write_one(turn))
+        except* (ModelNotFound, AuthError) as errors:
+            is_refused = self._may_be_small and (await self.writer(False))[1] != writer
+            self._may_be_small = False
+            if not is_refused:
+                self.fail(str(errors.exceptions[0]))
         except* (ProviderError, UserError) as errors:
             self.fail(str(errors.exceptions[0]))
         else:
             self.problem, self._pause_s = "", FIRST_PAUSE_S
         finally:
             _BEING_WRITTEN.difference_update(keys)
+        if is_refused:
+            log.warning("%s is refused: the session's model writes summaries", self.model)
+            await self.write(turns, focus, emit=emit)
 
     def fail(self, problem: str) -> None:
         """Note why there is no summary, and make a pause."""
@@ -293,7 +302,7 @@ class Summaries:
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """Return the USD that summaries of these turns cost at most; None where no price is known."""
-        _, writer = await self.writer()
+        _, writer = await self.writer(self._may_be_small)
         return self._max_cost(self.missing(turns, focus), writer)
 
     def _max_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:

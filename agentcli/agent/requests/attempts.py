@@ -32,7 +32,7 @@ from agentcli.llm.messages import (
     encode_json,
 )
 from agentcli.llm.models import ModelInfo, estimate, request_size
-from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, lasts_an_hour, stream_with_retry
+from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, stream_with_retry
 
 # The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
 TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
@@ -127,7 +127,7 @@ class PaidRequest:
     def _at_highest_price(self, request: Request) -> ModelInfo:
         """Return the model, at the price of keeping its prompt for an hour where the request asks for that."""
         info, prices = self.target.info, self.target.info.prices
-        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):
+        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not request.lasts_an_hour:
             return info
         return replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
 
@@ -206,7 +206,7 @@ _ABOUT_OTHERS = (
 )
 _ABOUT_SCHEMA = r"schema|parameters|propert|declaration|definition"
 _TOOL_INDEX = r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b"  # the last one is the innermost
-_A_THOUGHT = r"^$|'thinking'|'redacted_thinking'|'reasoning_|'encrypted_content'"  # in a body's messages
+_A_THOUGHT = r'^""$|"thinking"|"redacted_thinking"|"reasoning_|"encrypted_content"'  # in a body's messages
 _REASONING = frozenset(("reasoning_details", "encrypted_content"))  # in a provider's own block
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
 # Fields of a body that it can do without, and how a refusal names them.
@@ -313,15 +313,15 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     more = {"tools": ("tools", "parallel_tool_calls")}
     unsent = [(field, frozenset(_FIELD + name for name in more.get(field, (field,)))) for field in fields]
     # What the wire format left out is not to blame. This is empty if nobody knows what was sent.
-    sent = str(error.sent.get("messages") or error.sent.get("input", ""))
+    sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
     blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
-    media = [block.source.data for block in media_in(request.messages)]
+    media = [data for block in media_in(request.messages) if (data := block.source.data) in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
     ladder = [
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
-        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(d for d in media if d in sent or not sent))),
+        (_ABOUT_MEDIA, Rewrite("without images and documents", frozenset(media))),
         (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
         (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
@@ -381,7 +381,7 @@ def without(request: Request, keys: Collection[str]) -> Request:
             message,
             content=tuple(_rewritten(b, keys) for b in message.content if not (_is_thought(b) and repr(b) in keys)),
         )
-        for message in with_media(request.messages, medium)
+        for message in with_media(request.messages, medium, range(len(request.messages)))
     )
     tools = tuple(tool for tool in request.tools if _TOOL + tool.name not in keys)
     unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))

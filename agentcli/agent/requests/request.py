@@ -94,7 +94,8 @@ async def _request(turn: Turn) -> llm.Done:
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
     reported, provider = turn.state.model.reported, target.provider
-    texts = omission_notices(request.messages, provider.media_rules) if isinstance(provider, BoundsMedia) else []
+    holding = [request.messages[n] for n in request.prepared.special(request.messages)]
+    texts = omission_notices(holding, provider.media_rules) if isinstance(provider, BoundsMedia) else []
     for notice in (f"{target.name}: {text}." for text in texts):
         if notice not in reported:
             reported.add(notice)
@@ -140,10 +141,11 @@ async def _compact(turn: Turn, compaction: Compaction) -> None:
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
     """Return the prefix, and the conversation's messages as library users have them transformed."""
-    runtime, valid = turn.runtime, turn.state.conversation.valid_messages()
-    messages = await runtime.context.transform(valid)
-    if messages is not valid:
-        messages = repair_messages(tuple(messages))
+    runtime, conversation = turn.runtime, turn.state.conversation
+    messages, transform = conversation.messages, runtime.context.transform
+    if transform is not unchanged:
+        messages = tuple(await transform(repair_messages(messages)))
+    messages = conversation.prepared.valid(messages)
     max_tokens = runtime.limits.max_tokens or min(info.max_output, 32_000)
     request = build_request(runtime, turn.state, prefix, messages, max_tokens=max_tokens)
     for step in turn.steps:
@@ -222,20 +224,22 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
     """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
-    replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
+    messages = request.messages
+    replies = (number for number in range(len(messages), 0, -1) if messages[number - 1].role == "assistant")
     is_changed = turn.runtime.context.transform is not unchanged
     for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
-        if isinstance(body, Compaction) or not replies:
+        if isinstance(body, Compaction):
             break
         if isinstance(body, Assistant):
-            since = replies.pop()
+            if (since := next(replies, 0)) == 0:
+                break
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
                 is_same = f"{body.provider}/{body.model}" == model
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
-                    known += int(request_size(llm.Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
-                reply = most_tokens(llm.Request("", request.messages[since - 1 : since]), info)
-                new = llm.Request("", request.messages[since:])
+                    known += int(request_size(llm.Request("", messages[:since]), info).media * MEDIA_MARGIN)
+                reply = most_tokens(llm.Request("", messages[since - 1 : since]), info)
+                new = llm.Request("", messages[since:])
                 if body.prefix != prefix_hash(request):
                     new = llm.Request(request.system, new.messages, request.tools)
                 return known + max(reply, body.usage.output_tokens) + most_tokens(new, info)

@@ -78,7 +78,9 @@ class PromptHooks(TurnStep):
         if not turn.log.prompt_ids:
             return
         from_person = turn.runtime.calls.made_by is None
-        bodies = [entry.body for entry in turn.state.conversation.path if entry.id in turn.log.prompt_ids]
+        path, ids = turn.state.conversation.path, turn.log.prompt_ids
+        start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
+        bodies = [entry.body for entry in path[start:] if entry.id in ids]
         prompt = "\n".join(body.text for body in bodies if isinstance(body, User))
         event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
         answer = await fire(turn.runtime.calls, event, prompt=prompt)

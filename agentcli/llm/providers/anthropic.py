@@ -51,7 +51,7 @@ class MessagesProvider(BaseProvider):
         return media_rules(self.info)
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        reader = AnthropicReader(self.model, ids=CallIds(request.messages))
+        reader = AnthropicReader(self.model, ids=CallIds(request.call_ids))
         return stream_reply(self._carrier, MESSAGES, request, build=lambda: to_body(request, self.info), reader=reader)
 
     async def count_tokens(self, request: Request) -> TokenCount:

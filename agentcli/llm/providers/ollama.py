@@ -12,7 +12,7 @@ import msgspec
 from agentcli.llm.addresses import ollama_address
 from agentcli.llm.errors import BadRequest, ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.http import HttpClient
-from agentcli.llm.media import MediaRules, fit_media
+from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage, in_turn
 from agentcli.llm.models import ModelInfo, request_size
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
@@ -54,7 +54,7 @@ class OllamaProvider(BaseProvider):
             "/api/chat",
             request,
             build=lambda: to_body(request, self.info),
-            reader=OllamaReader(request, self.info, ids=CallIds(request.messages)),
+            reader=OllamaReader(request, self.info, ids=CallIds(request.call_ids)),
             parser=LineParser(),
             content_type="ndjson",
         )
@@ -126,11 +126,15 @@ def media_rules(info: ModelInfo) -> MediaRules:
     return MediaRules(images=100 if info.takes_images or not info.is_known else 0, image_types=IMAGE_TYPES)
 
 
-def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
+def _messages(request: Request, info: ModelInfo) -> Iterator[Any]:
     if request.system:
         yield {"role": "system", "content": request.system}
-    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    for message in in_turn(fit_media(request.messages, media_rules(info))):
+    yield from request.prepared.to_wire(request.messages, media_rules(info), form="ollama", build=_to_wire)
+
+
+def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:
+    names = {use.id: use.name for message in messages for use in message.tool_uses}
+    for message in in_turn(messages):
         if message.role == "assistant":
             calls = [{"function": {"name": plain_name(use.name), "arguments": use.input}} for use in message.tool_uses]
             optional = {"thinking": message.unsigned_thinking, "tool_calls": calls}

@@ -98,7 +98,7 @@ class ScriptedProvider(BaseProvider):
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
             raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
-        ids = CallIds(request.messages, prefix=f"call_{position}_")
+        ids = CallIds(request.call_ids, prefix=f"call_{position}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)

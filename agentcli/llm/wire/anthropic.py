@@ -3,6 +3,7 @@
 Source: platform.claude.com/docs, read 2026-11.
 """
 
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, cast, get_args
 
@@ -10,7 +11,7 @@ import msgspec
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ServerError, error_for_status
-from agentcli.llm.media import MediaRules, fit_media
+from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import (
     GO_ON,
     Block,
@@ -67,7 +68,8 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    body |= _thinking(request, model, messages)
+    made = [message for message in messages if isinstance(message, dict)]
+    body |= _thinking(request, model, made)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
     if request.tools:
@@ -75,8 +77,8 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
         body["tools"][-1]["cache_control"] = CACHE
     if request.system:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
+    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], made)
     body["messages"] = messages
-    _limit_breakpoints(body)
     return request.sent(body)
 
 
@@ -110,16 +112,14 @@ def media_rules(model: ModelInfo) -> MediaRules:
     return MEDIA if model.window > SMALL_WINDOW else msgspec.structs.replace(MEDIA, images=100)
 
 
-def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
+def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
-    messages: list[dict[str, Any]] = []
-    for number, message in enumerate(fit_media(request.messages, media_rules(model)), 1):
-        if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
-            messages.append({"role": message.role, "content": content})
-        if messages and number in (request.earlier_messages, len(request.messages)):
-            markable = (block for block in reversed(messages[-1]["content"]) if block["type"] not in _THINKING)
-            if (block := next(markable, None)) is not None:
-                block.setdefault("cache_control", CACHE)
+    messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
+    new = len([*_to_wire(request.messages[request.earlier_messages :])])
+    for message in (*messages[: len(messages) - new][-1:], *messages[-1:]):
+        markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
+        if (block := next(markable, None)) is not None:
+            block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
     last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
     if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
@@ -127,13 +127,18 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[dict[str, Any]]:
     return messages
 
 
-def _limit_breakpoints(body: dict[str, Any]) -> None:
+def _to_wire(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        if content := [block_to_wire(block) for block in sendable_blocks(message, "anthropic")]:
+            yield {"role": message.role, "content": content}
+
+
+def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
     """Keep to the API's rules where a caller has breakpoints: not too many, and those for an hour before others.
 
     Ours are removed first, from the beginning, but never the last one.
     """
-    blocks = [*body.get("tools", ()), *body.get("system", ())]
-    for block in (block for message in body["messages"] for block in message["content"]):
+    for block in (block for message in messages for block in message["content"]):
         parts = block.get("content")  # of a tool's result
         # The parts need not be objects: a block that is sent back as it came may hold anything.
         blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)

@@ -7,12 +7,13 @@ ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
-from agentcli.llm.media import MediaRules, fit_media
+from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import (
     Document,
     Image,
@@ -147,12 +148,18 @@ def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
     return MediaRules(images=quirks.images if info.takes_images or not info.is_known else 0, documents=quirks.documents)
 
 
-def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> Iterator[Any]:
     if request.system:
         cached = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
         yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
-    names = {use.id: use.name for message in request.messages for use in message.tool_uses}
-    for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
+    build = partial(_to_wire, quirks=quirks, provider=provider)
+    rules, form = media_rules(info, quirks), ("chat", provider, quirks)
+    yield from request.prepared.to_wire(request.messages, rules, form=form, build=build)
+
+
+def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+    names = {use.id: use.name for message in messages for use in message.tool_uses}
+    for message in in_turn(messages):
         if message.role == "assistant":
             yield _assistant(message, quirks, provider)
             continue

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
-from agentcli.llm.messages import Block, Message, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
+from agentcli.llm.messages import Block, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
 from agentcli.llm.wire import ArrivingBlock
 
@@ -219,7 +219,7 @@ def plain_name(name: str) -> str:
 class CallIds:
     """The ids of one reply's calls: the server's own, unless there is none or another call has it."""
 
-    def __init__(self, earlier: Iterable[Message] = (), *, prefix: str = "") -> None:
+    def __init__(self, earlier: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
         self._earlier = earlier
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
         self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
@@ -228,7 +228,7 @@ class CallIds:
     def take(self, id: str = "") -> str:
         """Return `id`, or a new one if it is empty or taken."""
         if self._taken is None:
-            self._taken = {use.id for message in self._earlier for use in message.tool_uses}
+            self._taken = self._earlier()
         number = self._count = self._count + 1
         while not id.strip() or id in self._taken:
             id = f"{self._prefix}{number}"

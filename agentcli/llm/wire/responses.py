@@ -5,11 +5,11 @@ of the openai SDK 3.54.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
-from agentcli.llm.media import fit_media
 from agentcli.llm.messages import (
     Block,
     Document,
@@ -61,12 +61,13 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    body["input"] = list(_input(request, info, quirks, provider + OPAQUE_SUFFIX))
+    rules, own = media_rules(info, quirks), provider + OPAQUE_SUFFIX
+    body["input"] = request.prepared.to_wire(request.messages, rules, form=own, build=partial(_to_wire, own=own))
     return request.sent(body | quirks.extra_body)
 
 
-def _input(request: llm.Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
-    for message in in_turn(fit_media(request.messages, media_rules(info, quirks))):
+def _to_wire(messages: tuple[Message, ...], *, own: str) -> Iterator[dict[str, Any]]:
+    for message in in_turn(messages):
         if message.role == "assistant":
             yield from _reply(message, own)
             continue

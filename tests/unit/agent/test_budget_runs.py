@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from agentcli.agent.accounting import Account, Amounts, Budgets
+from agentcli.agent.accounting import Account, Amounts, Budgets, OverBudget
 from agentcli.agent.commands.model import answer_side_question
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
@@ -144,3 +144,18 @@ async def run(seed: int, folder: Path) -> bool:
 @pytest.mark.parametrize("seeds", [range(FEW), pytest.param(range(FEW, FEW + MANY), marks=pytest.mark.full)])
 async def test_no_budget_is_overspent(tmp_path: Path, seeds: range) -> None:
     assert sum([await run(seed, tmp_path) for seed in seeds]) > len(seeds) / 10  # that many were stopped by one
+
+
+@pytest.mark.parametrize("is_day", [False, True])
+def test_what_is_held_for_running_requests_is_not_told_as_spent(tmp_path: Path, is_day: bool) -> None:
+    limits: Amounts = {"usd": 1.0}
+    account = DayAccount(tmp_path / "day.db", limits) if is_day else Account("session", limits)
+    info = ModelInfo("m", "p", prices=Prices(input=1.0, output=1.0), max_output=1_000_000)
+    budgets = Budgets((account,))
+    running = budgets.reserve(lambda: 400_000, 500_000, info)
+    budgets.charge({"usd": 0.05})
+    assert budgets.warnings(info) == []
+    with pytest.raises(OverBudget, match=r"spent: \$0.0500, held for running requests: \$0.90; the next"):
+        budgets.reserve(lambda: 200_000, 2_000, info)
+    running.settle(Usage(800_000, 0), 0.8, 1.0)
+    assert budgets.warnings(info) == [f"The {account.scope}'s budget is 85% used: $0.85 of $1.00."]

@@ -184,8 +184,7 @@ def test_an_id_that_the_reply_or_the_conversation_holds_already_is_replaced() ->
         call_delta(1, "new", "read_file", '{"path":"b"}'),
         call_delta(2, "new", "read_file", '{"path":"c"}'),
     ]
-    earlier = Message("assistant", (ToolUse("functions.read_file:0", "read_file", {}),))
-    reply = done(*calling(*entries), ids=CallIds([earlier], prefix="call_x_"))
+    reply = done(*calling(*entries), ids=CallIds(lambda: {"functions.read_file:0"}, prefix="call_x_"))
     assert [use.id for use in reply.message.tool_uses] == ["call_x_1", "new", "call_x_3"]
 
 

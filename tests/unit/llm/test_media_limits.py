@@ -18,16 +18,20 @@ def image(width: int = 9, media_type: str = "image/png") -> Image:
     return Image(Base64Source(media_type, picture(width, 9)))
 
 
+def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
+    return fit_media(messages, rules, range(len(messages)))
+
+
 def shown(*blocks: Image | Document, rules: MediaRules = TAKES) -> list[str]:
     """What each block became: "image", "document", or the text in its place."""
-    (message,) = fit_media((Message("user", blocks),), rules)
+    (message,) = fitted((Message("user", blocks),), rules)
     return [block.text if isinstance(block, Text) else type(block).__name__.lower() for block in message.content]
 
 
 def test_content_that_fits_is_unchanged() -> None:
     messages = (user_message("Hi"), Message("user", (image(), PDF)))
-    assert fit_media(messages, TAKES) == messages
-    assert fit_media(messages[:1], MediaRules()) == messages[:1]
+    assert fitted(messages, TAKES) == messages
+    assert fitted(messages[:1], MediaRules()) == messages[:1]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def test_a_text_says_what_was_left_out_and_why(block: Image | Document, rules: M
 
 
 def test_a_wrong_label_is_repaired() -> None:
-    (message,) = fit_media((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
+    (message,) = fitted((Message("user", (image(media_type="image/jpeg"),)),), TAKES)
     assert message.content == (image(),)
 
 
@@ -99,7 +103,7 @@ def test_pages_of_all_pdfs_together_are_bounded() -> None:
 def test_images_in_results_count_too() -> None:
     result = ToolResult("a", (Text("seen"), image(101), image()))
     call = Message("assistant", (ToolUse("a", "read", {}),))
-    messages = fit_media((user_message("Hi"), call, Message("user", (result, image()))), TAKES)
+    messages = fitted((user_message("Hi"), call, Message("user", (result, image()))), TAKES)
     assert messages[:2] == (user_message("Hi"), call)
     assert len(list(media_in(messages))) == 2
 

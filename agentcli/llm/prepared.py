@@ -1,0 +1,117 @@
+"""Prepares the messages of a conversation for its requests, each once, so that a request works on what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Raw, to_builtins
+
+from agentcli.llm.media import MediaRules, fit_media, media_in
+from agentcli.llm.messages import Message, encode_json, repair_messages
+
+MARK = b'"cache_control"'  # the key of a breakpoint: in a text its quotation marks would be escaped
+Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages as an API is sent them
+
+
+class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
+    """The valid messages of a request, and what is prepared of their conversation."""
+
+    prepared: PreparedMessages
+
+
+class PreparedMessages:
+    """The messages of a conversation that no later message changes, and what its requests need of them.
+
+    They end where the newest reply but one begins, because the request after that reply has a cache breakpoint before
+    the newest one. All requests of a conversation share one object. Messages that begin otherwise, as after a
+    compaction, are prepared anew.
+    """
+
+    def __init__(self) -> None:
+        self._messages: tuple[Message, ...] = ()
+        self._parts = [0]  # positions of the replies before which the messages can be parted
+        self._call_ids: set[str] = set()
+        self._special: list[int] = []
+        self._form: object = None
+        self._begin_wire()
+
+    def _begin_wire(self) -> None:
+        self._written = 0  # as many parts are in `_wire` or `_remade`
+        self._wire: list[Raw] = []
+        self._remade: list[tuple[int, int, int]] = []  # a position in `_wire`, and the messages that belong there
+
+    def prepare(self, messages: tuple[Message, ...]) -> int:
+        """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
+        if not self._continues(messages):
+            self.__init__()  # type: ignore[misc]
+        start = len(self._messages)
+        replies = [n for n in range(start + 1, len(messages)) if _is_reply_to_user(messages, n)]
+        if len(replies) > 1:
+            self._parts += replies[:-1]
+            self._messages = messages[: replies[-2]]
+            self._call_ids |= _call_ids(self._messages[start:])
+            self._special += _special(self._messages, start)
+        return len(self._messages)
+
+    def _continues(self, messages: tuple[Message, ...]) -> bool:
+        # They hold the same objects, so that this compares no texts.
+        return messages[: len(self._messages)] == self._messages
+
+    def valid(self, messages: tuple[Message, ...]) -> Transcript:
+        """Return the messages for a request, repaired if a provider would refuse them; what is prepared is valid."""
+        checked = len(self._messages) if self._continues(messages) else 0
+        transcript = Transcript(repair_messages(messages, checked=checked, used_ids=self._call_ids if checked else ()))
+        transcript.prepared = self
+        return transcript
+
+    def call_ids(self, messages: tuple[Message, ...]) -> set[str]:
+        start = self.prepare(messages)
+        return self._call_ids | _call_ids(messages[start:])
+
+    def special(self, messages: tuple[Message, ...]) -> list[int]:
+        """Return the positions of the messages that hold images, documents or a caller's cache breakpoints."""
+        start = self.prepare(messages)
+        return [*self._special, *_special(messages, start)]
+
+    def to_wire(self, messages: tuple[Message, ...], rules: MediaRules, *, form: object, build: Build) -> list[Any]:
+        """Return the messages in the form of an API, with the media that fit.
+
+        `build` returns messages in that form. What it returned for an earlier request comes as `Raw` JSON, except for
+        media, which would take as much memory again, and for a caller's cache breakpoints, which may have to change.
+        """
+        special = self.special(messages)
+        fitted = fit_media(messages, rules, special)
+        if form != self._form:
+            self._form = form
+            self._begin_wire()
+        wire: list[Any] = [*self._wire]
+        for position, start, end in reversed(self._remade):
+            wire[position:position] = build(fitted[start:end])
+        for start, end in pairwise(self._parts[self._written :]):
+            made = [*build(fitted[start:end])]
+            wire += made
+            if any(start <= position < end for position in special):
+                self._remade.append((len(self._wire), start, end))
+            else:
+                self._wire += [Raw(encode_json(one)) for one in made]
+        self._written = len(self._parts) - 1
+        return [*wire, *build(fitted[len(self._messages) :])]
+
+
+def _is_reply_to_user(messages: tuple[Message, ...], position: int) -> bool:
+    """Return True for a reply with text or calls after a message of the user: no API joins the two."""
+    message, before = messages[position], messages[position - 1]
+    return message.role == "assistant" and before.role == "user" and message.has_answer
+
+
+def _call_ids(messages: Iterable[Message]) -> set[str]:
+    return {use.id for message in messages for use in message.tool_uses}
+
+
+def _special(messages: Sequence[Message], start: int) -> list[int]:
+    numbered = ((n, messages[n]) for n in range(start, len(messages)))
+    return [
+        n for n, message in numbered if any(media_in((message,))) or MARK in encode_json(to_builtins(message.content))
+    ]
