@@ -73,7 +73,9 @@ class TerminalApp:
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
         self.forget_question = dialogs.forget_question
-        self._actions = KeyActions(console, controller, composer, dialogs, labels)
+        self._actions = KeyActions(
+            console=console, controller=controller, composer=composer, dialogs=dialogs, labels=labels
+        )
         console.keys = key_bindings(self._actions)
         console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance):

@@ -33,7 +33,7 @@ MAX_OPTION_CHARS = 200  # of a text in a list
 KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class KeyActions:
     """One method for each key whose effect is more than one call."""
 

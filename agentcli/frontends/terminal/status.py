@@ -107,7 +107,7 @@ class TerminalOpener(SessionOpener, Protocol):
         """Release what the sessions share, once they are closed."""
 
 
-class SessionUse(msgspec.Struct, frozen=True):
+class SessionUse(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of the next request, the model's window, and prices in dollars.
 
     `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
@@ -283,7 +283,13 @@ class SessionStatus:
             model=now.model,
             mode=now.mode,
             effort=now.effort or "",
-            use=SessionUse(tokens, info.window, now.cost_usd, now.max_budget_usd, cold_usd),
+            use=SessionUse(
+                tokens=tokens,
+                window=info.window,
+                cost_usd=now.cost_usd,
+                budget_usd=now.max_budget_usd,
+                cold_usd=cold_usd,
+            ),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
             jobs=now.running_jobs,
             is_busy=self._session is not None and self._session.is_busy,

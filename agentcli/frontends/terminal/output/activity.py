@@ -112,7 +112,7 @@ class TurnClock:
         return now - asked
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Activity:
     """The unfinished part of a session. It is state of the front end only: nothing here is stored."""
 
@@ -121,9 +121,8 @@ class Activity:
     agents: dict[str, str] = field(default_factory=dict)  # running subagents, and the calls that show them
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and when they were started
     thinking: str = ""
-    pending: PendingRetry | events.PromptProgress | ArrivingCall | None = (
-        None  # of the newest request; None once text comes
-    )
+    # The state of the newest request; None once text comes.
+    pending: PendingRetry | events.PromptProgress | ArrivingCall | None = None
     answer: MarkdownStream | None = None  # its end is not printed yet, and drawn with each frame
     queue: Queued = field(default_factory=Queued)
 

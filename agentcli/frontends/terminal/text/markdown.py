@@ -20,7 +20,7 @@ _MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with
 _HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class MarkdownLine:
     """The kind of a line, and the marks before its content."""
 
@@ -131,7 +131,7 @@ class MarkdownStream:
             self._end_line()
             self._end_paragraph()
             self._open = source[cut:].lstrip(" ")
-            self._continued = MarkdownLine("text", hang_of(line.prefix), line.depth)
+            self._continued = MarkdownLine(kind="text", prefix=hang_of(line.prefix), depth=line.depth)
 
     def _read(self, source: str) -> MarkdownLine:
         if self._continued is not None:
@@ -275,7 +275,7 @@ def _without_indentation(code: str, columns: int) -> str:
 def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLine:
     """Read the marks of a line; `paragraph` is the number of quote marks before an open paragraph."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
-    line = MarkdownLine("text")
+    line = MarkdownLine(kind="text")
     at = container = 0
     while True:
         line.start = len(head) - len(head[at:].lstrip(" \t"))

@@ -30,7 +30,7 @@ FULL = Status(
     model="anthropic/opus",
     mode="acceptEdits",
     effort="high",
-    use=SessionUse(123_456, 200_000, 1.5, 10.0),
+    use=SessionUse(tokens=123_456, window=200_000, cost_usd=1.5, budget_usd=10.0),
     place=SessionPlace("id", "/x", "main"),
     jobs=2,
     is_busy=True,
