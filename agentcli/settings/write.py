@@ -36,7 +36,10 @@ def describe_override(config: Config, key: str, file: Path) -> str:
     sources = [layer.source for layer in config.layers]
     above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
     winner = next((layer for layer in reversed(above) if layer.holds(key)), None)
-    return f" {winner.names.get(key, key)} ({winner.source}) overrides it here." if winner else ""
+    if winner is None:
+        return ""
+    name = winner.names.get(key, key).removesuffix(f" ({key})")  # flags name their settings, too
+    return f" {name} ({winner.source}) overrides it here."
 
 
 def store_in(file: Path, key: str, value: Any) -> str:

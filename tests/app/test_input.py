@@ -389,7 +389,7 @@ def test_a_custom_theme(open_terminal: Open, tmp_path: Path, term: str, colorter
     [
         ('[terminal.keys]\nstash = "c-o"\n', "line 2: terminal.keys.stash: c-o is already used for unfold"),
         ('[terminal.keys]\n# mine\nstsh = "f2"\n', "line 3: terminal.keys.stsh: unknown setting"),
-        ('[terminal.keys]\nstash = ["f2", "ctrl-q"]\n', "line 2: terminal.keys.stash: 'ctrl-q' is no key"),
+        ('[terminal.keys]\nstash = ["f2", "ctrl-q"]\n', "line 2: terminal.keys.stash: 'ctrl-q' is not a valid key"),
         ("[terminal.themes.mine]\nblu = 3\n", "line 2: terminal.themes.mine.blu: unknown role"),
         ('[terminal]\ntheme = "mine"\n', "line 2: terminal.theme: unknown theme 'mine'"),
     ],

@@ -191,8 +191,8 @@ def test_no_request_of_a_long_session_changes_an_earlier_byte(place: Place, wire
         assert new[: len(old)] == old
         assert before["model"] != after["model"] or _head(before) == _head(after)
     # Two changes of the model; the way back finds what had been kept.
-    assert "  lost: " in shown
-    lost = why.count(" lost\n")
+    assert "  missed: " in shown
+    lost = why.count(" tokens read, extra cost: ")
     assert lost == 2 if wire == "anthropic" else lost >= 1
 
 
@@ -225,8 +225,8 @@ def test_what_the_provider_drops_is_reported_with_its_price(place: Place) -> Non
         place.run(*model, "-c", "-p", "on", env=environment(server))
         shown = command(place, server, "/cache")
         why = command(place, server, "/cache why")
-    assert "  lost: " in shown
-    found = re.search(r": 0 of ([\d,]+) tokens read, \$([\d.]+) lost$", why, re.MULTILINE)
+    assert "  missed: " in shown
+    found = re.search(r": 0 of ([\d,]+) tokens read, extra cost: \$([\d.]+)$", why, re.MULTILINE)
     assert found, why
     held = int(found[1].replace(",", ""))
     assert held > 1_000

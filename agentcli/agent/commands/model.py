@@ -282,7 +282,7 @@ async def _show_cache(host: CommandHost, argument: str) -> Outcome:
 def _loss_line(loss: CacheLoss) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(loss.time))
     read = f"{loss.reply.usage.cache_read_input_tokens:,} of {loss.held:,} tokens read"
-    return f"  {at}  {loss.reply.model}: {read}, extra cost {_usd([loss])}"
+    return f"  {at}  {loss.reply.model}: {read}, extra cost: {_usd([loss])}"
 
 
 def _usd(losses: Sequence[CacheLoss]) -> str:

@@ -93,7 +93,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     appearance.use(choice)
     if keeps:
         return f"Theme {choice}. {await host.store_setting('terminal.theme', choice)}"
-    return f"Theme {choice} for this session; /theme {choice} keep keeps it."
+    return f"Theme {choice}. For this session only. To make it the default: /theme {choice} keep"
 
 
 async def _copy(host: CommandHost, argument: str, console: Console) -> str:
