@@ -167,7 +167,10 @@ def test_a_model_that_cannot_be_had(place: Place) -> None:
 
 
 def test_an_argument_that_is_not_text(place: Place) -> None:
-    unpaid(place.run("-m", place.script(PAID), "-p", "x", "--output-format", "json", "-r", b"\xff\xfe"), "No session")
+    unpaid(
+        place.run("-m", place.script(PAID), "-p", "x", "--output-format", "json", "-r", b"\xff\xfe"),
+        "There is no session",
+    )
 
 
 def _damage(database: Path) -> None:
