@@ -222,7 +222,8 @@ def test_a_tool_that_does_not_exist_is_refused_in_other_settings_too(place: Plac
     (place.home / "config.toml").write_text(f"[tools]\n{key} = {value}\n")
     ran = place.run("-p", "go", "-m", place.script(SAID))
     assert ran.code == 2
-    assert f"config.toml, line 2: {names}: Unknown tool 'bsh' (did you mean bash?). Choose one of file_read, " in ran.err
+    said = f"config.toml, line 2: {names}: Unknown tool 'bsh' (did you mean bash?). Choose one of file_read, "
+    assert said in ran.err
 
 
 def test_a_rule_that_asks_holds_for_a_tool_without_effects(place: Place) -> None:
