@@ -273,7 +273,7 @@ def test_the_terminal_asks_for_more_once(open_terminal: Open, answer: str, then:
     terminal.see("Continue")
     shown = " ".join(terminal.settle(0.5).split())
     assert "budget of $1.00 is used up" in shown
-    assert "Allow $6.20 in all?" in shown
+    assert "Raise it to $6.20?" in shown
     terminal.type(answer)
     assert ("there" in terminal.see(then)) == (answer == "y")
     assert answer == "n" or "Not run" not in terminal.transcript()

@@ -30,7 +30,7 @@ def test_a_run_says_what_passed_and_what_it_took(place: Place) -> None:
     assert solved["usage"]["input_tokens"] > 0
     assert solved["claims"] == {"verified": 1}
     assert (unsolved["passed"], unsolved["claims"]) == (False, {"unverified": 1})
-    assert "answer.txt cannot be read" in unsolved["reason"]
+    assert "could not read answer.txt" in unsolved["reason"]
 
 
 def test_an_agent_that_does_nothing_passes_nothing(place: Place) -> None:
@@ -157,7 +157,7 @@ def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Pla
     until(lambda: any(rooms.glob("agentcli-eval-*/work/begun")))
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, b"continues this run" in err) == (128 + number, True), err
+    assert (process.returncode, b"To continue this run, repeat the command" in err) == (128 + number, True), err
     assert [*rooms.glob("agentcli-eval-*")] == []
     ran = json.loads(place.run("eval", "list", "--json").out)
     assert [run["finished"] for run in ran] == [False]
@@ -242,7 +242,7 @@ def test_a_faulty_task_is_reported(place: Place, break_it: Any, says: str) -> No
 
 def test_wrong_arguments_are_reported(place: Place) -> None:
     add_task(place, "t")
-    assert "No task tt (did you mean t?); there is t." in evaluated(place, "tt", code=2)
+    assert "Unknown task tt (did you mean t?). Choose one of t." in evaluated(place, "tt", code=2)
     assert "eval list" in place.run("eval", "show", "nope").err
     assert place.run("eval", "report", "nope").code == 2
 

@@ -134,9 +134,9 @@ def test_only_the_tools_that_were_named_exist(place: Place) -> None:
 
 def test_rules_allow_and_deny(place: Place) -> None:
     model = place.script(*ASKS)
-    assert "no one can approve it" in place.run("-m", model, "-p", "go").out
+    assert "no one can approve them" in place.run("-m", model, "-p", "go").out
     assert not (place.folder / "made").exists()
-    assert "declined" not in place.run("-m", model, "-p", "go", "--allow", "bash(touch *)").out
+    assert "no one can approve" not in place.run("-m", model, "-p", "go", "--allow", "bash(touch *)").out
     assert (place.folder / "made").exists()
     ran = place.run("-m", model, "-p", "go", "--allow", "bash(touch *)", "--deny", "bash(touch *)")
     assert "the rule bash(touch *) denies it" in ran.out

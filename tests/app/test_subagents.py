@@ -242,7 +242,7 @@ def test_one_is_stopped_and_the_others_continue(place: Place) -> None:
             time.sleep(0.01)
         commanded = Commanded(running)
         assert "general-1" in commanded.command("/agents")
-        assert "ends" in commanded.command("/agents stop general-1")
+        assert "Stopping general-1." in commanded.command("/agents stop general-1")
         running.wait_for(lambda line: line.get("result") == "done")
         ends = {line["agent_id"]: line["end"] for line in map(json.loads, running._out) if "end" in line}
         assert ends == {"general-1": "stopped", "general-2": "done"}

@@ -308,7 +308,7 @@ def test_a_call_that_a_kill_cut_off_is_reported_on_the_way_back(open_terminal: O
     first.settle(1.0)
     first.kill(signal.SIGKILL)
     second = open_terminal([{"text": "x"}], "--continue")
-    second.see("✗ Run touch begun; sleep 30 · cut off; its may have partially run\n")
+    second.see("✗ Run touch begun; sleep 30 · cut off; its outcome is unknown\n")
     assert "ms" not in second.settle()
 
 
