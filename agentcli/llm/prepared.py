@@ -56,8 +56,9 @@ class PreparedMessages:
         return len(self._messages)
 
     def _continues(self, messages: tuple[Message, ...]) -> bool:
-        # They hold the same objects, so that this compares no texts.
-        return messages[: len(self._messages)] == self._messages
+        # They hold the same objects, so that this compares no texts. What does not answer them may join the last one.
+        end = len(self._messages)
+        return messages[:end] == self._messages and (end in (0, len(messages)) or _is_reply_to_user(messages, end))
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
         """Return the messages for a request, repaired if a provider would refuse them; what is prepared is valid."""
@@ -96,7 +97,7 @@ class PreparedMessages:
                 self._remade.append((len(self._wire), start, end))
             else:
                 self._wire += [Raw(encode_json(one)) for one in made]
-        self._written = len(self._parts) - 1
+            self._written += 1
         return [*wire, *build(fitted[len(self._messages) :])]
 
 

@@ -10,7 +10,16 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from agentcli.llm.messages import CacheControl, Message, Text, ToolResult, ToolUse, repair_messages, user_message
+from agentcli.llm.messages import (
+    CacheControl,
+    Message,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    repair_messages,
+    user_message,
+)
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import Request
@@ -55,6 +64,17 @@ def test_the_bytes_of_a_growing_conversation_are_those_of_its_messages(wire: str
             assert json.encode(WIRES[wire](request)) == json.encode(WIRES[wire](alone)), seed
             assert request.call_ids() == {use.id for message in valid for use in message.tool_uses}
             assert request.lasts_an_hour == alone.lasts_an_hour == ('"1h"' in str(json.encode(valid)))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_does_not_answer_the_prepared_messages_joins_them_as_if_nothing_was_prepared(wire: str) -> None:
+    ask, answer = user_message, lambda text: Message("assistant", (Text(text),))
+    thought = Message("assistant", (Thinking("Hm"),))
+    for later in ((ask("a"), ask("e"), answer("3"), ask("f")), (ask("a"), thought, ask("e"))):
+        shared = PreparedMessages()  # a window that leaves out the middle, and a branch after a rewind
+        WIRES[wire](Request("", shared.valid((ask("a"), answer("1"), ask("b"), answer("2"), ask("c")))))
+        alone = Request("", repair_messages(later))
+        assert WIRES[wire](replace(alone, messages=shared.valid(later))) == WIRES[wire](alone)
 
 
 def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
