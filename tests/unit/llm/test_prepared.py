@@ -77,6 +77,19 @@ def test_what_does_not_answer_the_prepared_messages_joins_them_as_if_nothing_was
         assert WIRES[wire](replace(alone, messages=shared.valid(later))) == WIRES[wire](alone)
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_conversation_goes_on_from_any_message_after_a_rewind(wire: str) -> None:
+    asked = [user_message(f"Step {number}") for number in range(5)]
+    told = [Message("assistant", (Text(f"Done {number}"),)) for number in range(4)]
+    messages = (*(one for turn in zip(asked, told, strict=False) for one in turn), asked[4])
+    for end in range(1, len(messages)):
+        for next_one in ((), (user_message("Another way"),), (Message("assistant", (Text("Well,"),)),)):
+            shared, later = PreparedMessages(), repair_messages((*messages[:end], *next_one))
+            WIRES[wire](Request("", shared.valid(messages)))
+            again = WIRES[wire](Request("", shared.valid(later)))
+            assert json.encode(again) == json.encode(WIRES[wire](Request("", later)))
+
+
 def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
     shared, messages = PreparedMessages(), (user_message("Go on"),)
     for number in range(12):
