@@ -10,6 +10,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
+from agentcli.agent.requests.attempts import without
 from agentcli.llm.messages import (
     CacheControl,
     Message,
@@ -22,7 +23,7 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.prepared import PreparedMessages
-from agentcli.llm.provider import Request
+from agentcli.llm.provider import Request, ToolSpec
 from agentcli.llm.providers import ollama
 from agentcli.llm.providers.openai_compat import presets
 from agentcli.llm.wire import anthropic, chat_completions, responses
@@ -100,6 +101,13 @@ def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
         for body in list(WIRES.values())[:: number % 2 + 1]:
             sent, expected = body(replace(alone, messages=shared.valid(messages))), body(alone)
             assert chat_completions.encode_json(sent) == chat_completions.encode_json(expected)
+
+
+def test_a_field_or_a_tool_that_a_server_refuses_leaves_the_messages_prepared() -> None:
+    request = Request("", PreparedMessages().valid((user_message("Go on"),)), (ToolSpec("read_file", "Reads", {}),))
+    refused = without(request, {"field stream_options", "tool read_file"})
+    assert refused == replace(request, tools=(), unsent=frozenset({"stream_options"}))
+    assert refused.prepared is request.prepared
 
 
 def test_what_came_before_is_not_encoded_again() -> None:
