@@ -110,11 +110,11 @@ class DayAccount(Account):
     def spent(self, *, with_held: bool = True) -> Amounts:
         """Return what the day has cost; nothing without limits, since nobody needs to know.
 
-        What other processes hold counts as spent.
+        What other processes hold counts as spent. What is held since yesterday is no part of the day.
         """
         held = added(*(() if with_held else self._held.values()))
         rows = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True) if self.limits else ()
-        return {kind: amount - held.get(kind, 0.0) for kind, amount in rows}
+        return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in rows}
 
     def hold(self, amounts: Amounts) -> int:
         if not self.limits:

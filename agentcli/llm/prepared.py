@@ -47,8 +47,7 @@ class PreparedMessages:
         if not self._continues(messages):
             self.__init__()  # type: ignore[misc]
         start = len(self._messages)
-        replies = [n for n in range(start + 1, len(messages)) if _is_reply_to_user(messages, n)]
-        if len(replies) > 1:
+        if len(replies := _replies(messages, start + 1)) > 1:
             self._parts += replies[:-1]
             self._messages = messages[: replies[-2]]
             self._call_ids |= _call_ids(self._messages[start:])
@@ -56,8 +55,10 @@ class PreparedMessages:
         return len(self._messages)
 
     def _continues(self, messages: tuple[Message, ...]) -> bool:
-        # They hold the same objects, so that this compares no texts.
-        return messages[: len(self._messages)] == self._messages
+        # They hold the same objects, so that this compares no texts. Where no reply follows them, the next message may
+        # join the last one; where no second reply does, as after a rewind, a breakpoint may be in them.
+        end = len(self._messages)
+        return end == 0 or (messages[:end] == self._messages and _replies(messages, end)[:-1][:1] == [end])
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
         """Return the messages for a request, repaired if a provider would refuse them; what is prepared is valid."""
@@ -96,14 +97,14 @@ class PreparedMessages:
                 self._remade.append((len(self._wire), start, end))
             else:
                 self._wire += [Raw(encode_json(one)) for one in made]
-        self._written = len(self._parts) - 1
+            self._written += 1
         return [*wire, *build(fitted[len(self._messages) :])]
 
 
-def _is_reply_to_user(messages: tuple[Message, ...], position: int) -> bool:
-    """Return True for a reply with text or calls after a message of the user: no API joins the two."""
-    message, before = messages[position], messages[position - 1]
-    return message.role == "assistant" and before.role == "user" and message.has_answer
+def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
+    """Return the positions of replies with text or calls after a message of the user: no API joins the two."""
+    numbered = ((n, messages[n - 1].role, messages[n]) for n in range(start, len(messages)))
+    return [n for n, before, one in numbered if before == "user" and one.role == "assistant" and one.has_answer]
 
 
 def _call_ids(messages: Iterable[Message]) -> set[str]:

@@ -480,7 +480,9 @@ async def test_a_summary_takes_the_place_of_what_was_done_and_is_paid_for(long: 
     assert compactions[-1].cost_usd
 
 
-@pytest.mark.parametrize(("kind", "name"), [("", "other"), ("model_not_found", "main"), ("auth", "main")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("", "other"), ("model_not_found", "main"), ("auth", "main"), ("bad_request", "main")]
+)
 async def test_the_small_model_of_the_provider_writes_summaries_if_it_may(long: Any, kind: str, name: str) -> None:
     own = [summary(n) | {"when": "<conversation>"} for n in range(60)]
     others = [{"error": {"kind": kind}} if kind else summary(n) for n in range(60)]

@@ -28,7 +28,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
 from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
 from agentcli.errors import UserError
-from agentcli.llm.errors import AuthError, ModelNotFound, ProviderError
+from agentcli.llm.errors import AuthError, BadRequest, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
 from agentcli.llm.models import ModelInfo, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
@@ -270,7 +270,7 @@ class Summaries:
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
                     group.create_task(write_one(turn))
-        except* (ModelNotFound, AuthError) as errors:
+        except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for a model that it does not have
             is_refused = self._may_be_small and (await self.writer(False))[1] != writer
             self._may_be_small = False
             if not is_refused:

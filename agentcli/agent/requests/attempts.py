@@ -376,13 +376,13 @@ def without(request: Request, keys: Collection[str]) -> Request:
         refused = Text(f"[{type(block).__name__} omitted: the provider rejected it]")
         return refused if block.source.data in keys else block
 
-    messages = tuple(
-        replace(
-            message,
-            content=tuple(_rewritten(b, keys) for b in message.content if not (_is_thought(b) and repr(b) in keys)),
-        )
-        for message in with_media(request.messages, medium, range(len(request.messages)))
-    )
+    def rewritten(message: Message) -> Message:
+        kept = (b for b in message.content if not (_is_thought(b) and repr(b) in keys))
+        return replace(message, content=tuple(_rewritten(block, keys) for block in kept))
+
+    messages = request.messages
+    if not all(key.startswith((_FIELD, _TOOL)) for key in keys):  # else they stay prepared
+        messages = tuple(map(rewritten, with_media(messages, medium, range(len(messages)))))
     tools = tuple(tool for tool in request.tools if _TOOL + tool.name not in keys)
     unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))
     return replace(request, messages=messages, tools=tools, unsent=unsent)

@@ -17,6 +17,7 @@ from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import UserError
+from agentcli.infra import shared
 from agentcli.infra.shared import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
@@ -159,3 +160,12 @@ def test_what_is_held_for_running_requests_is_not_told_as_spent(tmp_path: Path, 
         budgets.reserve(lambda: 200_000, 2_000, info)
     running.settle(Usage(800_000, 0), 0.8, 1.0)
     assert budgets.warnings(info) == [f"The {account.scope}'s budget is 85% used: $0.85 of $1.00."]
+
+
+def test_what_is_held_since_yesterday_takes_nothing_of_what_today_has_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = DayAccount(tmp_path / "day.db", {"usd": 1.0})
+    account.hold({"usd": 0.4})
+    monkeypatch.setattr(shared, "_today", lambda: "2099-01-01")
+    assert account.spent(with_held=False)["usd"] == 0.0

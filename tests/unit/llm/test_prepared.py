@@ -10,10 +10,20 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from agentcli.llm.messages import CacheControl, Message, Text, ToolResult, ToolUse, repair_messages, user_message
+from agentcli.agent.requests.attempts import without
+from agentcli.llm.messages import (
+    CacheControl,
+    Message,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    repair_messages,
+    user_message,
+)
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.prepared import PreparedMessages
-from agentcli.llm.provider import Request
+from agentcli.llm.provider import Request, ToolSpec
 from agentcli.llm.providers import ollama
 from agentcli.llm.providers.openai_compat import presets
 from agentcli.llm.wire import anthropic, chat_completions, responses
@@ -57,6 +67,30 @@ def test_the_bytes_of_a_growing_conversation_are_those_of_its_messages(wire: str
             assert request.lasts_an_hour == alone.lasts_an_hour == ('"1h"' in str(json.encode(valid)))
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_does_not_answer_the_prepared_messages_joins_them_as_if_nothing_was_prepared(wire: str) -> None:
+    ask, answer = user_message, lambda text: Message("assistant", (Text(text),))
+    thought = Message("assistant", (Thinking("Hm"),))
+    for later in ((ask("a"), ask("e"), answer("3"), ask("f")), (ask("a"), thought, ask("e"))):
+        shared = PreparedMessages()  # a window that leaves out the middle, and a branch after a rewind
+        WIRES[wire](Request("", shared.valid((ask("a"), answer("1"), ask("b"), answer("2"), ask("c")))))
+        alone = Request("", repair_messages(later))
+        assert WIRES[wire](replace(alone, messages=shared.valid(later))) == WIRES[wire](alone)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_conversation_goes_on_from_any_message_after_a_rewind(wire: str) -> None:
+    asked = [user_message(f"Step {number}") for number in range(5)]
+    told = [Message("assistant", (Text(f"Done {number}"),)) for number in range(4)]
+    messages = (*(one for turn in zip(asked, told, strict=False) for one in turn), asked[4])
+    for end in range(1, len(messages)):
+        for next_one in ((), (user_message("Another way"),), (Message("assistant", (Text("Well,"),)),)):
+            shared, later = PreparedMessages(), repair_messages((*messages[:end], *next_one))
+            WIRES[wire](Request("", shared.valid(messages)))
+            again = WIRES[wire](Request("", shared.valid(later)))
+            assert json.encode(again) == json.encode(WIRES[wire](Request("", later)))
+
+
 def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
     shared, messages = PreparedMessages(), (user_message("Go on"),)
     for number in range(12):
@@ -67,6 +101,13 @@ def test_one_conversation_can_be_sent_to_several_apis_in_turn() -> None:
         for body in list(WIRES.values())[:: number % 2 + 1]:
             sent, expected = body(replace(alone, messages=shared.valid(messages))), body(alone)
             assert chat_completions.encode_json(sent) == chat_completions.encode_json(expected)
+
+
+def test_a_field_or_a_tool_that_a_server_refuses_leaves_the_messages_prepared() -> None:
+    request = Request("", PreparedMessages().valid((user_message("Go on"),)), (ToolSpec("read_file", "Reads", {}),))
+    refused = without(request, {"field stream_options", "tool read_file"})
+    assert refused == replace(request, tools=(), unsent=frozenset({"stream_options"}))
+    assert refused.prepared is request.prepared
 
 
 def test_what_came_before_is_not_encoded_again() -> None:
