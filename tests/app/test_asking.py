@@ -440,7 +440,7 @@ def test_at_the_limit_of_rounds_it_asks_whether_to_continue(open_terminal: Open,
     assert "2 rounds done. Allow 2 more?" in asked
     assert "limits.max_turns = 2" in asked
     terminal.type("y")
-    terminal.see("4 rounds are done")
+    terminal.see("4 rounds done")
     terminal.settle(0.5)
     terminal.type("y")
     terminal.see("\nthere")
@@ -468,7 +468,7 @@ def test_words_at_the_limit_are_the_next_prompt(open_terminal: Open) -> None:
 
 def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
     terminal = open_terminal([LOOK, LOOK, {"text": "there"}], "--plain", "--max-turns", "2", "go")
-    terminal.see(r"2 rounds are done(.|\n)*Continue\?")
+    terminal.see(r"2 rounds done(.|\n)*Continue\?")
     terminal.type("y\n")
     terminal.see("there")
 

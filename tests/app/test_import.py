@@ -136,11 +136,11 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
-        "statusLine": "unknown setting",
+        "statusLine": "no such setting",
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
-        "model_providers.work.http_headers": "a key or a token",
+        "model_providers.work.http_headers": "a key or token",
         "model_providers.other": "Chat Completions",
         ".codex/AGENTS.md": "copy it to",
         "projects": "agentcli config trust",
@@ -258,7 +258,7 @@ def test_the_model_is_that_of_a_known_provider_or_of_one_that_is_imported(place:
     write(Path(place.environment["HOME"]) / ".codex/config.toml", codex)
     ran = place.run("config", "import", "codex", "--yes")
     assert settings(place).get("provider", {}).get("model", "") == model
-    assert ("is not known here" in ran.out) == (not model)
+    assert ("agentcli does not know the provider gone" in ran.out) == (not model)
 
 
 def test_broken_user_settings_are_an_error_and_stay(person: Place) -> None:
@@ -272,7 +272,7 @@ def test_a_person_is_asked(person: Place) -> None:
     env = {"HOME": person.environment["HOME"], "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": ""}
     for answer, there in (("n", False), ("y", True)):
         with closing(Terminal(person.folder, "config", "import", "codex", rows=60, **env)) as terminal:
-            terminal.see(r"Write this\?")
+            terminal.see(r"Write these settings\?")
             terminal.type(f"{answer}\r")
             terminal.exit_code()
         assert (person.home / "config.toml").exists() == there

@@ -375,7 +375,7 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_reported(place: Place) -> N
         ({"hunks": [-1], "scope": "session"}, "no hunk -1"),
         ({"rule": "file_write(", "scope": "session"}, "is not a permission rule"),
         ({"rule": " "}, "is not a permission rule"),
-        ({"rule": "file_wriet", "scope": "always"}, "no tool 'file_wriet'"),
+        ({"rule": "file_wriet", "scope": "always"}, "unknown tool 'file_wriet'"),
         ({"rule": "mcp__a__b", "scope": "session"}, "no MCP server offers"),
     ],
 )
@@ -407,7 +407,7 @@ def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     assert is_stream(ran)
     first, second = ran.of("result")
     assert "no one can approve it" in first["result"]
-    assert "no one can approve it" in second["result"]
+    assert "no one can approve them" in second["result"]
     assert "declined" not in first["result"]
     assert not (place.folder / "made").exists()
 

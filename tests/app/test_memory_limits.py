@@ -33,4 +33,4 @@ def test_with_too_little_memory_it_says_so_and_ends(place: Place, limits: str, t
         timeout=30,
     )
     assert told in done.stderr.decode()
-    assert done.returncode == 1 if told else (done.returncode in (0, 1))
+    assert done.returncode in ((1,) if told else (0, 1)), done.stderr.decode()
