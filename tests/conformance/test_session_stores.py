@@ -151,7 +151,7 @@ async def test_a_session_without_an_entry_is_not_stored(store: SessionStore) -> 
     log = await store.create(cwd=HERE)
     await log.close()
     assert await store.list() == []
-    with pytest.raises(StorageError, match="No session"):
+    with pytest.raises(StorageError, match="There is no session"):
         await store.load(log.session_id)
 
 
