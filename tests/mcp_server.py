@@ -55,7 +55,7 @@ answers: dict[int, Any] = {}
 
 
 def send(message: dict[str, Any]) -> None:
-    """Write a message; `\udce9` becomes the byte of é in Latin-1."""
+    """Write a message; the lone surrogate U+DCE9 becomes the byte of é in Latin-1."""
     sys.stdout.buffer.write(json.dumps({"jsonrpc": "2.0", **message}).encode().replace(rb"\udce9", b"\xe9") + b"\n")
     sys.stdout.buffer.flush()
 

@@ -323,7 +323,10 @@ class ClientQuestions:
 
 def _option_for(choice: Choice) -> dict[str, str]:
     """Return a choice as an option of a permission request; one with a rule names it."""
-    lasts = choice.answer and (choice.answer.mode or choice.answer.scope in ("session", "always"))
+    # The mode that asks before each edit allows nothing beyond this answer.
+    lasts = choice.answer and (
+        choice.answer.mode not in ("", "default") or choice.answer.scope in ("session", "always")
+    )
     kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
     return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
