@@ -8,6 +8,7 @@ whole process tree. Run it on an idle machine.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -97,6 +98,14 @@ def prepared(peer: Peer, url: str, repository: str, home: str) -> dict[str, str]
     return env
 
 
+def end_daemons(home: str) -> None:
+    """Kill what a peer left running in this home: codex starts a server that outlives it."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if home.encode() in command.read_bytes() and command.parent.name != str(os.getpid()):
+                os.kill(int(command.parent.name), signal.SIGKILL)
+
+
 # Without a screen
 
 
@@ -108,7 +117,9 @@ def headless(peer: Peer, script: str, *, deltas: int = 20_000, delay_ms: float =
         with loopback("hello") as (first_url, _):  # the first run makes files and caches
             cpu_of(command, cwd=repository, env=prepared(peer, first_url, repository, home))
         prepared(peer, url, repository, home)
-        return cpu_of(command, cwd=repository, env=env), requests()
+        figures = cpu_of(command, cwd=repository, env=env)
+        end_daemons(home)
+        return figures, requests()
 
 
 def request_tokens(body: dict) -> int:
@@ -196,6 +207,7 @@ def typed_key(peer: Peer) -> tuple[float, float]:
                 took = time.perf_counter() - screen.started, screen.cpu()
             finally:
                 screen.close()
+                end_daemons(home)
         return took
 
 
@@ -221,6 +233,7 @@ def streamed(peer: Peer) -> float:
                     took.append(screen.cpu() - before)
                 finally:
                     screen.close()
+                    end_daemons(home)
     return took[1] - took[0]
 
 

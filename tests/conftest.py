@@ -37,17 +37,23 @@ def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
     return stack
 
 
+MAX_SLOW_CASES = 3  # of one test that run each time
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave all but some cases of a test that is `sampled` to the run at full length."""
+    """Leave all but some cases of a test that is `sampled` to the run at full length.
+
+    So it is with slow tests of the whole program that have more than `MAX_SLOW_CASES` cases.
+    """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") is not None:
+        is_slow = item.location[0].startswith("tests/app/") and item.get_closest_marker("slow") is not None
+        if is_slow or item.get_closest_marker("sampled") is not None:
             cases.setdefault((item.location[0], getattr(item, "originalname", item.name)), []).append(item)
     for found in cases.values():
         marker = found[0].get_closest_marker("sampled")
-        assert marker is not None
-        (count,) = marker.args
+        count = min(marker.args[0] if marker is not None else MAX_SLOW_CASES, len(found))
         chosen = {len(found) * number // count for number in range(count)}
         for number, item in enumerate(found):
             if number not in chosen:
