@@ -37,14 +37,14 @@ def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
     return stack
 
 
-MAX_SLOW_CASES = 3  # of one test that run each time
+MAX_SLOW_CASES = 3  # of one slow test in tests/app: these run each time, the others at full length only
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave all but some cases of a test that is `sampled` to the run at full length.
+    """Mark all but some cases of a test as `full`, which leaves them to the run at full length.
 
-    So it is with slow tests of the whole program that have more than `MAX_SLOW_CASES` cases.
+    Of a `sampled` test its number of cases stays, of any other slow test in tests/app `MAX_SLOW_CASES`.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:

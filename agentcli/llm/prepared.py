@@ -30,10 +30,13 @@ class PreparedMessages:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._messages: tuple[Message, ...] = ()
         self._parts = [0]  # positions of the replies before which the messages can be parted
         self._call_ids: set[str] = set()
-        self._special: list[int] = []
+        self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
         self._form: object = None
         self._begin_wire()
 
@@ -45,7 +48,7 @@ class PreparedMessages:
     def prepare(self, messages: tuple[Message, ...]) -> int:
         """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
         if not self._continues(messages):
-            self.__init__()  # type: ignore[misc]
+            self._begin()
         start = len(self._messages)
         if len(replies := _replies(messages, start + 1)) > 1:
             self._parts += replies[:-1]
@@ -55,8 +58,10 @@ class PreparedMessages:
         return len(self._messages)
 
     def _continues(self, messages: tuple[Message, ...]) -> bool:
-        # They hold the same objects, so that this compares no texts. Where no reply follows them, the next message may
-        # join the last one; where no second reply does, as after a rewind, a breakpoint may be in them.
+        """Return True if the prepared messages begin these, and no message or breakpoint of these changes them."""
+        # Both hold the same objects, so no texts are compared. The message behind the prepared ones must be a reply:
+        # another one may be joined to the last of them. A second reply must follow: without one, as after a rewind, the
+        # request has a breakpoint inside the prepared messages.
         end = len(self._messages)
         return end == 0 or (messages[:end] == self._messages and _replies(messages, end)[:-1][:1] == [end])
 

@@ -62,7 +62,7 @@ class _Notebook(Struct):
 
 
 def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
-    """Return a notebook's cells as text; None if it is no notebook of version 4, or its source cannot be shown so.
+    """Return a notebook's cells as text; None if it is not of version 4, or has a source that contains a mark.
 
     With outputs, each cell is followed by what it printed as lines `#> …`; these are not part of what is edited.
     """
@@ -85,7 +85,7 @@ def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
 def notebook_from_text(text: str, before: bytes) -> bytes:
     """Return the notebook `before` with the cells of `text`; a cell whose source is the same keeps its outputs.
 
-    Raises `ValueError` for text before the first mark, for a cell that is named twice, and if `before` is no notebook.
+    Raises `ValueError` if there is text before the first mark, if a cell is named twice, or if `before` is no notebook.
     """
     if (found := _parse(before)) is None:
         raise ValueError("it is no notebook of version 4")

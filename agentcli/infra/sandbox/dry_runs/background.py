@@ -49,11 +49,15 @@ class BackgroundRuns:
     async def start(
         self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
     ) -> CommandResult:
-        """Return the result of `run`; once `detach` is set, that of a job, whose `later` is the result at its end."""
+        """Run a command and return its result.
+
+        If `detach` is set meanwhile, return at once a result that names the job; its `later` is the result at the end.
+        """
         if detach is None:
             return await run(None)
         detached: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        sign = asyncio.Event()  # separate from `detach`, because a command that takes too much sets this one
+        # `detach` is the person's wish. The run itself also sets `sign`, if the command takes too much of the machine.
+        sign = asyncio.Event()
         waiting = asyncio.ensure_future(detach.wait())
         waiting.add_done_callback(lambda _: sign.set())
         running = asyncio.ensure_future(run(Detaching(sign, detached.set_result)))
