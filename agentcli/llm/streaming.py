@@ -177,9 +177,13 @@ def stream_openai(
 
 
 class LineParser:
-    """Splits bytes into the lines that hold something (NDJSON), without a byte order mark. It reads each byte once."""
+    """Splits bytes into the lines that hold something (NDJSON). Only the stream may begin with a byte order mark.
+
+    It reads each byte once.
+    """
 
     _end = b"\n"
+    _at_start = True
 
     def __init__(self) -> None:
         self._unread = bytearray()  # the beginning of an item
@@ -197,11 +201,12 @@ class LineParser:
             return []
         *parts, rest = (bytes(self._unread) + chunk).split(self._end)
         self._unread = bytearray(rest)
-        return [item for part in parts if (item := self._read(part))]
+        return [item for part in parts if (item := self._item(part))]
 
     def close(self) -> list[str | bytes]:
         """Return the item that the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
-        if not (item := self._read(bytes(self._unread))):
+        part, self._unread = bytes(self._unread), bytearray()
+        if not (item := self._item(part)):
             return []
         try:
             if item != "[DONE]":
@@ -210,16 +215,21 @@ class LineParser:
             raise ConnectionFailed("The stream ended in the middle of an event.") from error
         return [item]
 
+    def _item(self, part: bytes) -> str | bytes:
+        """Return the item in the bytes before an end; empty if they hold none."""
+        if self._at_start:
+            self._at_start = False
+            part = part.removeprefix(BOM_UTF8)
+        return self._read(part)
+
     def _read(self, part: bytes) -> str | bytes:
-        """Return the item in some bytes; empty if they hold none."""
-        return part.removeprefix(BOM_UTF8).strip()
+        return part.strip()
 
 
 class SseParser(LineParser):
     """Splits bytes into the data of server-sent events (WHATWG HTML standard, "Server-sent events").
 
-    Unlike the standard, the end of the body also ends an event, an event without data is ignored, and every event may
-    begin with a byte order mark.
+    Unlike the standard, the end of the body also ends an event, and an event without data is ignored.
     """
 
     _end = b"\n\n"
@@ -236,7 +246,7 @@ class SseParser(LineParser):
 
     def _read(self, part: bytes) -> str:
         data = []
-        for line in part.removeprefix(BOM_UTF8).decode(errors="replace").split("\n"):
+        for line in part.decode(errors="replace").split("\n"):
             field, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if field == "data":

@@ -27,7 +27,7 @@ _COMPACT = re.compile(rb'\s*\{"\w+":\S')
 Cell = dict[str, Any]
 
 
-class _Output(Struct):
+class _Output(Struct, kw_only=True):
     output_type: str = ""
     text: str | list[str] = ""
     data: dict[str, Any] = {}

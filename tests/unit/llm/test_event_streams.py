@@ -49,6 +49,7 @@ def bytes_of(body: bytes) -> list[bytes]:
         (b": keep-alive\n\n: OPENROUTER PROCESSING\n\ndata: a\n\n", ["a"]),
         (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", ["a", "b", "c"]),
         (b"\xef\xbb\xbfdata: a\n\n", ["a"]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", ["a"]),
         ("data: a\u2028b\u0085c\x0bd\n\n".encode(), ["a\u2028b\u0085c\x0bd"]),
         (b"Data: a\n\n data: b\n\ndata : c\n\n", []),
         (b"data: a\n\ndata: never closed\n", ["a"]),
@@ -115,6 +116,7 @@ def test_the_body_s_end_closes_a_whole_event(rest: bytes, events: list[str]) -> 
     parser = SseParser()
     assert parser.feed(b"data: a\n\n" + rest) == ["a"]
     assert parser.close() == events
+    assert parser.close() == []
 
 
 @pytest.mark.parametrize("rest", [b'data: {"a"', b"data: [DON"])
@@ -176,7 +178,7 @@ def test_a_last_line_without_an_end_is_given_on_close() -> None:
     lines = LineParser()
     assert lines.feed(b'{"a":1}\n\n{"b"') == [b'{"a":1}']
     assert lines.feed(b":2}") == []
-    assert lines.close() == [b'{"b":2}']
+    assert (lines.close(), lines.close()) == ([b'{"b":2}'], [])
 
 
 # JSON
