@@ -190,16 +190,16 @@ def billing() -> Iterator[Answer]:
 def test_a_day_holds_for_all_processes_at_once(priced: Place) -> None:
     priced.is_warm = False
     ends: list[Ran] = []
-    env = {"AGENTCLI_BUDGETS_DAY_USD": "1.5", "AGENTCLI_TOKENS_MAX_OUTPUT": "4000"}
+    env = {"AGENTCLI_BUDGETS_DAY_USD": "1.3", "AGENTCLI_TOKENS_MAX_OUTPUT": "4000"}
     with chat_server(billing()) as server:
         runs = [threading.Thread(target=lambda: ends.append(asked(priced, server, **env))) for _ in range(6)]
         for run in runs:
             run.start()
         for run in runs:
             run.join()
-        used_up(asked(priced, server, **env), "day's budget of $1.50")
+        used_up(asked(priced, server, **env), "day's budget of $1.30")
     assert {ran.code for ran in ends} == {0, 54}
-    assert 0.8 < sum(ran.result["total_cost_usd"] for ran in ends) <= 1.5
+    assert 0.8 < sum(ran.result["total_cost_usd"] for ran in ends) <= 1.3
 
 
 def test_a_day_knows_what_was_spent_without_a_budget(priced: Place) -> None:
