@@ -160,11 +160,12 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):
-    """A request failed and is tried again. `number` counts from 1."""
+    """A request failed and is tried again. `number` counts from 1, to `max_number`; 0 if nobody knows how often."""
 
     number: int
     delay_s: float
     error: str
+    max_number: int = 0
 
 
 class QuestionEvent(AgentEvent, frozen=True):

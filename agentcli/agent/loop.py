@@ -24,13 +24,15 @@ from agentcli.agent.turn_log import (
     add_and_track,
     answer_open_calls,
     queue_changed,
+    return_messages,
     take_back_prompt,
     take_back_refused,
+    unanswered_messages,
     wait_until_stored,
     wait_until_stored_anyway,
 )
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, real_path, reminder
+from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, User, real_path, reminder
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
@@ -153,6 +155,9 @@ def begin_turn(
     answer_open_calls(turn)
     for step in turn.steps:
         step.start(turn, is_resumed=False)
+    unanswered = unanswered_messages(state.conversation).items()
+    if repeated := tuple(id for id, message in unanswered if message in prompts and not from_queue):
+        add(turn, Retracted(repeated))
     add_notes(turn)
     turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.log.entry_ids = list(turn.log.prompt_ids)
@@ -208,10 +213,11 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
     return [entry.id for entry in entries[:-1]]
 
 
-def is_unanswered(conversation: Conversation) -> bool:
-    """Return True if the model has not answered a prompt, a call or a result yet."""
+def is_unanswered(conversation: Conversation, *, counts_reminders: bool = True) -> bool:
+    """Return True if the model has not answered a prompt, a call or a result yet, or only a system reminder."""
     bodies = (entry.body for entry in reversed(conversation.path))
-    newest = next((body for body in bodies if isinstance(body, User | Assistant | Result)), None)
+    messages = (body for body in bodies if isinstance(body, User | Assistant | Result))
+    newest = next((m for m in messages if counts_reminders or not getattr(m, "is_reminder", False)), None)
     return isinstance(newest, User | Result) or bool(conversation.open_calls)
 
 
@@ -246,6 +252,8 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     taken_back = ""
     if type(error) is BadRequest and blames_content(error) and not error.shown:
         taken_back = take_back_refused(turn)
+    elif turn.runtime.limits.asks and isinstance(error, ProviderError) and not turn.answer.is_half:
+        return_messages(turn)
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
         take_back_prompt(turn)
         taken_back = "Your message was removed from the conversation."
@@ -259,9 +267,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         await wait_until_stored(turn)
     except StorageError as unstored:
         error = unstored
-    sentences = [_describe_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]
-    if is_retryable and not is_half:
-        sentences += _next_steps(turn, error)
+    sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), taken_back]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
     return failed(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
 
@@ -280,34 +286,48 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
     )
 
 
-def _describe_overload(turn: Turn, error: Exception) -> str:
-    """Name the provider that is overloaded, where its server sends no more than that word; empty for other errors."""
-    is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
-    if not isinstance(error, Overloaded) or not is_bare:
-        return ""
-    error.args = (f"{provider_display_name(turn.state.model.name.partition('/')[0])} is overloaded",)
-    return describe_error(error)
+def _describe(turn: Turn, error: ProviderError | UserError) -> str:
+    """Describe an error; a person at a terminal, and the one word of an overloaded server, get the provider's name."""
+    provider = provider_display_name(turn.state.model.name.partition("/")[0])
+    if isinstance(error, Overloaded) and str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error"):
+        error.args = (f"{provider} is overloaded",)
+    text = describe_error(error)
+    needs_name = turn.runtime.limits.asks and isinstance(error, ProviderError)
+    return f"{provider}: {text}" if needs_name and provider.lower() not in text.lower() else text
 
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """Return sentences that say what to do about a failure that passes."""
-    limits, sentences = turn.runtime.limits, []
+    """Return sentences that say what to do, where the provider's own words do not."""
+    limits, provider = turn.runtime.limits, turn.state.model.name.partition("/")[0]
+    elsewhere, at_terminal = _ADVICE.get(type(error), ("", ""))
+    if isinstance(error, ProviderError) and error.is_retryable:
+        elsewhere, at_terminal = "Try again later, or choose another model with -m.", RETRY_OR_SWITCH
+    sentences = [at_terminal.format(provider=provider) if limits.asks else elsewhere]
     if has_distant_reset(error) and not limits.waits_for_reset:
-        sentences.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
-    if not limits.asks:
-        sentences.append("Try again later, or choose another model with -m.")
-    elif is_unanswered(turn.state.conversation):
-        sentences.append("Press Enter to retry, or /model to switch.")
+        sentences.insert(0, "Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
     return sentences
 
 
-# What to do next, where the provider's own words do not say it.
-_ADVICE: dict[type[Exception], str] = {
-    AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
-    BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
-    ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
-    ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
-    BillingError: "Add credit to the account, or choose another provider with -m or /model.",
+RETRY_OR_SWITCH = "Press Enter to retry, or /model to switch."
+# What to do next, for programs and for a person at a terminal, whose Enter sends the message again.
+_ADVICE: dict[type[Exception], tuple[str, str]] = {
+    AuthError: (
+        "Check the key with agentcli models check, or replace it with agentcli login.",
+        "Replace the key with /login {provider}, or switch with /model, then press Enter to retry.",
+    ),
+    BadRequest: ("If this happens again, use /rewind to remove earlier messages, or /model to switch models.",) * 2,
+    ModelNotFound: (
+        "Choose another model with -m or /model. To list known models: agentcli models list.",
+        "Choose another model with /model, then press Enter to retry.",
+    ),
+    ContextOverflow: (
+        "Shorten the prompt, start a new session, or use a model with a larger window.",
+        "Shorten the prompt, start a new session (/new), or use a model with a larger window (/model).",
+    ),
+    BillingError: (
+        "Add credit to the account, or choose another provider with -m or /model.",
+        "Add credit to the account, or switch with /model, then press Enter to retry.",
+    ),
 }
 
 

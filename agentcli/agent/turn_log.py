@@ -22,10 +22,12 @@ from agentcli.conversation.entries import (
     Result,
     Retracted,
     Rewound,
+    User,
     reminder,
 )
+from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError
-from agentcli.llm.messages import ToolUse, Usage
+from agentcli.llm.messages import Block, ToolUse, Usage
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +154,32 @@ def queue_changed(state: AgentState) -> events.QueueChanged:
 
 def take_back_prompt(turn: Turn) -> None:
     add(turn, Retracted(tuple(turn.log.prompt_ids)))
+
+
+def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ...]]:
+    """Return the person's messages since the newest reply or result, oldest first, by the ids of their entries."""
+    newest_first: list[tuple[str, tuple[Block, ...]]] = []
+    for entry in reversed(conversation.path):
+        match entry.body:
+            case Assistant() | Result():
+                break
+            case User(content, is_reminder=False):
+                newest_first.append((entry.id, content))
+    return dict(reversed(newest_first))
+
+
+def return_messages(turn: Turn) -> None:
+    """Take back the turn's unanswered messages and those that wait to steer it, for the person to send again.
+
+    The results of calls and the reports of subagents stay.
+    """
+    conversation = turn.state.conversation
+    if waiting := conversation.queue.take_steering():
+        add(turn, *(User(message) for message in waiting), conversation.queue.entry())
+        turn.emit(queue_changed(turn.state))
+    own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
+    if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):
+        add(turn, Retracted(ids))
 
 
 def take_back_refused(turn: Turn) -> str:

@@ -73,7 +73,7 @@ class ContextOverflow(BadRequest):
 
 
 class BillingError(ProviderError):
-    """402: the account has no credit left."""
+    """402 and similar: the account has no credit left."""
 
 
 class Transient(ProviderError):
@@ -122,6 +122,7 @@ _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     ((401, 403), "", AuthError),
     ((400,), r"API key not valid|API_KEY_INVALID", AuthError),  # Gemini
     ((402,), "", BillingError),
+    ((400, 403), r"credit balance is too low", BillingError),  # Anthropic
     ((429,), r"^insufficient_quota ", BillingError),
     ((429,), "", RateLimit),
     ((498, 503, 529), "", Overloaded),

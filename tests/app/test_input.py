@@ -64,8 +64,7 @@ def test_a_withdrawn_custom_command_is_in_the_input_as_typed(open_terminal: Open
     terminal = open_terminal([{"error": {"kind": "context_overflow"}}])
     terminal.see("script.jsonl")
     terminal.type("/explain the parser\r")
-    terminal.see("removed from the conversation")
-    terminal.see(r"(?s)removed from the conversation.*\n› /explain the parser\n")
+    terminal.see(r"(?s)✗ scripted context_overflow.*\n› /explain the parser\n")
 
 
 def test_up_shows_a_paste_as_it_was_typed_and_sends_the_whole(open_terminal: Open, tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
-        turn.emit(events.Retry(number, delay_s, describe_error(error)))
+        retry = turn.runtime.models.retry
+        turn.emit(events.Retry(number, delay_s, describe_error(error), retry.max_retries))
 
     paid = PaidRequest(
         target=target,

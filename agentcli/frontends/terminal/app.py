@@ -285,15 +285,16 @@ class TerminalApp:
         self._composer.area.set_text(text)
         self.changed()
 
-    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"{self._labels.first('previous')} in the empty input brings it back."
             self._console.hint.show(text, 8.0, outlasts_typing=True)
-            return
+            return False
         for content in reversed(prompts):
             self._composer.put_before(self._composer.as_typed(content))
         self.changed()
+        return True
 
 
 def _fitting(labels: list[str], max_columns: int) -> str:

@@ -3,25 +3,31 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsPrompt, ChoiceIndex, CommandSet, SlashCommand
+from agentcli.agent.loop import is_unanswered
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
+from agentcli.agent.turn_log import unanswered_messages
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
 from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
+from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
 from agentcli.frontends.terminal.status import NothingChosen, SessionStatus, Status, TerminalActions, TerminalOpener
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
+
+MAX_SENT = 20  # messages that can come back as they were typed
 
 
 class TerminalController(OpenerHost):
@@ -36,9 +42,10 @@ class TerminalController(OpenerHost):
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # The prompt that the newest slash command made: the blocks that were sent, and the command as it was typed.
-        self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())
-        self._can_go_on = False  # the last turn broke off
+        # The newest messages: the blocks that were sent, and those that were typed, without attached files.
+        self._sent: deque[tuple[tuple[Block, ...], tuple[Block, ...]]] = deque(maxlen=MAX_SENT)
+        self._unsent: tuple[Block, ...] = ()  # came back unanswered, and the input has no place for it
+        self._can_go_on = False  # the last turn failed and is not finished
         self._submitting = asyncio.Lock()  # texts are taken in the order in which they were typed
         self._named_jobs: set[str] = set()  # ids of the jobs that a warning on leaving has named already
 
@@ -81,12 +88,15 @@ class TerminalController(OpenerHost):
         conversation = session.snapshot().conversation
         self.view.reset()
         self._terminal.session_opened()
-        self._can_go_on = False
+        self._can_go_on, self._unsent = is_unanswered(conversation, counts_reminders=False), ()
         self.view.activity.queue = conversation.queue.entry()
         if conversation.entries:
             replay(conversation, self.view)
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
+        elif self._can_go_on and not conversation.queue.follow_ups:
+            self.view.print_line("The last turn is not finished. Press Enter to continue it.", "warning")
+            self.view.print_gap()
         self._status.follow(session)
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
@@ -148,8 +158,9 @@ class TerminalController(OpenerHost):
                 self._return_prompts(ids)
             case events.TakenOver():
                 self._terminal.leave()
-            case events.TurnFailed(_, is_retryable, broke_off=broke_off):
-                self._end_turn("failed", can_go_on=broke_off or is_retryable)
+            case events.TurnFailed(broke_off=broke_off):
+                conversation = self.session.snapshot().conversation
+                self._end_turn("failed", can_go_on=broke_off or is_unanswered(conversation, counts_reminders=False))
             case events.Done(reason=reason):
                 self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
             case events.UsageReported() | events.TurnStarted() | events.Compaction():
@@ -167,14 +178,18 @@ class TerminalController(OpenerHost):
         self._terminal.forget_question(id)
 
     def _return_prompts(self, entry_ids: Sequence[str]) -> None:
-        sent, typed = self._command_prompt
-        prompts = [
-            typed if entry.body.content == sent else entry.body.content
-            for entry in self.session.snapshot().conversation.entries
-            if entry.id in entry_ids and isinstance(entry.body, User) and not entry.body.is_reminder
+        """Offer messages that were taken back to the person, apart from those that were sent again meanwhile."""
+        conversation = self.session.snapshot().conversation
+        waiting = unanswered_messages(conversation).values()
+        messages = [entry.body for entry in conversation.entries if entry.id in entry_ids]
+        returned = [
+            message.content
+            for message in messages
+            if isinstance(message, User) and not message.is_reminder and message.content not in waiting
         ]
-        if prompts:
-            self._terminal.return_prompts(prompts)
+        typed = [next((typed for sent, typed in self._sent if sent == content), content) for content in returned]
+        if returned and not self._terminal.return_prompts(typed):
+            self._unsent = tuple(block for content in returned for block in content)
 
     # Typed text
 
@@ -200,6 +215,7 @@ class TerminalController(OpenerHost):
             parsed = self._parse_command(text, shown)
             if parsed is None:
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
+                self._sent.append((content, pastes.in_place((Text(text),))))
                 self._send(content, shown=shown, queue=queue)
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
@@ -229,7 +245,7 @@ class TerminalController(OpenerHost):
         match outcome:
             case AsPrompt(text, model, more):
                 content = (*self._opener.attach(text, self.session, typed=text), *more)
-                self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
+                self._sent.append((content, (Text(f"/{command.name} {argument}".rstrip()),)))
                 self._send(content, shown="", queue=queue, model=model)
             case None:
                 self.view.print_line(f"/{command.name} was interrupted.", "warning")
@@ -244,14 +260,17 @@ class TerminalController(OpenerHost):
         is_steering = self.session.is_busy and not queue and not model
         if shown and not self.session.is_busy:
             self.view.begin_prompt(shown)
+        self._unsent = ()
         self.session.submit(Steer(content) if is_steering else Prompt(content, model))
 
     def go_on(self) -> None:
-        """Take Enter in an empty input: run what waits, continue a broken answer, or stop waiting for slow servers."""
+        """Take Enter in an empty input: send again what failed, run what waits, or stop waiting for slow servers."""
         if not self.is_open:
             return
         if self.session.is_busy:
             self.session.submit(GoOn())
+        elif self._unsent:
+            self._send(self._unsent, shown=message_text(self._unsent), queue=False)
         elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._can_go_on:

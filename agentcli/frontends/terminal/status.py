@@ -58,9 +58,9 @@ class TerminalActions(Protocol):
 
     def put_into_input(self, text: str) -> None: ...
 
-    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
-        """Put prompts that the model never got back into the input; a plain terminal still shows them."""
-        return
+    def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
+        """Put prompts that the model has not answered back into the input; False where they cannot be there."""
+        return False
 
     def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""

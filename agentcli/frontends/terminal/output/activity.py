@@ -80,12 +80,14 @@ class ArrivingCall:
 class PendingRetry:
     """A request that failed and is sent again at the time `at`."""
 
-    error: str
+    retry: events.Retry
     at: float
 
     def row(self, now: float, columns: int) -> Row:
-        seconds, why = max(0.0, self.at - now), " ".join(self.error.split())
-        return clipped([("warning", f"{spinner(now)} Retrying in {seconds:.0f} s: {why}")], columns)
+        retry, why = self.retry, " ".join(printable(self.retry.error).rstrip(".").split())
+        number = f" {retry.number} of {retry.max_number}" if retry.max_number else ""
+        text = f" Retry{number} in {max(0.0, self.at - now):.0f} s · Esc to stop"
+        return clipped([("warning", f"{spinner(now)}{text}"), ("muted", f" · {why}")], columns)
 
 
 @dataclass

@@ -128,8 +128,8 @@ class TurnView:
                 self._change_queue(Queued(steering, follow_ups))
             case events.PromptProgress():
                 activity.pending = event
-            case events.Retry(number, delay_s, error):
-                activity.pending = PendingRetry(f"{printable(error)} (try {number + 1})", time.monotonic() + delay_s)
+            case events.Retry():
+                activity.pending = PendingRetry(event, time.monotonic() + event.delay_s)
             case events.TurnFailed():
                 self._print_failure(event)
             case events.Done():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.agent.events import Retry
 from agentcli.conversation.entries import Queued
 from agentcli.frontends.terminal.output.activity import (
     TAIL_ROWS,
@@ -50,7 +51,9 @@ def arriving(*sources: str, columns: int = 30) -> MarkdownStream:
             TurnClock, st.one_of(st.none(), st.floats(0, 10)), st.dictionaries(st.sampled_from("012"), ZERO)
         ),
         thinking=TEXT,
-        pending=st.one_of(st.none(), st.builds(PendingRetry, TEXT, st.floats(0, 10))),
+        pending=st.one_of(
+            st.none(), st.builds(PendingRetry, st.builds(Retry, st.just(1), ZERO, TEXT), st.floats(0, 10))
+        ),
         answer=st.builds(arriving, TEXT, TEXT, st.just("\n|a|\n|-|\n|"), TEXT, columns=st.integers(1, 300)),
         queue=st.builds(Queued, QUEUE, QUEUE),
     ),
@@ -92,8 +95,9 @@ def test_a_call_that_waits_for_an_approval_is_not_running() -> None:
 
 def test_a_retry_says_why_and_when_on_one_line() -> None:
     now = time.monotonic()
-    activity = Activity(clock=TurnClock(now), pending=PendingRetry("503:\n  overloaded", now + 9.9))
-    assert [line[1:] for line in shown(activity)] == [" Retrying in 10 s: 503: overloaded"]
+    retry = Retry(3, 9.9, "503:\n  overloaded", 7)
+    activity = Activity(clock=TurnClock(now), pending=PendingRetry(retry, now + 9.9))
+    assert [line[1:] for line in shown(activity)] == [" Retry 3 of 7 in 10 s · Esc to stop · 503: overloaded"]
 
 
 def test_thoughts_are_shown_by_their_end() -> None:
