@@ -1,20 +1,23 @@
 """Slash commands of skills and subagents.
 
-`/skills` lists, activates and ends skills, and each skill is a command. `/agents` shows and stops subagents, and each
-kind of subagent is a command.
+`/skills` lists, activates and ends skills, and each skill is a command. `/agents` shows, steers and stops subagents,
+and each kind of subagent is a command.
 """
 
 from collections.abc import Iterable
 from functools import partial
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
+from agentcli.agent.ops import Interrupt, Steer, TakeBack
+from agentcli.agent.session import Session
 from agentcli.conversation.history import shorten, transcript_lines
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.extensions.subagents.definitions import AgentDefinition
-from agentcli.extensions.subagents.running import AgentRun, Subagents
+from agentcli.extensions.subagents.running import MAX_RUNNING, AgentRun, Subagents
+from agentcli.llm.messages import Text
 
 _MAX_HELP = 80  # characters
 _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
@@ -99,8 +102,10 @@ _RUN_MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "li
 
 def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
     """Add `/agents` and a command for each kind, called `/agent:NAME` if its name is taken."""
-    help, forms = "show the subagents or what one did, or stop one", ("", "show ID", "stop ID")
-    commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
+    help, forms = "show, watch, steer or stop subagents", ("", "show ID", "open ID", "tell ID TEXT", "stop ID")
+    commands.add(
+        SlashCommand("agents", help, _agents, "[show|open|tell|stop ID]", is_aside=True, forms=forms, group=GROUP)
+    )
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(letter.isspace() or letter == "/" for letter in name):
@@ -117,7 +122,8 @@ async def _delegate(kind: str, host: CommandHost, task: str) -> Outcome:
 async def _agents(host: CommandHost, argument: str) -> Outcome:
     agents = host.session.runtime.calls.delegates.open_agents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
-    word, _, id = argument.partition(" ")
+    word, _, rest = argument.partition(" ")
+    id, _, text = rest.strip().partition(" ")
     match word:
         case "":
             listed = {run.session_id for run in agents.runs}
@@ -125,12 +131,35 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             rows = [*map(_run_row, agents.runs), *earlier] or ["No subagents in this session yet."]
             return "\n".join([*rows, f"Kinds: {', '.join(agents.definitions)}."])
         case "stop":
-            agents.stop(id.strip())
-            return f"Stopping {id.strip()}. Its parent gets its answer so far."
+            session = _running_session(agents, id)
+            for _ in tuple(session.state.conversation.queue.steering):  # it would go on with these messages
+                session.submit(TakeBack(0))
+            session.submit(Interrupt())
+            return f"Stopping {id}. Its parent gets its answer so far."
         case "show":
-            return "\n".join(transcript_lines(await agents.transcript(id.strip())))
+            return "\n".join(transcript_lines(await agents.transcript(id)))
+        case "open":
+            _running_session(agents, id)
+            host.open_agent(id)
+            return ""
+        case "tell" if text.strip():
+            _running_session(agents, id).submit(Steer((Text(text.strip()),)))
+            return f"{id} gets your message with its next request."
         case _:
-            raise UsageError("Usage: /agents, /agents show ID or /agents stop ID.")
+            raise UsageError("Usage: /agents, or /agents show ID, open ID, tell ID TEXT or stop ID.")
+
+
+def _running_session(agents: Subagents, id: str) -> Session:
+    """Return the session of a running subagent. Raises `UsageError` that says why there is none."""
+    run = next((run for run in agents.runs if run.id == id), None)
+    if run is None:
+        near = did_you_mean(id, [run.id for run in agents.runs if run.session is not None])
+        raise UsageError(f"No subagent {id!r} is running{near}. /agents lists them.")
+    if run.session is None and run.end is None:
+        raise UsageError(f"{id} has not begun: at most {MAX_RUNNING} subagents run at a time.")
+    if run.session is None or not run.session.is_busy:
+        raise UsageError(f"{id} has ended. To see what it did: /agents show {id}")
+    return run.session
 
 
 def _run_row(run: AgentRun) -> str:

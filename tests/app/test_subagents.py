@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.app.running import Commanded, Place, Ran, call
+from tests.app.running import Commanded, Place, Ran, call, wait_until
+from tests.app.terminal import PATIENCE_S, Open
 from tests.app.test_undo import undo
 from tests.conformance.confining import confinement_for
+from tests.conformance.replies import Call, Said, chat_reply
+from tests.conformance.servers import Received, Reply, chat_server
 
 DONE = {"text": "done"}
 BYPASS = ("--permission-mode", "bypassPermissions")
@@ -355,3 +359,67 @@ def test_what_they_said_goes_with_the_session(place: Place) -> None:
     assert "[redacted]" in place.run(*shown).out
     assert place.run("sessions", "rm", session, "--yes").code == 0
     assert place.run("-p", f"/agents show {own}", "-m", place.script(DONE)).code == 1
+
+
+def test_a_message_for_a_running_one_is_in_its_next_request_and_not_in_the_parent_s(place: Place) -> None:
+    is_told = threading.Event()
+
+    def look(received: Received) -> Reply:
+        assert is_told.wait(PATIENCE_S)
+        return chat_reply(Said(calls=(Call("c2", "file_list", {}),)))
+
+    start = chat_reply(Said(calls=(Call("c1", "create_subagent", {"task": "look around"}),)))
+    with chat_server([start, look, chat_reply("I looked."), chat_reply("done")]) as server:
+        env = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-1"}
+        both = ("--output-format", "stream-json", "--input-format", "stream-json")
+        with place.start("-p", *both, "-m", "openai/m", env=env, stdin=True) as running:
+            running.say("go")
+            wait_until(lambda: len(server.requests) == 2, "the agent asks its model")
+            commanded = Commanded(running)
+            assert "No subagent 'genral-1' is running (did you mean general-1?)" in commanded.command(
+                "/agents tell genral-1 x"
+            )
+            assert "Only the terminal shows" in commanded.command("/agents open general-1")
+            assert "general-1 gets your message" in commanded.command("/agents tell general-1 look in b.py as well")
+            is_told.set()
+            assert running.wait_for_type("result")["result"] == "done"
+            assert "general-1 has ended. To see what it did" in commanded.command("/agents tell general-1 more")
+        first, _, steered, last = server.requests
+    assert [message["role"] for message in steered.json["messages"][-2:]] == ["tool", "user"]
+    assert steered.json["messages"][-1]["content"] == "look in b.py as well"
+    assert "b.py" not in last.body.decode()
+    assert last.json["tools"] == first.json["tools"]
+    begins = first.body[: first.body.rindex(b"go") + 2]
+    assert last.body.startswith(begins), "the parent's prompt prefix stays as it was"
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("is_background", [False, True])
+def test_one_is_watched_while_it_works_and_esc_only_closes_the_view(
+    open_terminal: Open, tmp_path: Path, is_background: bool, columns: int
+) -> None:
+    child = tmp_path / "child.jsonl"
+    gate = tmp_path / "project/gate"
+    os.mkfifo(gate)
+    replies = [{"text": "First words.", **lets(call("bash", command="cat gate"))}, {"text": "Last words."}]
+    child.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
+    made = agent("look around", model=f"scripted/{child}", background=is_background)
+    script = [lets(made), {"text": "Meanwhile."}, {"text": "Heard."}]
+    terminal = open_terminal(script, "go", *BYPASS, columns=columns)
+    terminal.see("Run cat gate")
+    terminal.type("/agents open general-1\r")
+    shown = terminal.see(r"▾ general-1: look around\n +› look around\n\n? +First words\.\n +• Run cat gate")
+    assert "Esc to close · /agents tell general" in shown
+    terminal.type("\x1b")
+    terminal.settle()
+    assert "▾" not in terminal.text()
+    terminal.type("/agents open general-1\r/agents tell general-1 look twice\r")
+    terminal.see("general-1 gets your message")
+    gate.write_text("open")
+    terminal.see(r"✓ general-1|general-1 done")
+    terminal.rest()
+    assert "▾" not in terminal.settle()
+    terminal.type("/agents show general-1\r")
+    terminal.see(r"› look twice\n\n(?s:.*)Last words")

@@ -63,6 +63,9 @@ class CommandHost(Protocol):
     async def edit(self, text: str) -> str | None:
         """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
 
+    def open_agent(self, id: str) -> None:
+        """Show a running subagent as it works. Raises `UsageError` without a screen."""
+
     def put_into_input(self, text: str) -> None:
         """Lay a text where the person types, to be changed and sent."""
 

@@ -144,7 +144,7 @@ class Subagents:
             child.submit(Prompt((Text(run.arguments.task),)))
             async for event in child_events:
                 match event:
-                    case events.Done() | events.TurnFailed():
+                    case events.Done() | events.TurnFailed() if not child.is_busy:  # else it goes on with a message
                         run.progress.turns = event.turns
                         run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
                         return event
@@ -172,13 +172,6 @@ class Subagents:
             return answer
 
         return ask
-
-    def stop(self, id: str) -> None:
-        """Interrupt a subagent; its parent gets the answer so far. Raises `UsageError` if no such one runs."""
-        running = {run.id: run.session for run in self.runs if run.session is not None}
-        if id not in running:
-            raise UsageError(f"No subagent {id!r} is running{did_you_mean(id, running)}.")
-        running[id].submit(Interrupt())
 
     async def earlier(self) -> Sequence[SessionInfo]:
         """Return the 20 newest stored subagents of this session."""

@@ -39,6 +39,8 @@ MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
 class TerminalApp:
     """The live screen of a session. Implements `TerminalActions` and `ConsoleView`."""
 
+    is_live = True
+
     def __init__(
         self,
         console: Console,
@@ -177,8 +179,9 @@ class TerminalApp:
     def _placeholder(self) -> str:
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
+        escape = "to close" if self._view.opened_agent else "to interrupt"
         if self.controller.is_busy:
-            return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
+            return self._labels.hints(interrupt=escape, send="to steer", queue="to queue")
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
         waiting = self._view.activity.queued
@@ -188,6 +191,8 @@ class TerminalApp:
         if max_rows < 1:
             return []
         cards = [] if self._dialogs.picker else self._card_rows(columns)
+        if self._view.opened_agent and not self._dialogs.is_open:
+            cards = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         asked = self._dialogs.rows(columns, max_rows)[:max_rows]
         return [*cards[: max_rows - len(asked)], *asked]
 

@@ -349,6 +349,11 @@ class TerminalController(OpenerHost):
     async def edit(self, text: str) -> str | None:
         return await self._terminal.edit(text)
 
+    def open_agent(self, id: str) -> None:
+        if not self._terminal.is_live:
+            super().open_agent(id)
+        self.view.opened_agent = id
+
     def put_into_input(self, text: str) -> None:
         self._terminal.put_into_input(text)
 

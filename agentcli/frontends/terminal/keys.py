@@ -76,7 +76,8 @@ class KeyActions:
     @property
     def has_card(self) -> bool:
         """True while something is open that Esc closes, whatever key interrupts."""
-        return self.shows_keys or self.shows_todo or self.dialogs.purpose != "prompt"
+        is_view_open = self.shows_todo or bool(self.controller.view.opened_agent)
+        return self.shows_keys or is_view_open or self.dialogs.purpose != "prompt"
 
     # Sending
 
@@ -166,6 +167,8 @@ class KeyActions:
             self.buffer.cancel_completion()
         elif self.shows_keys:
             self.composer.area.replace_text("")
+        elif self.controller.view.opened_agent:
+            self.controller.view.opened_agent = ""
         elif self.shows_todo:
             self.shows_todo = False
         elif self.is_busy:

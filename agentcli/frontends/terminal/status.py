@@ -36,7 +36,9 @@ class NothingChosen(UserError):
 
 
 class TerminalActions(Protocol):
-    """Everything that differs between a live screen and a plain one."""
+    """Everything that differs between a live screen and a plain one, which prints lines and redraws none."""
+
+    is_live: bool = False
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentcli.agent import events
-from agentcli.conversation.entries import Queued
+from agentcli.conversation.entries import Entry, Queued, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
-from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.text.fragments import Row, clipped, lines_of, row_width, wrapped, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
 
@@ -31,7 +31,10 @@ _ARRIVING = {
 
 @dataclass(kw_only=True)
 class RunningCall:
-    """A call under way. `rounds`, `tokens` and `cost_usd` are those of the subagent that it started."""
+    """A call under way.
+
+    `rounds`, `tokens`, `cost_usd` and the end of the `transcript` are those of the subagent that it started.
+    """
 
     name: str
     title: str
@@ -40,6 +43,11 @@ class RunningCall:
     rounds: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
+    transcript: str = ""
+
+    def add_to_transcript(self, text: str, *, is_line: bool = True) -> None:
+        begins = "\n" if is_line and self.transcript and not self.transcript.endswith("\n") else ""
+        self.transcript = f"{self.transcript}{begins}{text}"[-MAX_TAIL_CHARS:]
 
     def format_spending(self, now: float) -> str:
         seconds = now - self.started
@@ -134,6 +142,14 @@ class Activity:
         if call := self.calls.get(id):
             call.started += waited
 
+    def end_call(self, id: str) -> RunningCall | None:
+        """Remove the row of a call; a subagent of it that goes on in the background has it from now on."""
+        call = self.calls.pop(id, None)
+        agent = next((agent for agent, shown_by in self.agents.items() if shown_by == id), "")
+        if call is not None and agent:
+            self.agents[agent], self.calls[agent] = agent, call
+        return call
+
     def name_agent(self, id: str) -> str:
         """Return the name and task of a running subagent; empty for the main agent."""
         call = self.calls.get(self.agents.get(id, ""))
@@ -150,8 +166,15 @@ class Activity:
                 title = format_title(f"{id}: {' '.join(task.split())}")
                 started = parent.started if parent else time.monotonic()
                 self.calls[self.agents[id]] = RunningCall(name="create_subagent", title=title, started=started)
+            case events.EntryStored(Entry(body=User(content, is_reminder=False))) if call:
+                call.add_to_transcript(f"› {message_text(content)}\n")
+            case events.TextDelta(text) if call:
+                call.add_to_transcript(printable(text), is_line=False)
             case events.ToolStarted(title=title) if call:
                 call.tail = format_title(title)
+                call.add_to_transcript(f"• {call.tail}\n")
+            case events.ToolFinished(name=name, summary=summary) if call:
+                call.add_to_transcript(f"  {'✗' if event.result.is_error else '✓'} {name} {printable(summary)}\n")
             case events.UsageReported(usage, cost_usd) if call:
                 call.rounds += 1
                 call.tokens += usage.context_tokens
@@ -165,6 +188,16 @@ class Activity:
             case events.HookRan(decision="deny", reason=reason):
                 return f"{id}: a hook refused: {reason}", "muted"
         return None
+
+    def agent_rows(self, id: str, columns: int, max_rows: int) -> list[Row]:
+        """Return the end of what a running subagent was told, has said and has called, below its task."""
+        if (call := self.calls.get(self.agents.get(id, ""))) is None:
+            return []
+        head: Row = [("accent", f"▾ {call.title}")]
+        keys: Row = [("muted", f"  Esc to close · /agents tell {id} TEXT to steer it")]
+        rows = lines_of(wrapped([("", call.transcript)], columns - 2))[-max(0, max_rows - 2) :]
+        body: list[Row] = [[("", "  "), *row] for row in rows]
+        return [clipped(row, columns) for row in (head, *body, keys)]
 
     @contextmanager
     def hide_commands(self) -> Iterator[None]:

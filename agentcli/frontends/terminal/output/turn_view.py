@@ -77,6 +77,7 @@ class TurnView:
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
+        self.opened_agent = ""  # the subagent whose work is shown as it goes on
 
     def reset(self) -> None:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
@@ -86,12 +87,15 @@ class TurnView:
         self._taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
+        self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
         activity = self.activity
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
                 self.print_line(*line)
+            if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
+                self.opened_agent = ""
             return
         match event:
             case events.TextDelta(text):
@@ -119,7 +123,7 @@ class TurnView:
                 if call := activity.calls.get(id):
                     call.tail = (call.tail + printable(text))[-MAX_TAIL_CHARS:]
             case events.ToolFinished():
-                call = activity.calls.pop(event.id, None)
+                call = activity.end_call(event.id)
                 self.print_call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
