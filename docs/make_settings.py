@@ -25,7 +25,8 @@ The later of these counts more: defaults < user `config.toml` < project `.agentc
 Every setting below but keys and themes is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
 `AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. Lists of rules add up. A
 project's files may not set {not_from_projects}.
-`agentcli config trust` shows them, and in a terminal asks before it trusts them (`--yes` does not ask).
+`agentcli config trust` shows them, and in a terminal asks before it trusts them (`--yes` does not ask). In a session `/trust` does the same,
+and uses them at once: their rules, hooks, servers, commands, skills and agents. Nothing of them needs a new start; what you allowed for the session is asked again.
 
 `agentcli config set KEY VALUE` reads the value as TOML; strings need no quotes. The setting goes into your `config.toml`, with `--scope project` into `.agentcli/config.toml` and with `--scope local`
 into `.agentcli/config.local.toml`, which count after `agentcli config trust`. Comments and layout of the file stay; a wrong key or

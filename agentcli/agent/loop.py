@@ -298,36 +298,27 @@ def _describe(turn: Turn, error: ProviderError | UserError) -> str:
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """Return sentences that say what to do, where the provider's own words do not."""
-    limits, provider = turn.runtime.limits, turn.state.model.name.partition("/")[0]
-    elsewhere, at_terminal = _ADVICE.get(type(error), ("", ""))
-    if isinstance(error, ProviderError) and error.is_retryable:
-        elsewhere, at_terminal = "Try again later, or choose another model with -m.", RETRY_OR_SWITCH
-    sentences = [at_terminal.format(provider=provider) if limits.asks else elsewhere]
+    limits, steps = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
-        sentences.insert(0, "Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
-    return sentences
+        steps.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
+    if isinstance(error, ProviderError) and error.is_retryable:
+        now, later = "Press Enter to retry, or /model to switch.", "Try again later, or choose another model with -m."
+        steps.append(now if limits.asks else later)
+    elif isinstance(error, AuthError) and limits.asks:
+        provider = turn.state.model.name.partition("/")[0]
+        steps.append(f"Replace the key with /login {provider}, or /model to switch, then press Enter.")
+    else:
+        steps.append(_ADVICE.get(type(error), ""))
+    return steps
 
 
-RETRY_OR_SWITCH = "Press Enter to retry, or /model to switch."
-# What to do next, for programs and for a person at a terminal, whose Enter sends the message again.
-_ADVICE: dict[type[Exception], tuple[str, str]] = {
-    AuthError: (
-        "Check the key with agentcli models check, or replace it with agentcli login.",
-        "Replace the key with /login {provider}, or switch with /model, then press Enter to retry.",
-    ),
-    BadRequest: ("If this happens again, use /rewind to remove earlier messages, or /model to switch models.",) * 2,
-    ModelNotFound: (
-        "Choose another model with -m or /model. To list known models: agentcli models list.",
-        "Choose another model with /model, then press Enter to retry.",
-    ),
-    ContextOverflow: (
-        "Shorten the prompt, start a new session, or use a model with a larger window.",
-        "Shorten the prompt, start a new session (/new), or use a model with a larger window (/model).",
-    ),
-    BillingError: (
-        "Add credit to the account, or choose another provider with -m or /model.",
-        "Add credit to the account, or switch with /model, then press Enter to retry.",
-    ),
+# What to do next, where the provider's own words do not say it.
+_ADVICE: dict[type[Exception], str] = {
+    AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
+    BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
+    ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
+    ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
+    BillingError: "Add credit to the account, or choose another provider with -m or /model.",
 }
 
 

@@ -78,17 +78,22 @@ class ConfiguredOpener:
     def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
+
+        commands = conversation_commands()
+        self.add_commands(commands, on_notice)
+        return commands
+
+    def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
+        """Add the slash commands of the settings, of skills, servers and subagents."""
         from agentcli.extensions.mcp.servers import add_mcp_commands
         from agentcli.extensions.slash_commands import add_agent_commands, add_skill_commands
         from agentcli.extensions.user_commands import add_user_commands
 
-        commands = conversation_commands()
         add_user_commands(commands, self._config.command_folders, on_notice)
         add_skill_commands(commands, self._builder.skills.catalog)
         add_mcp_commands(commands, self._builder.servers)
         if self._config.settings.agents.enabled:
             add_agent_commands(commands, self._builder.agents.definitions.values())
-        return commands
 
     def store_setting(self, key: str, value: Any) -> str:
         return store_setting(self._config, key, value)

@@ -5,12 +5,15 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
+from agentcli.cli.options import load_for
 from agentcli.cli.output import banner
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
@@ -79,16 +82,20 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._options = options
         # A live screen sets another function.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-        builder = Builder(
-            config,
-            store=make_store(config, options, self._notify),
-            options=options_from(options),
-            is_interactive=True,
-            on_notice=self._notify,
-        )
-        super().__init__(config, builder)
+        self.stored_sessions = make_store(config, options, self._notify)
+        super().__init__(config, self._make_builder(config))
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
+
+    def _make_builder(self, config: Config) -> Builder:
+        return Builder(
+            config,
+            store=self.stored_sessions,
+            options=options_from(self._options),
+            is_interactive=True,
+            owns_store=False,
+            on_notice=self._notify,
+        )
 
     def _notify(self, text: str) -> None:
         self.on_notice(text)  # the function that is set now
@@ -211,6 +218,27 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             message = await asyncio.to_thread(self.models.keys.store, provider, variable, key)
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
+    def review_project(self) -> tuple[str, Callable[[], str]] | None:
+        from agentcli.cli.subcommands.config import review_project, trust_reviewed  # nothing else here needs typer
+
+        notices = list[str]()
+        if (review := review_project(self._config, notices.append)) is None:
+            return None
+        return "\n".join((*notices, review.text)), partial(trust_reviewed, self._config, review)
+
+    async def reload(self, before: Session) -> Session:
+        config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
+        builder, chosen = self._make_builder(config), before.snapshot()
+        builder.tool_registry(), builder.rules(), builder.hooks.specs  # mistakes in them must show before anything ends
+        await before.close()
+        await self._builder.aclose()
+        super().__init__(config, builder)
+        choice = SessionChoice(how="id", id=before.id) if chosen.conversation.entries else SessionChoice()
+        session = await builder.build_session(choice, model=chosen.model)
+        session.submit(SetMode(chosen.mode))
+        session.submit(SetEffort(chosen.effort))
+        return session
+
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))
         self.models.forget(provider)
@@ -226,3 +254,4 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self._warming.cancel()
             await asyncio.wait([self._warming])
         await self._builder.aclose()
+        await self.stored_sessions.close()

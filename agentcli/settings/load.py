@@ -190,10 +190,9 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
     if not files or trust or is_trusted(paths, cwd):
         return files
     names = ", ".join(map(str, files[:4])) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
-    is_one = len(files) == 1
     notices.append(
-        f"{names} {'is' if is_one else 'are'} not trusted and not used: review {'it' if is_one else 'them'}, then run "
-        "`agentcli config trust` here, or pass --trust."
+        f"{names} {'is' if len(files) == 1 else 'are'} not trusted and not used. To review and trust: /trust in a "
+        "session, or `agentcli config trust` here. To use without a review: --trust."
     )
     return []
 

@@ -353,3 +353,43 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
     terminal.type("/help effort\r")
     terminal.see("/effort LEVEL keep")
+
+
+def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session(
+    open_terminal: Open, tmp_path: Path
+) -> None:
+    own = tmp_path / "project/.agentcli"
+    (own / "commands").mkdir(parents=True)
+    (own / "commands/hello.md").write_text("Say hello to $ARGUMENTS")
+    settings = '[[hooks.Stop]]\nhooks = [{type = "command", command = "touch hooked"}]\n'
+    (own / "config.toml").write_text(settings)
+    terminal = open_terminal([{"text": "First answer."}, {"text": "Second answer."}])
+    terminal.see(r"are\s+not\s+trusted\s+and\s+not\s+used\.(?s:.*)/trust")
+    terminal.type("go\r")
+    terminal.see("First answer")
+    terminal.rest()
+    for keys, outcome in (("\r", "Nothing was trusted"), ("\x1b[B\r", "changed in the meantime")):
+        terminal.type("/trust\r")
+        terminal.see(r'(?s)command = "touch hooked".*files:.*hello\.md.*\n❯ No, not now')
+        (own / "config.toml").write_text(f"# {keys!r}\n{settings}")
+        terminal.type(keys)
+        terminal.see(outcome)
+    terminal.type("/hello you\r")
+    terminal.see("Unknown command /hello")
+    terminal.type("\x03/trust\r")
+    terminal.see("❯ No, not now")
+    terminal.type("\x1b[B\r")
+    terminal.see("This session uses all of them from now on")
+    assert not (tmp_path / "project/hooked").exists()
+    terminal.type("/hello you\r")
+    terminal.see(r"/hello you\n\n\w+ answer")
+    terminal.rest()
+    assert (tmp_path / "project/hooked").exists()
+    terminal.type("/undo\r/help hello\r")  # the conversation and the commands are those of one session
+    terminal.see("/hello")
+    terminal.leave()
+    assert terminal.exit_code() == 0
+    again = open_terminal([{"text": "Third answer."}], "-c")
+    screen = again.see("› /hello you|Say hello to you")
+    assert "› go" in screen
+    assert "not trusted" not in screen

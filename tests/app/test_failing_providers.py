@@ -49,8 +49,16 @@ def said(received: Received) -> list[str]:
         (BUSY, 2, "Anthropic is overloaded (HTTP 529, tried 2 times over 1 s). Press Enter to retry, or /model to"),
         (failing(500, "api_error", "Oops"), 2, "Anthropic: Oops (HTTP 500, tried 2 times over 1 s). Press Enter to"),
         (failing(429, "rate_limit_error", "Slow down"), 2, "Anthropic: Slow down (HTTP 429, tried 2 times over 1 s)."),
-        (failing(401, "authentication_error", "no"), 1, "Anthropic: no (HTTP 401). Replace the key with /login anthro"),
-        (failing(400, "invalid_request_error", NO_CREDIT), 1, f"{NO_CREDIT[:-1]} (HTTP 400). Add credit to the accoun"),
+        (
+            failing(401, "authentication_error", "no"),
+            1,
+            "Anthropic: no (HTTP 401). Replace the key with /login anthropic",
+        ),
+        (
+            failing(400, "invalid_request_error", NO_CREDIT),
+            1,
+            f"{NO_CREDIT[:-1]} (HTTP 400). Add credit to the account",
+        ),
     ],
 )
 def test_the_cause_is_named_and_one_enter_sends_the_message_again(

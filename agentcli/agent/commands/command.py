@@ -11,8 +11,15 @@ from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
+_ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
 Topic = Literal["config", "doctor"]
-SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
+SCREEN_COMMANDS = (
+    "theme",
+    "copy",
+    "login",
+    "logout",
+    "trust",
+)  # the terminal's own: elsewhere they say that they need it
 
 
 class ChoiceIndex(int):
@@ -174,6 +181,11 @@ class CommandSet:
     def add(self, command: SlashCommand) -> None:
         self._commands.append(command)
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
+
+    def remove_added(self) -> None:
+        """Remove the commands of the settings, of skills, servers and subagents."""
+        self._commands = [command for command in self._commands if command.group not in _ADDED_GROUPS]
+        self._by_name = {name: one for name, one in self._by_name.items() if one in self._commands}
 
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -116,22 +117,27 @@ def path(json: AsJson = False) -> None:
     print_answer({name: str(value) for name, value in rows.items()}, text, as_json=json)
 
 
-@app.command()
-def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without asking.")] = False) -> None:
-    """Trust this project's own settings until their files change. In a terminal, shows them and asks first."""
-    config = configuration()
-    files = project_files(current_folder())
+class ProjectReview(msgspec.Struct, frozen=True):
+    """The text of what a project's own files would add, the names of the files, and their digests."""
+
+    text: str
+    names: str
+    digests: dict[str, str]
+
+
+def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
+    """Return what the project's own files would add; None if there are none. Raises `ConfigError`."""
+    files = project_files(config.cwd)
     if not files:
-        echo("This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust.")
-        return
-    fingerprints = project_fingerprints(current_folder())
-    trusted = load_config(current_folder(), trust=True)
-    servers = server_specs(trusted, echo)
+        return None
+    fingerprints = project_fingerprints(config.cwd)
+    trusted = load_config(config.cwd, trust=True)
+    servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
     try:
-        _ = Hooks(trusted, is_bare=False, on_notice=echo, programs=programs).specs
+        _ = Hooks(trusted, is_bare=False, on_notice=on_notice, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
-        warn(str(error))
+        on_notice(str(error))
     for server in servers:
         programs.add_server(server)
     digests = programs.pins.to_trust()
@@ -145,16 +151,32 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without as
             own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
             texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
+    text = exposed("\n".join((*texts, f"The project's files: {names}")))
+    return ProjectReview(text, names, fingerprints | digests)
+
+
+def trust_reviewed(config: Config, review: ProjectReview) -> str:
+    """Trust a project's files, and return a sentence that says so. Raises `UsageError` if they have changed since."""
+    now = review_project(config, lambda notice: None)
+    if now is None or now.digests != review.digests:
+        raise UsageError("The project's files changed in the meantime. Review them again before you trust them.")
+    remember_trust(config.paths, review.digests)
+    return f"Trusted in their current state: {review.names}"
+
+
+@app.command()
+def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without asking.")] = False) -> None:
+    """Trust this project's own settings until their files change. In a terminal, shows them and asks first."""
+    config = configuration()
+    review = review_project(config, echo)
+    if review is None:
+        echo("This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust.")
+        return
     if yes or not sys.stdin.isatty():
-        echo(exposed("\n".join(texts)))
-    else:
-        texts.append(f"The project's files: {names}")
-        if not _show_by_pages(exposed("\n".join(texts))) or not typer.confirm("Trust these files as they are now?"):
-            return
-    if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
-        raise UsageError("The project's files changed in the meantime. Run agentcli config trust again to review them.")
-    remember_trust(config.paths, fingerprints | digests)
-    echo(f"Trusted in their current state: {names}")
+        echo(review.text)
+    elif not _show_by_pages(review.text) or not typer.confirm("Trust these files as they are now?"):
+        return
+    echo(trust_reviewed(config, review))
 
 
 def _show_by_pages(text: str) -> bool:

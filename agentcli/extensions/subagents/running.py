@@ -144,7 +144,9 @@ class Subagents:
             child.submit(Prompt((Text(run.arguments.task),)))
             async for event in child_events:
                 match event:
-                    case events.Done() | events.TurnFailed() if not child.is_busy:  # else it goes on with a message
+                    case events.Done() | events.TurnFailed() if child.is_busy:
+                        continue  # with a message that came too late for this turn
+                    case events.Done() | events.TurnFailed():
                         run.progress.turns = event.turns
                         run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
                         return event

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from agentcli.agent import events
@@ -80,7 +81,7 @@ class TerminalController(OpenerHost):
             self._opening = asyncio.create_task(open_first())
         return self._opening
 
-    def _show_session(self, session: Session) -> None:
+    def _show_session(self, session: Session, *, replays: bool = True) -> None:
         self._session = session
         if self._pump is not None:
             self._pump.cancel()
@@ -90,7 +91,7 @@ class TerminalController(OpenerHost):
         self._terminal.session_opened()
         self._can_go_on, self._unsent = is_unanswered(conversation, counts_reminders=False), ()
         self.view.activity.queue = conversation.queue.entry()
-        if conversation.entries:
+        if conversation.entries and replays:
             replay(conversation, self.view)
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
@@ -105,6 +106,18 @@ class TerminalController(OpenerHost):
         self._show_session(opened)
         await self._close_session(before)
         return opened
+
+    def require_idle(self) -> None:
+        """Raise `UserError` while something runs that ends with the session."""
+        if self.session.is_busy or self.view.activity.calls or self.session.snapshot().running_jobs:
+            raise UserError("A turn or a job is running. Wait until it ends or stop it, then repeat the command.")
+
+    async def reload(self) -> None:
+        """Use the settings as they are now, in this session. Raises `UserError`."""
+        self.require_idle()
+        self._show_session(await self._opener.reload(self.session), replays=False)
+        self.commands.remove_added()
+        self._opener.add_commands(self.commands, partial(self.view.print_line, roles="warning"))
 
     async def _close_session(self, session: Session) -> None:
         jobs = jobs_that_end(session)

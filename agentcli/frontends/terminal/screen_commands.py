@@ -1,5 +1,6 @@
 """Defines the slash commands that only make sense at a screen, and completes arguments of commands."""
 
+import asyncio
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,10 +72,26 @@ def screen_commands(
             raise UsageError("Say whose key: /logout PROVIDER.")
         return opener.forget_key(provider)
 
+    async def trust(host: CommandHost, argument: str) -> str:
+        controller.require_idle()
+        review = await asyncio.to_thread(opener.review_project)
+        if review is None:
+            return "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
+        shown, accept = review
+        controller.view.print_line(f"{shown}\n")
+        answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
+        if await host.choose("Trust the project's files as they are now?", answers) != 1:
+            return "Nothing was trusted."
+        accepted = await asyncio.to_thread(accept)
+        await controller.reload()
+        note = "This session uses all of them from now on, and asks again for what you had allowed for the session."
+        return f"{accepted}\n{note}"
+
     return (
         SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
         SlashCommand("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
+        SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions"),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from agentcli.agent.commands.command import ChoiceIndex
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.commands.model import TIME_TO_LIVE_S
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
@@ -98,6 +98,18 @@ class TerminalOpener(SessionOpener, Protocol):
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
         """Ask for a key of a provider, or of one the person chooses. Return a sentence on it, empty without a key."""
+
+    def review_project(self) -> tuple[str, Callable[[], str]] | None:
+        """Return what the project's own files would add, and a function that trusts them; None if there are none.
+
+        Both raise `UserError`. The function returns a sentence.
+        """
+
+    async def reload(self, before: Session) -> Session:
+        """Open a session again with the settings as they are now. Raises `UserError`, before anything was closed."""
+
+    def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
+        """Add the slash commands of the settings, of skills, servers and subagents."""
 
     def forget_key(self, provider: str) -> str:
         """Remove a stored or typed key; return a sentence on it. Raises `UserError`."""
