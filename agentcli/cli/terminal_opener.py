@@ -17,7 +17,7 @@ from agentcli.cli.options import load_for
 from agentcli.cli.output import banner
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoKey, NoModel, UsageError
+from agentcli.errors import NoKey, NoModel, UsageError, UserError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
 from agentcli.frontends.terminal.composer import InputContext
@@ -102,7 +102,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
-        model = await self._model_of(choice)
+        model = await self._kept_model(choice)
         try:
             model = model or await models.default()
         except NoModel as missing:
@@ -118,15 +118,28 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 
-    async def _model_of(self, choice: SessionChoice) -> str:
-        """Return the model of the session that is resumed; empty for a new one."""
+    async def _kept_model(self, choice: SessionChoice) -> str:
+        """Return the model of the session that is resumed, and say which one answers; empty for the usual one."""
         store, id = self.stored_sessions, choice.id
         if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
             id = newest[0].id
         if choice.how == "new" or not id:
             return ""
         _, entries = await store.load(id)
-        return self._builder.model_of(Conversation(entries))
+        if not (kept := self._builder.model_of(Conversation(entries))):
+            return ""
+        usual = self._config.settings.provider.model
+        try:
+            self.check_model(kept)
+        except UserError as error:
+            with suppress(UserError):  # where no other model can be used either, the person is asked for a key
+                usual = await self.models.default()
+                self.check_model(usual)
+                self.on_notice(f"{usual} answers now. {kept}, which this session used, cannot be used: {error}")
+                return usual
+        if kept != usual:
+            self.on_notice(f"{kept} answers, as before in this session. To switch: /model")
+        return kept
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""

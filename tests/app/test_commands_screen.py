@@ -11,7 +11,7 @@ import pytest
 
 from tests.app.running import wait_until
 from tests.app.terminal import Open, Terminal
-from tests.conformance.replies import chat_reply
+from tests.conformance.replies import anthropic_reply, chat_reply
 from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply, refused_address
 
 ANSWER = {"text": "Hello."}
@@ -297,7 +297,8 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     if how == "/resume":
         ready(second).type("/resume\r")
     second.see("❯ just now")
-    named, other, everywhere = picker(second)
+    named, *detail, other, everywhere = picker(second)
+    assert len(detail) == (columns == 40), "a narrow window has the marked one's detail on a row of its own"
     assert "All directories" in everywhere
     assert named.startswith("❯ just now    talk")
     assert other.startswith("  just now    Mend the parser")
@@ -340,6 +341,10 @@ def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
 def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) -> None:
     terminal = ready(open_terminal([ANSWER], columns=columns))
     terminal.type("/help\r")
+    short = terminal.see(r"/help commands explains them all").splitlines()
+    assert len(short) < 36
+    assert any(row.startswith("Permissions   /permissions /sandbox") for row in short)
+    terminal.type("/help commands\r")
     terminal.see("fresh eyes")  # near the end of them
     rows = terminal.transcript().splitlines()
     model, rename = (next(row for row in rows if row.startswith(f"  /{name} ")) for name in ("model", "rename"))
@@ -353,6 +358,32 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
     terminal.type("/help effort\r")
     terminal.see("/effort LEVEL keep")
+
+
+def test_lists_that_are_cut_say_so_and_show_a_model_s_window_and_price_at_40_columns(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER], columns=40, ANTHROPIC_API_KEY="sk-ant-1"))
+    terminal.type("/")
+    terminal.see(r"/cache.*\n  \d\d more · ↓ or type to narrow\n")
+    terminal.type("\x15/model\r")
+    terminal.see("choices · Enter")
+    terminal.type("haiku-5-5")
+    terminal.see(r"❯ +anthropic/claude-haiku-5-5 .*\n    ✓ key 1M \$0\.1 in, \$0\.5 out\n")
+
+
+def test_a_resumed_session_says_which_model_answers_before_anything_is_sent(open_terminal: Open, home: Path) -> None:
+    with anthropic_server([anthropic_reply("Hello.")]) as server:
+        keys = {"ANTHROPIC_API_KEY": "sk-ant-1", "ANTHROPIC_BASE_URL": server.url}
+        first = open_terminal(None, "-m", "anthropic/claude-haiku-5-5", "-p", "hi", **keys)
+        first.see("Hello")
+        assert first.exit_code() == 0
+        kept = open_terminal(None, "-c", **keys)
+        kept.see(r"anthropic/claude-haiku-5-5 answers, as before in this session(?s:.*) · claude-haiku-5-5")
+        kept.leave()
+        assert kept.exit_code() == 0
+        other = open_terminal(None, "-c", OPENAI_API_KEY="sk-1")
+        shown = " ".join(other.see(r"agentcli login\s+anthropic").split())
+        assert re.search(r"openai/\S+ answers now\. anthropic/claude-haiku-5-5, which this session used, cannot", shown)
+        assert len(server.requests) == 1
 
 
 def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session(

@@ -1,7 +1,7 @@
 """Commands about the session: its status, permissions, jobs and compaction; and the table of all commands."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from agentcli.version import __version__
 
 PROGRAM = "Program"
 MAX_WIDTH = 12  # characters of a name or hint that count for the width of its column
+MAX_NAMES = 14  # under one heading of the short help
 DRY = "--dry-run"
 
 
@@ -34,13 +35,29 @@ def conversation_commands() -> CommandSet:
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
     async def help(host: CommandHost, argument: str) -> Outcome:
+        if argument == "commands":
+            return _all_help(commands)
         found = commands.parse(f"/{argument.removeprefix('/')}") if argument else None
-        return _command_help(found[0]) if found else _all_help(commands)
+        return _command_help(found[0]) if found else _short_help(commands)
 
-    commands.add(
-        SlashCommand("help", "show all commands, or the help of one", help, "[COMMAND]", aliases=("?",), group=PROGRAM)
-    )
+    what, forms = "list the commands, or show the help of one", ("", "commands", "COMMAND")
+    commands.add(SlashCommand("help", what, help, "[COMMAND]", aliases=("?",), forms=forms, group=PROGRAM))
     return commands
+
+
+def _short_help(commands: CommandSet) -> str:
+    """Format the names by their headings, few enough of each to fit a screen."""
+    names: dict[str, list[str]] = {}
+    for command in commands:
+        names.setdefault(command.group, []).append(f"/{command.name}")
+    width = max(map(len, names))
+    lines = [f"{group:<{width}}  {_some_names(of_group)}" for group, of_group in names.items()]
+    return "\n".join((*lines, "", "/help commands explains them all, /help NAME one of them."))
+
+
+def _some_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return " ".join(names[:MAX_NAMES]) + more
 
 
 def _all_help(commands: CommandSet) -> str:

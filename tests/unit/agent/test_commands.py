@@ -68,9 +68,10 @@ def test_commands_of_the_screen_are_named_for_other_front_ends() -> None:
 
 async def test_help_lists_all_and_explains_one(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
-        listed = await host.says("/help")
+        short, listed = await host.says("/help"), await host.says("/help commands")
         names = [line.split()[0] for line in listed.splitlines() if line.startswith(" ")]
         assert names == [f"/{command.name}" for command in host.commands]
+        assert set(names) <= set(short.split())
         assert set(
             "/model /effort /clear /context /usage /resume /fork /rewind /rename /export /diff /review /init "
             "/permissions /plan /tasks /stop /btw /status /config /doctor /add-dir /quit /help".split()

@@ -222,10 +222,13 @@ class PromptArea:
         shown = state.completions[first : first + room]
         label_width = min(max(width(c.display_text) for c in shown), max(8, columns // 2))
         texts = ((printable(c.display_text), printable(c.display_meta_text)) for c in shown)
-        return [
+        rows = [
             option_row(label, detail, is_marked=number == at, label_width=label_width, columns=columns)
             for number, (label, detail) in enumerate(texts, first)
         ]
+        if (hidden := len(state.completions) - len(shown)) and max_rows > room:
+            rows.append(clipped([("muted", f"  {hidden} more · ↓ or type to narrow")], columns))
+        return rows
 
     def take_completion(self) -> None:
         """Insert the marked completion; behind a folder, completion goes on with its contents."""
@@ -343,18 +346,22 @@ class Picker:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         shown = self.shown
-        room = max(1, min(MAX_OPTIONS, max_rows - 2))
-        at = min(self._selected, max(0, len(shown) - 1))
-        first = max(0, min(at - room // 2, len(shown) - room))
         # Details stand behind the widest label that leaves room for the first word of one.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
+        details = (6 + max(label_width, width(label)) + width(detail) for label, detail in self._options if detail)
+        is_narrow = any(cells > columns for cells in details)  # then the marked option has its detail on a row below
+        room = max(1, min(MAX_OPTIONS, max_rows - 2 - is_narrow))
+        at = min(self._selected, max(0, len(shown) - 1))
+        first = max(0, min(at - room // 2, len(shown) - room))
         hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         for position, number in enumerate(shown[first : first + room], first):
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
             rows.append(draw(is_marked=position == at, signs=signs))
+            if is_narrow and position == at and self._options[number][1]:
+                rows.append(clipped([("muted", f"    {' '.join(self._options[number][1].split())}")], columns))
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
