@@ -102,7 +102,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
-        model = await self._kept_model(choice)
+        model = await self._stored_model(choice)
         try:
             model = model or await models.default()
         except NoModel as missing:
@@ -118,7 +118,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 
-    async def _kept_model(self, choice: SessionChoice) -> str:
+    async def _stored_model(self, choice: SessionChoice) -> str:
         """Return the model of the session that is resumed, and say which one answers; empty for the usual one."""
         store, id = self.stored_sessions, choice.id
         if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):

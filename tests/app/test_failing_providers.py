@@ -96,15 +96,19 @@ def test_what_steers_comes_back_with_the_prompt_and_an_attached_image_is_sent_on
         assert (message, about[:9], image) == ("what is on @shot.png\nbe brief", "shot.png:", "image")
 
 
-def test_work_that_was_done_stays_and_enter_goes_on(open_terminal: Open) -> None:
+@pytest.mark.parametrize("steering", ["", "be brief"])
+def test_work_that_was_done_stays_and_enter_goes_on(open_terminal: Open, steering: str) -> None:
     look = anthropic_reply(Said(calls=(Call("toolu_1", "file_read", {"path": "a.py"}),)))
     with anthropic_server([look, BUSY, BUSY, anthropic_reply("There.")]) as server:
-        terminal = start(open_terminal, server, "go")
-        terminal.see(r"✗ Anthropic is overloaded(?s:.*)\n› Ask")
+        terminal = start(open_terminal, server, "go", AGENTCLI_RETRY_INITIAL_DELAY="2" if steering else "0.01")
+        if steering:
+            terminal.see("Retry 1 of 1")
+            terminal.type(f"{steering}\r")
+        terminal.see(rf"✗ Anthropic is overloaded(?s:.*)\n› {steering or 'Ask'}")
         terminal.rest()
         terminal.type("\r")
         terminal.see("There")
-        assert said(server.requests[-1]) == ["go", "tool_use", "tool_result"]
+        assert said(server.requests[-1]) == ["go", "tool_use", "tool_result", *([steering] if steering else [])]
 
 
 def test_a_later_start_has_the_message_in_the_input_or_sends_it_by_enter(open_terminal: Open) -> None:

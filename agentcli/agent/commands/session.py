@@ -1,7 +1,7 @@
 """Commands about the session: its status, permissions, jobs and compaction; and the table of all commands."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -46,18 +46,13 @@ def conversation_commands() -> CommandSet:
 
 
 def _short_help(commands: CommandSet) -> str:
-    """Format the names by their headings, few enough of each to fit a screen."""
-    names: dict[str, list[str]] = {}
-    for command in commands:
-        names.setdefault(command.group, []).append(f"/{command.name}")
-    width = max(map(len, names))
-    lines = [f"{group:<{width}}  {_some_names(of_group)}" for group, of_group in names.items()]
+    """Format the names under their headings, so many of each that all fit a screen."""
+    groups, lines = dict.fromkeys(command.group for command in commands), []
+    for group in groups:
+        names = [f"/{command.name}" for command in commands if command.group == group]
+        more = " …" if len(names) > MAX_NAMES else ""
+        lines.append(f"{group:<{max(map(len, groups))}}  {' '.join(names[:MAX_NAMES])}{more}")
     return "\n".join((*lines, "", "/help commands explains them all, /help NAME one of them."))
-
-
-def _some_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return " ".join(names[:MAX_NAMES]) + more
 
 
 def _all_help(commands: CommandSet) -> str:
