@@ -130,7 +130,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             return ""
         usual = self._config.settings.provider.model
         try:
-            self.check_model(kept)
+            await asyncio.to_thread(self.check_model, kept)  # imports the provider
         except UserError as error:
             with suppress(UserError):  # where no other model can be used either, the person is asked for a key
                 usual = await self.models.default()
@@ -242,7 +242,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def reload(self, before: Session) -> Session:
         config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
         builder, chosen = self._make_builder(config), before.snapshot()
-        builder.tool_registry(), builder.rules(), builder.hooks.specs  # mistakes in them must show before anything ends
+        builder.tool_registry()  # mistakes in the settings must show before anything ends
+        builder.rules()
+        _ = builder.hooks.specs
+        for notice in config.notices:
+            self._notify(notice)
         await before.close()
         await self._builder.aclose()
         super().__init__(config, builder)

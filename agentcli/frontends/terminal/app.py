@@ -191,7 +191,7 @@ class TerminalApp:
         if max_rows < 1:
             return []
         cards = [] if self._dialogs.picker else self._card_rows(columns)
-        if self._view.opened_agent and not self._dialogs.is_open:
+        if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
             cards = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
         asked = self._dialogs.rows(columns, max_rows)[:max_rows]
         return [*cards[: max_rows - len(asked)], *asked]

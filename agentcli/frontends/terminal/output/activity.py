@@ -195,7 +195,7 @@ class Activity:
             return []
         head: Row = [("accent", f"▾ {call.title}")]
         keys: Row = [("muted", f"  Esc to close · /agents tell {id} TEXT to steer it")]
-        rows = lines_of(wrapped([("", call.transcript)], columns - 2))[-max(0, max_rows - 2) :]
+        rows = lines_of(wrapped([("", call.transcript)], columns - 2))[-max(1, max_rows - 2) :]
         body: list[Row] = [[("", "  "), *row] for row in rows]
         return [clipped(row, columns) for row in (head, *body, keys)]
 
