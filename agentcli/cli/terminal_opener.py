@@ -118,6 +118,13 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             self.on_notice(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
+        """Open a session; a stored one keeps its own model where that can be used."""
+        choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
+        return await super().open(
+            session_id, model=await self._stored_model(choice) or model, fork=fork, take_over=take_over
+        )
+
     async def _stored_model(self, choice: SessionChoice) -> str:
         """Return the model of the session that is resumed, and say which one answers; empty for the usual one."""
         store, id = self.stored_sessions, choice.id

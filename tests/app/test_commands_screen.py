@@ -376,10 +376,14 @@ def test_a_resumed_session_says_which_model_answers_before_anything_is_sent(open
         first = open_terminal(None, "-m", "anthropic/claude-haiku-5-5", "-p", "hi", **keys)
         first.see("Hello")
         assert first.exit_code() == 0
-        kept = open_terminal(None, "-c", **keys)
-        kept.see(r"anthropic/claude-haiku-5-5 answers, as before in this session(?s:.*) · claude-haiku-5-5")
-        kept.leave()
-        assert kept.exit_code() == 0
+        for how in ("-c", "-r"):
+            kept = open_terminal(None, how, **keys)
+            if how == "-r":
+                kept.see("❯ just now")
+                kept.type(ENTER)
+            kept.see(r"anthropic/claude-haiku-5-5 answers, as before in this session(?s:.*) · claude-haiku-5-5")
+            kept.leave()
+            assert kept.exit_code() == 0
         other = open_terminal(None, "-c", OPENAI_API_KEY="sk-1")
         shown = " ".join(other.see(r"agentcli login\s+anthropic").split())
         assert re.search(r"openai/\S+ answers now\. anthropic/claude-haiku-5-5, which this session used, cannot", shown)
