@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from itertools import takewhile
 
 from agentcli.agent import events
 from agentcli.agent.calls.model import fire
@@ -158,14 +159,9 @@ def take_back_prompt(turn: Turn) -> None:
 
 def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ...]]:
     """Return the person's messages since the newest reply or result, oldest first, by the ids of their entries."""
-    newest_first: list[tuple[str, tuple[Block, ...]]] = []
-    for entry in reversed(conversation.path):
-        match entry.body:
-            case Assistant() | Result():
-                break
-            case User(content, is_reminder=False):
-                newest_first.append((entry.id, content))
-    return dict(reversed(newest_first))
+    since = takewhile(lambda entry: not isinstance(entry.body, Assistant | Result), reversed(conversation.path))
+    messages = [(entry.id, entry.body) for entry in since]
+    return {id: body.content for id, body in reversed(messages) if isinstance(body, User) and not body.is_reminder}
 
 
 def return_messages(turn: Turn) -> None:

@@ -154,9 +154,7 @@ class OpenerHost(CommandHost):
         return None
 
     def open_agent(self, id: str) -> None:
-        raise UsageError(
-            f"Only the terminal shows a subagent as it works. To see what it did so far: /agents show {id}"
-        )
+        raise UsageError(f"Only the terminal shows a subagent live. To see what it did so far: /agents show {id}")
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         return None

@@ -379,7 +379,7 @@ def test_a_message_for_a_running_one_is_in_its_next_request_and_not_in_the_paren
             assert "No subagent 'genral-1' is running (did you mean general-1?)" in commanded.command(
                 "/agents tell genral-1 x"
             )
-            assert "Only the terminal shows" in commanded.command("/agents open general-1")
+            assert "Only the terminal shows a subagent live" in commanded.command("/agents open general-1")
             assert "general-1 gets your message" in commanded.command("/agents tell general-1 look in b.py as well")
             is_told.set()
             assert running.wait_for_type("result")["result"] == "done"
