@@ -69,6 +69,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
+        if turn.log.is_retrying and turn.runtime.limits.asks:
+            return_messages(turn)
         await wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))

@@ -239,6 +239,7 @@ class TurnLog:
     entry_ids: list[str] = field(default_factory=list)
     accepted: int = 0  # as many of the ids were in a request that the provider answered
     has_shrunk: bool = False  # the conversation was compacted because a request was too long
+    is_retrying: bool = False  # the newest request failed before, and has no reply yet
 
 
 @dataclass(kw_only=True)

@@ -96,6 +96,18 @@ def test_what_steers_comes_back_with_the_prompt_and_an_attached_image_is_sent_on
         assert (message, about[:9], image) == ("what is on @shot.png\nbe brief", "shot.png:", "image")
 
 
+def test_a_message_whose_retries_are_stopped_is_back_too(open_terminal: Open) -> None:
+    with anthropic_server([BUSY, anthropic_reply("There.")]) as server:
+        terminal = start(open_terminal, server, "go", AGENTCLI_RETRY_INITIAL_DELAY="30")
+        terminal.see(r"Retry 1 of 1 in \d\d s · Esc to stop")
+        terminal.type("\x1b")
+        terminal.see(r"Interrupted(?s:.*)\n› go\n")
+        terminal.rest()
+        terminal.type(" again\r")
+        terminal.see("There")
+        assert said(server.requests[-1]) == ["go again"]
+
+
 @pytest.mark.parametrize("steering", ["", "be brief"])
 def test_work_that_was_done_stays_and_enter_goes_on(open_terminal: Open, steering: str) -> None:
     look = anthropic_reply(Said(calls=(Call("toolu_1", "file_read", {"path": "a.py"}),)))

@@ -200,6 +200,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
+        turn.log.is_retrying = True
         retry = turn.runtime.models.retry
         turn.emit(events.Retry(number, delay_s, describe_error(error), retry.max_retries))
 
@@ -271,7 +272,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
-    turn.log.accepted = len(turn.log.entry_ids)
+    turn.log.accepted, turn.log.is_retrying = len(turn.log.entry_ids), False
     stored = Assistant(
         content=reply.message.content,
         provider=target.provider.name,
