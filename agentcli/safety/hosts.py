@@ -20,7 +20,7 @@ def why_not_public(address: Address) -> str:
     known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
         known_to_python = "an address of an IPv4 tunnel"
-    return next((what for network, what in _NOT_PUBLIC if address in network), known_to_python)
+    return next((kind for network, kind in _NOT_PUBLIC if address in network), known_to_python)
 
 
 def embedded(address: Address) -> Address:
@@ -165,7 +165,7 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
     """Split a host from the port after it; an IPv6 address with a port is in brackets. Raises `ValueError`."""
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{1,5}))?", text, re.ASCII)
     if match is None:
-        if text.count(":") > 1 and "[" not in text:
+        if text.count(":") > 1 and "[" not in text:  # an IPv6 address without a port
             return text, default
         raise ValueError(f"{text!r} is not a host and a port.")
     port = int(match[2]) if match[2] else default
@@ -194,13 +194,14 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     metadata. It may lead into a private network if it was granted itself, not through a pattern. All other addresses
     must be granted themselves.
     """
-    if not is_address(plain := address.partition("%")[0]):
+    without_zone = address.partition("%")[0]
+    if not is_address(without_zone):
         return False
-    found = as_address(plain)
-    if str(found) == grant.host:
+    parsed = as_address(without_zone)
+    if str(parsed) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):
-        return is_loopback(found) and not grant.is_pattern
-    if is_metadata_service(found):
+        return is_loopback(parsed) and not grant.is_pattern
+    if is_metadata_service(parsed):
         return False
-    return not why_not_public(found) or (is_local_network(found) and not grant.is_pattern)
+    return not why_not_public(parsed) or (is_local_network(parsed) and not grant.is_pattern)

@@ -105,12 +105,15 @@ def join_url(base: WebUrl, reference: str) -> WebUrl:
     return parse_url(joined)
 
 
+_OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
+
+
 def urls_in(text: str) -> Iterable[str]:
     """Yield the web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
         url = found.rstrip(".,;:!?*_")
         # A closing bracket without an opening one belongs to the sentence.
-        while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
+        while url[-1] in _OPENING_BRACKETS and url.count(url[-1]) > url.count(_OPENING_BRACKETS[url[-1]]):
             url = url[:-1].rstrip(".,;:!?*_")
         yield url
 
@@ -121,8 +124,9 @@ def host_meant(pattern: str) -> str | None:
     if not pattern.startswith("domain:"):
         return None
     domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
-    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain
-    if re.search(r"[/?#@]|:\d*$", domain.rpartition("]")[2]) or "*" in domain:
+    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain  # an IPv6 address
+    behind_brackets = domain.rpartition("]")[2]
+    if re.search(r"[/?#@]|:\d*$", behind_brackets) or "*" in domain:  # more than a host, such as a port
         return None
     try:
         return parse_url(f"https://{domain}/").host
@@ -273,6 +277,7 @@ def _documentation_sites() -> frozenset[str]:
 
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
+    """Return True for a known address, and for one that is known with http but fetched with https."""
     for known in known_urls:
         with suppress(BadUrl):
             parsed = parse_url(known)

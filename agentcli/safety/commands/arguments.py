@@ -85,7 +85,7 @@ class Arguments(Struct, kw_only=True):
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Read options among the operands, up to `--`; with `stops_at_operand` only those before the first operand."""
     read = Arguments()
-    remaining = list(reversed(fields))
+    remaining = list(reversed(fields))  # so that pop() takes the next word
     while remaining and not read.problem:
         field = remaining.pop()
         if field.text.startswith("-") and field.text not in ("-", "--"):
@@ -109,6 +109,7 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 
 
 def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+    """Read `--name`, `--name=value` or `--name value`. For the kinds of options see `Options`."""
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
@@ -116,11 +117,12 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
         _refuse(field.text, known, read)
     elif has_value:
         _note_value(kind, replace(field, text=value), read)
-    elif kind != "?" and kind and remaining:  # without a value the program complains and ends
+    elif kind and kind != "?" and remaining:  # without a value the program complains and ends
         _note_value(kind, _value(remaining.pop()), read)
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+    """Read options of one letter. The first that takes a value ends them: `-in5` is `-i -n 5`, `-in 5` too."""
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -147,6 +149,7 @@ def _value(word: Field) -> Field:
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
+    """Keep a value that names a file or a glob of files; other values only count if they cannot be told."""
     if value.may_vanish:
         read.problem = f"what follows {read.option_names[-1]} cannot be told"
     elif kind == "@":
@@ -157,12 +160,13 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
-    is_listed = any(  # an option that does more than read, or an abbreviation of one
+    is_listed = any(  # an option that does more than read or takes a value, or an abbreviation of one
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
-        if kind and kind in "!:@*"
+        if kind in ("!", ":", "@", "*")
     )
-    if not known.is_tolerant or is_listed or re.search(rf"[=./~{HOLE}]", text):
+    may_name_file = re.search(rf"[=./~{HOLE}]", text)
+    if not known.is_tolerant or is_listed or may_name_file:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 
@@ -170,7 +174,8 @@ _TABLES = read_table("only_reading")
 
 
 def _with_parts(row: str) -> str:
-    for name in reversed(_TABLES["parts"]):
+    """Fill in the rows of `[parts]`: `<diff> -n:` becomes `-abD … -n:`."""
+    for name in reversed(_TABLES["parts"]):  # a part may use those before it
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row
 

@@ -56,6 +56,7 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
     """
     program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
     name = program.rpartition("/")[2]
+    # In lower case because `RM` is rm on a disk that does not tell the cases apart, as on macOS.
     forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
     if name.lower() == "git" and _has_git_options([Field("git"), *fields[1:]]) and (words := git_words(fields)):
         forms.append(" ".join(["git", *(field.text for field in words)]))
@@ -69,6 +70,7 @@ def _has_git_options(fields: Sequence[Field]) -> bool:
 # Wrappers
 
 _MAX_LAYERS = 12
+_MAX_CANDIDATE_DEPTH = 3  # of candidates inside candidates, whose number grows with each level
 _TOO_MANY_WRAPPERS = "it has too many wrappers"
 
 
@@ -128,14 +130,14 @@ class ProgramCall(Struct, kw_only=True):
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
-    """Take off all wrappers. `fields` is not empty; `depth` counts candidates inside candidates."""
+    """Take off all wrappers. `fields` is not empty; `depth` is the number of candidates around the command."""
     call = ProgramCall(layers=[tuple(fields)])
     for _ in range(_MAX_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
         call.forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
-        if call.name == "parallel":
+        if call.name == "parallel":  # its command may begin with any of the words, and go on with what it reads
             call.hides_program = True
             starts = range(1, min(len(call.fields), _MAX_LAYERS))
             call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
@@ -155,7 +157,8 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
-    if depth > 3:
+    """Unwrap a command that `call` may run, and add all that is known of it to `call`."""
+    if depth > _MAX_CANDIDATE_DEPTH:
         call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
@@ -171,7 +174,7 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
 
 def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
     """Return the text that a command can read: what a redirection gives it, or else `stdin`, the input around it."""
-    for redirect in reversed(redirects):
+    for redirect in reversed(redirects):  # the last one counts
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
         if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
@@ -184,7 +187,7 @@ def printed_by(fields: Sequence[Field], stdin: str) -> str:
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
-        case ["echo", *texts] if not re.match(r"-[neE]+ ", " ".join((*texts, ""))) and "\\" not in "".join(texts):
+        case ["echo", *texts] if not re.match(r"-[neE]+( |$)", " ".join(texts)) and "\\" not in "".join(texts):
             return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE
@@ -233,7 +236,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
         text = next(filter(None, found.groups()), "")
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
-            yield f"git {text}"
+            yield f"git {text}"  # of an alias without `!` the text is a subcommand
     if _RENAMES.match(joined):
         yield HOLE
 
@@ -255,7 +258,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
         operator, target = redirect.operator, state.resolved(redirect.target)
-        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
+        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)  # `2>&1`; `>&x` writes a file
         if is_copy or operator in ("<<", "<<-", "<<<"):
             continue
         if why := _target_problem(operator, target, check):
@@ -268,6 +271,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
 
 
 def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
+    """Return the reason why a redirection to or from `target` does more than read in the workspace, or ""."""
     if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
         return "it opens a connection"
     if target.is_glob or target.may_vanish:
@@ -301,7 +305,7 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
-    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):
+    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -`, `pushd +1`: a folder of before
         return state.anywhere(), state
     return state.entering(targets[0]), state
 

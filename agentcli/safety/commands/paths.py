@@ -41,10 +41,10 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
         return path in places
     while parts and finds_most_names(parts[-1]):  # `/usr/*` is as much as `/usr`
         parts = parts[:-1]
-    if not of_home and parts == home_parts:
+    if not of_home and parts == home_parts:  # `~/*`: with its end taken off it looks like the home
         return path == home
-    found = (_parts(place) for place in places)
-    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in found)
+    parts_of_places = (_parts(place) for place in places)
+    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)
 
 
 def _parts(path: str) -> list[str]:
@@ -53,8 +53,9 @@ def _parts(path: str) -> list[str]:
 
 def finds_most_names(glob: str) -> bool:
     """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
+    half = len(string.ascii_lowercase) // 2
     return "*" in glob and any(
-        sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > 13 for dot in ("", ".")
+        sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > half for dot in ("", ".")
     )
 
 
@@ -62,6 +63,7 @@ def finds(glob: str, name: str) -> bool:
     """Return True if a glob of one part finds a name. Only a literal dot finds a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False
+    # fnmatch has no classes such as `[[:alpha:]]`, negates with `!` alone, and is slow with `***`.
     plain = re.sub(r"\[\[:\w+:\]\]", "?", re.sub(r"\*+", "*", glob))
     return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
 
@@ -118,6 +120,7 @@ class ReadCheck:
         is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
         if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
             return True
+        # Facts about a secret file are in the listing of its folder. A path with `..` at its end has another parent.
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
@@ -125,7 +128,8 @@ class ReadCheck:
         for field in fields:
             places = self.state.places or ("/",)
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
-            if not field.is_known or not (is_fine or field.text.startswith("!")):
+            is_exclusion = field.text.startswith("!")
+            if not field.is_known or not (is_fine or is_exclusion):
                 return f"{field.text} looks for secrets"
         return ""
 
@@ -169,6 +173,7 @@ def grave_reason(
     """
     if reason := next(filter(None, map(beyond_workspace, seen)), ""):
         return reason
+    # Reasons of `problem_of` and of this module: what is shown is secret, or a path without wildcards leads outside.
     is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
     if is_grave or any(host != UNKNOWN for host in effects.hosts):
         return why
@@ -193,7 +198,8 @@ def _naming_words(fields: Sequence[Field]) -> list[Field]:
     """Return the words of a command but its messages and the files it excludes; of git's `REVISION:PATH` the path."""
     words = [fields[0]]
     for before, field in itertools.pairwise(fields):
-        if not (_excludes(before, field) or re.search(r"\s", field.text)):
+        is_message = re.search(r"\s", field.text)
+        if not (_excludes(before, field) or is_message):
             path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
             words.append(replace(field, text=path))
     return words
@@ -229,9 +235,9 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
             yield from _mentioned_paths(text)
         if found := _SYSTEM_PART.search(text):
             yield Field(found[1])
-        if (found := _OPTION_VALUE.fullmatch(text)) or text.startswith("-"):
-            text = (found[1] or found[2]) if found else ""
-        elif names_its_paths(name):
+        if found := _OPTION_VALUE.fullmatch(text):  # `--output=x`, `if=x`, `-I/x`
+            text = found[1] or found[2]
+        elif text.startswith("-") or names_its_paths(name):
             continue
         text = text.partition(HOLE)[0]
         if text and _PATH.fullmatch(text) and "://" not in text:
@@ -239,6 +245,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
 
 
 def _mentioned_paths(text: str) -> Iterator[Field]:
+    """Yield the paths in code or a variable's value that may lead out of the workspace, such as `/usr/x` and `../x`."""
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
     return (Field(path) for path in found if HOLE not in path)
 
@@ -258,15 +265,12 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
     for fields in seen:
         name = name_of(fields)
         words = [field.text for field in git_words(fields)] if name == "git" else []
-        may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
-        paths = [
-            PurePath(path) for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)
-        ]
-        found += [
-            normal(str(path))
-            for path in paths
-            if is_secret(path, _home(state)) or (may_write and is_auto_executed(path))
-        ]
+        git_only_reads = bool(words) and words[0] in names("git", "reads_files")
+        may_write = not names_its_paths(name) and not git_only_reads
+        for part in _word_parts(fields):
+            for path in map(PurePath, state.paths(part) or state.likely_paths(part)):
+                if is_secret(path, _home(state)) or (may_write and is_auto_executed(path)):
+                    found.append(normal(str(path)))
         if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))
     return tuple(dict.fromkeys(found))
@@ -294,10 +298,10 @@ _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|u
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
+    """Return True for `config core.pager x`: a setting with a value that git may run, or read further settings from."""
     actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False
-    at = next(
-        (at for at, word in enumerate(words) if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), len(words)
-    )
-    return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])
+    name = next((word for word in words if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), "")
+    has_value = name != "" and words.index(name) < len(words) - 1
+    return has_value and not _PLAIN_SETTING.fullmatch(name)

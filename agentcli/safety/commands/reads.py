@@ -40,7 +40,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
-    form = f"{name} {arguments[0].text}" if arguments else name
+    form = f"{name} {arguments[0].text}" if arguments else name  # `stash list`: a form may have a row of its own
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
     row, _, needed = row.partition(" | ")  # options with which it only lists; see `[git]` in only_reading.ini
     if not row:
@@ -53,9 +53,10 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):
         return problem
-    # Git itself matches globs in its operands, which may find secrets. The pattern of `git grep` is none of them.
-    is_grep = name == "grep" and not {"-e", "-f"} & set(read.option_names)
-    operands = without_pattern(read.operands) if is_grep else read.operands
+    # Git itself matches globs in its operands, which may find secrets. The pattern of `git grep` is none of them; with
+    # `-e` or `-f` it is no operand.
+    has_pattern = name == "grep" and not {"-e", "-f"} & set(read.option_names)
+    operands = without_pattern(read.operands) if has_pattern else read.operands
     paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
     return check.filter_problem([path for path in paths if WILDCARD.search(path.text) or "\\" in path.text])
 
@@ -93,7 +94,7 @@ def read_call(fields: Sequence[Field]) -> GitCall:
 
 def _paths_in(field: Field) -> list[Field]:
     """Return the parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
-    text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)
+    text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)  # `:(top)x`, `:!x`
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
     return [replace(field, text=each) for each in texts]
 
@@ -117,8 +118,9 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     is_one_file = called[:1] in (["blame"], ["annotate"])
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
         return True  # its operands may be revisions and patterns
-    found = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
-    places = [Path(path[: glob.start()].rpartition("/")[0] or "/") if glob else Path(path) for path, glob in found]
+    wildcards = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
+    # Of a glob the folder before its first wildcard.
+    places = [Path(path[: sign.start()].rpartition("/")[0] or "/") if sign else Path(path) for path, sign in wildcards]
     return any(secret.is_relative_to(place) for secret in secrets for place in places)
 
 
@@ -182,10 +184,12 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    form = arguments[0] if arguments else Field("")
-    is_plain = form.is_known and not form.may_vanish and not form.text.startswith("-")  # `-v` sets a variable
-    sets = not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text)  # `%n` sets one too
-    return "printf can set a variable" if sets else check.problem(arguments, "text")
+    format_word = arguments[0] if arguments else Field("")
+    is_known = format_word.is_known and not format_word.may_vanish
+    # `-v` and `%n` set a variable.
+    if not is_known or re.search(r"\A-|%[^%a-zA-Z]*[hjlLqtz]*n", format_word.text):
+        return "printf can set a variable"
+    return check.problem(arguments, "text")
 
 
 # Scripts of sed that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these. Others may do more.
@@ -237,6 +241,7 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     text = " ".join(field.text for field in arguments)
     # The option `e` of BSD and, on macOS, `-E` show the environment of processes.
+    # One group of BSD options (`aux`), then options with a dash (`-eo pid,args`).
     plain = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
     return "" if re.fullmatch(plain, text) else "ps may show the environment of processes"
 

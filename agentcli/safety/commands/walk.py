@@ -82,12 +82,16 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
-    """Return the files of /tmp that a command makes and then names again; it needs no other /tmp than its own."""
+    """Return the files of /tmp that a command makes and then names again: `make >/tmp/log; tail /tmp/log`.
+
+    The empty /tmp of the sandbox does for them. A file that is named before it is made must be there already.
+    """
     found = []
     for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
-        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(creation[1])}(?![^\s;&|)<>])")
-        if creation[1] not in text[: creation.start(1)] and again.search(text, creation.end()):
-            found.append(creation[1])
+        path = creation[1]
+        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(path)}(?![^\s;&|)<>])")  # as a word of its own
+        if path not in text[: creation.start(1)] and again.search(text, creation.end()):
+            found.append(path)
     return tuple(found)
 
 
@@ -106,9 +110,9 @@ def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
-    if problem:
-        first = [segment.text.split()[:1] for segment in walk.segments if segment.verdict != "allow"]
-        programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
+    if problem:  # more may run than the segments: programs are named for the person as far as they can be seen
+        doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
+        programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
     return CommandAnalysis(
@@ -127,7 +131,7 @@ def hidden_character(text: str) -> str:
 
     Some are invisible, others are a blank or a line end to other programs. To bash all of them are letters.
     """
-    hidden = min((char for char in set(text) if not _is_shown(char)), default="")
+    hidden = min((char for char in set(text) if not _is_shown(char)), default="")  # a set has no order of its own
     return f"it holds a character that is not shown as it is (U+{ord(hidden):04X})" if hidden else ""
 
 
@@ -139,16 +143,13 @@ Ends = tuple[State, State]  # the state after success, and after failure
 
 
 class WalkContext(Struct, frozen=True, kw_only=True):
-    """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
+    """The context of a command: what holds for it because of the shells and wrappers around it."""
 
-    `stdin` is the text of its standard input; empty at the start of the whole command.
-    """
-
-    problem: str = ""
-    allow: tuple[str, ...] = ()
+    problem: str = ""  # why it can do more than its text says
+    allow: tuple[str, ...] = ()  # the forms of the shells around it: a rule for one of them covers it too
     deny: tuple[str, ...] = ()
-    depth: int = 0
-    stdin: str = ""
+    depth: int = 0  # of scripts inside scripts
+    stdin: str = ""  # the text of its standard input; empty at the start of the whole command
 
 
 class Walk:
@@ -189,21 +190,21 @@ class Walk:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = replace(context, stdin=context.stdin or HOLE)
+            context = replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
-            words = [(Field("for"), *listed)]
+            words = [(Field("for"), *listed)]  # judged like the arguments of a program
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
-        first, before = len(self.segments), self.catastrophe
+        count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
-            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
-            self.segments[first:] = [
+            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(count_before)
+            self.segments[count_before:] = [
                 replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
-                for each in self.segments[first:]
+                for each in self.segments[count_before:]
             ]
-            self.catastrophe = before
+            self.catastrophe = catastrophe_before
         return after
 
     def _worst(self, first: int = 0) -> str:
@@ -217,17 +218,19 @@ class Walk:
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        before, skipped = "", state  # the operator before a pipeline, and the state if the operator skips the pipeline
+        """Walk through pipelines joined by `&&`, `||`, `;` and the like. Return the state after the last one."""
+        operator = ""  # the one before the pipeline
+        skipped = state  # the state if the operator skips the pipeline: behind `&&` that of a failure
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
-            if before == "&&":
+            if operator == "&&":
                 failure = failure.or_else(skipped)
-            elif before == "||":
+            elif operator == "||":
                 success = success.or_else(skipped)
-            before = pipeline.then
-            if before == "&&":
+            operator = pipeline.then
+            if operator == "&&":
                 state, skipped = success, failure
-            elif before == "||":
+            elif operator == "||":
                 state, skipped = failure, success
             else:
                 state = success.or_else(failure)
@@ -249,7 +252,7 @@ class Walk:
         if self.commands > _MAX_COMMANDS:
             self._give_up("there is too much of it to be judged")
             return state, state
-        for script in node.inside:
+        for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
             self._walk_commands(script, state, replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
@@ -261,9 +264,9 @@ class Walk:
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
-            only_set = "" if done.problem else set_problem
+            only_set = bool(set_problem) and not done.problem
             done = replace(done, problem=done.problem or set_problem)
-            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
+            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=only_set)
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(
@@ -350,14 +353,17 @@ class Walk:
                 allow_forms=context.allow,
                 deny_forms=context.deny,
             )
-            self._add_segment(segment, state, seen=call.layers[:-1])
+            self._add_segment(segment, state, seen=call.layers[:-1])  # the last layer is the shell and its text
         return (after, after) if shell.is_same_shell else (state, state)
 
     def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
-        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run."""
+        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run.
+
+        `seen` and `values`: see `grave_reason`; `grave` is a reason to ask that is known already.
+        """
         if worst:
             segment = replace(segment, verdict="block", reason=worst, allow_forms=())
         elif why := segment.reason:
@@ -382,7 +388,7 @@ class Walk:
         self._script_files |= part._script_files
         self.unreadable = self.unreadable or part.unreadable
         self.unjudged = self.unjudged or part.unjudged
-        worst = part._worst() if HOLE not in text else ""
+        worst = part._worst() if HOLE not in text else ""  # `unreadable` says enough of a text with holes
         if is_shown:
             self.catastrophe = self.catastrophe or worst
             worst = ""

@@ -63,7 +63,7 @@ class Masker:
         return find_tokens(text, raw) + [
             Secret(start, end, "known-secret")
             for index, start, end in matches
-            if text.startswith(self._forms[index], start)
+            if text.startswith(self._forms[index], start)  # in `raw`, other characters look alike
         ]
 
     def certain_end(self, text: str) -> int:
@@ -89,11 +89,12 @@ def _written_forms(value: str) -> Iterable[str]:
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others.
-        for before in range(3):
-            end = (before + len(raw)) % 3
-            encoded = encode(bytes(before) + raw).decode().rstrip("=")
-            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]  # without these letters
+        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others:
+        # these letters are left out.
+        for bytes_before, letters_before in ((0, 0), (1, 2), (2, 3)):
+            encoded = encode(bytes(bytes_before) + raw).decode().rstrip("=")
+            shares_last_letter = (bytes_before + len(raw)) % 3 != 0
+            yield encoded[letters_before : len(encoded) - shares_last_letter]
 
 
 class PlainText:
@@ -125,7 +126,7 @@ class PlainText:
     def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
         """Return the plain `text[start:end]` with its codes. `is_end` includes the codes behind it."""
         pieces: list[str] = []
-        for position, code in self._take(end + is_end):
+        for position, code in self._take(end + 1 if is_end else end):
             pieces += (text[start:position], code)
             start = position
         return "".join((*pieces, text[start:end]))
@@ -133,17 +134,18 @@ class PlainText:
     def hidden_in(self, start: int, end: int) -> str:
         """Return the codes at `start`, and the last code up to `end`, which sets how the text continues."""
         codes = self._take(end)
-        before = [code for position, code in codes if position == start]
-        return "".join((*before, *(code for _, code in codes[len(before) :][-1:])))
+        at_start = [code for position, code in codes if position == start]
+        last = [code for _, code in codes[len(at_start) :]][-1:]
+        return "".join((*at_start, *last))
 
     def _take(self, end: int) -> list[tuple[int, str]]:
         first, self._first = self._first, bisect_left(self._codes, (end,), self._first)
         return self._codes[first : self._first]
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
-        """Return the positions of these spans in the text as written."""
+        """Return the positions of these spans in the text as written, without the codes around them."""
         positions = [position for position, _ in self._codes]
-        lengths = [0, *accumulate(len(code) for _, code in self._codes)]
+        lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: of the first n codes together
         return [
             (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
             for start, end, _ in spans
@@ -184,7 +186,7 @@ class StreamMask:
     def secrets(self) -> list[Secret]:
         """Return the secrets of the whole text, by their positions in the text as written."""
         found = self._certain_secrets(is_all=True)
-        return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
+        return [Secret(*span, one.rule) for span, one in zip(self._plain.places(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
         position = self._done  # the text before it is in the pieces
@@ -197,7 +199,7 @@ class StreamMask:
             )
             position = end
         pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
-        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)
+        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back less far
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
@@ -231,13 +233,14 @@ class StreamMask:
                     # The mark of a beginning may itself be incomplete.
                     self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
                     return keys, end
-                if key.position is None or key.start >= end:
+                if key.position is None or key.start >= end:  # not certain yet: it waits for more text
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
             position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if may_continue:
+                # It begins before the end of what is masked, so that the rest of the key gets no marker of its own.
                 self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)

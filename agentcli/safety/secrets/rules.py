@@ -1,7 +1,8 @@
 """Finds tokens and passwords in text by rules, which are rows of the TOML files beside this module.
 
 The pattern of a rule is tried only where one of its literals occurs, which one search for all literals finds. A judge,
-one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word.
+one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word. Its
+limits of length, entropy and changes of letters tell the examples (`like`) of the rules from those that are none.
 """
 
 import base64
@@ -68,8 +69,9 @@ _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word
 
 def looks_random(value: str) -> bool:
     """Return True for a possible token: not a few characters repeated. Words in it do not matter."""
-    least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
-    return _RUN.search(value) is None and entropy(value) >= least
+    # Digits have few values, and short texts few characters.
+    min_entropy = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
+    return _RUN.search(value) is None and entropy(value) >= min_entropy
 
 
 def has_random_digits(value: str) -> bool:
@@ -306,7 +308,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         if (match := self._match_at(text, position)) is None:
             return
         for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
-            start, end = one.span(1 if one.lastindex else 0)
+            start, end = one.span(1 if one.lastindex else 0)  # lastindex: the pattern has a group
             if _JUDGES[self.judge](text[start:end]):
                 yield start, end
 
@@ -325,8 +327,8 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         line_end = text.find("\n", start, start + MAX_CONTEXT_CHARS)
         line_end = line_end if line_end >= 0 else start + MAX_CONTEXT_CHARS
         literals = re.compile("|".join(map(re.escape, self.place.literals))).finditer(text, start, line_end)
-        following = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
-        end = following.end() if following else line_end
+        next_announcement = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
+        end = next_announcement.end() if next_announcement else line_end
         found = re.compile(self.each, re.ASCII).finditer(text, start, line_end)
         yield from takewhile(lambda one: one.start() < end, found)
 
