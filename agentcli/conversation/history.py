@@ -74,6 +74,7 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
     has_prompt = False
+    # By identity, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
         if isinstance(entry.body, User | Assistant | Result):
@@ -113,9 +114,9 @@ def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    line = " ".join(text[: 4 * max_chars].split())
-    is_whole = len(line) <= max_chars and len(text) <= 4 * max_chars
-    return line if is_whole else f"{line[:max_chars].rstrip()}…"
+    start = text[: 4 * max_chars]  # the rest of a long text is not looked at
+    line = " ".join(start.split())
+    return line if len(line) <= max_chars and start == text else f"{line[:max_chars].rstrip()}…"
 
 
 # Skills
@@ -170,18 +171,19 @@ def short_prompt(body: object) -> str:
     if not isinstance(body, User) or body.is_reminder:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
-    lines = [line for line in lines if not _NO_PROSE.fullmatch(line)]
-    longer = (line for line in lines if not _ONE_WORD.fullmatch(line) or not line.isascii())
-    return shorten(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
+    prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
+    # A line in Chinese looks like one word.
+    of_several_words = (line for line in prose if not _ONE_WORD.fullmatch(line) or not line.isascii())
+    return shorten(next(of_several_words, next(iter(prose), "")), MAX_TITLE_CHARS)
 
 
 def shorten(line: str, max_chars: int) -> str:
     """Return a line cut to `max_chars`, between words if a word ends in its second half."""
     if len(line) <= max_chars:
         return line
-    cut = line[: max_chars - 1]
-    at = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1
-    return f"{(cut[:at] if at >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
+    cut = line[: max_chars - 1]  # an ellipsis follows
+    last_blank = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1  # -1: no word is cut in two
+    return f"{(cut[:last_blank] if last_blank >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
 
 
 # Search
@@ -286,7 +288,7 @@ def listed_names(names: Sequence[str], most: int) -> str:
 _MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
 _MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
 
-Recorded = tuple[str, Entry]  # an entry with changes of files, and the id of its session
+Recorded = tuple[str, Entry]  # the id of a session, and one of its entries with changes of files
 Origin = Recorded | None  # None if no call is known to have written the line
 Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
 
@@ -297,9 +299,10 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
     `path` is written as in the log, `content` is what the file holds now, and `recorded` are the changes of all files.
     """
     text = _BlamedText()
-    for record, change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
+    for (session, entry), change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
+        is_by_call = isinstance(entry.body, FilesChanged)  # otherwise the person undid something
         with suppress(OSError):  # an old content may be gone
-            text.follow(change, record if isinstance(record[1].body, FilesChanged) else None, read)
+            text.follow(change, (session, entry) if is_by_call else None, read)
     text.become(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
@@ -315,7 +318,7 @@ class _BlamedText:
     def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
         """Apply a change. Lines that only its state before has were written by no call. Raises `OSError`."""
         for state, author in ((change.before, None), (change.after, origin)):
-            if state is None or not state.content:
+            if state is None or not state.content:  # there was no file, or its content was not kept
                 continue
             if state.content not in self._known:  # otherwise the file returns to an earlier state
                 self.become(_lines(read(state.content)), author)
@@ -333,15 +336,14 @@ class _BlamedText:
 def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
     """Return the changes of a file, oldest first, also those under its earlier names."""
     found = []
-    for record in reversed(recorded):
-        body = record[1].body
-        changes = body.changes if isinstance(body, FilesChanged | FilesRestored) else ()
+    for session, entry in reversed(recorded):
+        changes = entry.body.changes if isinstance(entry.body, FilesChanged | FilesRestored) else ()
         change = next((change for change in changes if change.path == path), None)
         if change is None:
             continue
         if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
-            change, path = FileChange(path, source.before, change.after), source.path
-        found.append((record, change))
+            change, path = FileChange(path, source.before, change.after), source.path  # older entries have that path
+        found.append(((session, entry), change))
     return found[::-1]
 
 

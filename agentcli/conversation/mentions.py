@@ -91,7 +91,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
             output = read_file(FileRead(name), path, workspace)
         case "folder":
             return _listed(name, path)
-        case None:
+        case None:  # `path:10-40`, or no file at all
             lines = _LINES.fullmatch(name)
             return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
         case _:
@@ -135,7 +135,7 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
-    for quoted, lines, plain in _MENTION.findall(prompt):
+    for quoted, lines, plain in _MENTION.findall(prompt):  # `@"a b":10-40` has the first two, `@a` the last
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
     if bare_names:

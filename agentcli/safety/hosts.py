@@ -107,17 +107,11 @@ _METADATA = tuple(
 _LOCAL_NETWORKS = tuple(map(ip_network, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7".split()))
 
 
-def as_address(text: str) -> Address:
-    """Parse an address in its usual form. Raises `ValueError` for anything else, such as a zone (`fe80::1%eth0`)."""
-    if "%" in text:
-        raise ValueError(f"{text} names a zone")
-    return ip_address(text)
-
-
-def is_address(text: str) -> bool:
+def parse_address(text: str) -> Address | None:
+    """Parse an address in its usual form. Return None for anything else, such as a zone (`fe80::1%eth0`)."""
     with suppress(ValueError):
-        return bool(as_address(text))
-    return False
+        return ip_address(text) if "%" not in text else None
+    return None
 
 
 WEB_PORTS = (80, 443)
@@ -156,7 +150,7 @@ def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
         raise ValueError(f"{text!r}: a * stands for whole names at the beginning, as in *.example.org.")
     host, port = split_port(name_and_port, default=None)
     name = read_host(host)
-    if is_pattern and not is_any_pattern_fine and ("." not in name or is_address(name)):
+    if is_pattern and not is_any_pattern_fine and ("." not in name or parse_address(name)):
         raise ValueError(f"{text!r} covers too much: write *.example.org.")
     return HostGrant(name, is_pattern, port)
 
@@ -176,8 +170,8 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
 
 def read_host(text: str) -> str:
     """Return a name or an address in the one form that is compared. Raises `ValueError`: nothing is guessed."""
-    if is_address(text):
-        return str(as_address(text))
+    if address := parse_address(text):
+        return str(address)
     name = text.removesuffix(".").lower()
     labels = name.split(".")
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
@@ -194,10 +188,9 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     metadata. It may lead into a private network if it was granted itself, not through a pattern. All other addresses
     must be granted themselves.
     """
-    without_zone = address.partition("%")[0]
-    if not is_address(without_zone):
+    parsed = parse_address(address.partition("%")[0])  # without its zone
+    if parsed is None:
         return False
-    parsed = as_address(without_zone)
     if str(parsed) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):

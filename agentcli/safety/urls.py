@@ -17,11 +17,10 @@ import msgspec
 
 from agentcli.safety.hosts import (
     Address,
-    as_address,
-    is_address,
     is_local_network,
     is_loopback,
     is_metadata_service,
+    parse_address,
     read_grant,
     read_host,
     split_port,
@@ -53,7 +52,7 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address | None:
-        return as_address(self.host) if is_address(self.host) else None
+        return parse_address(self.host)
 
     @property
     def authority(self) -> str:
@@ -239,16 +238,16 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
     private address only if that address is granted as well, since its owner can point it anywhere at any time.
     """
-    if not is_address(address):
+    parsed = parse_address(address)
+    if parsed is None:
         return f"{url.host} leads to {address}, which is not a plain address"
-    parsed = as_address(address)
-    what = why_not_public(parsed)
-    is_open = not what or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
+    why_not = why_not_public(parsed)
+    is_open = not why_not or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
         is_open = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
     if is_open and not is_metadata_service(parsed):
         return ""
-    return f"{url.host} is {what}" if url.host == address else f"{url.host} leads to {address}, {what}"
+    return f"{url.host} is {why_not}" if url.host == address else f"{url.host} leads to {address}, {why_not}"
 
 
 def _why_asked(url: WebUrl) -> str:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict, fields
+from msgspec import Meta, Struct, structs
 
 from agentcli.errors import did_you_mean
 
@@ -68,7 +67,9 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     suspend: Keys = ("c-z",)
 
     def by_action(self) -> dict[str, tuple[str, ...]]:
-        return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
+        return {
+            action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in structs.asdict(self).items()
+        }
 
 
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -118,7 +119,7 @@ def look_problems(
 
 def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     actions = settings.by_action()
-    defaults = {field.name: field.default for field in fields(KeySettings)}
+    defaults = {field.name: field.default for field in structs.fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]
     for action in _REQUIRED_ACTIONS:
         if not actions[action]:

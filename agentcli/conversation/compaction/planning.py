@@ -41,7 +41,7 @@ MIN_FREE = 0.2  # share of the window without the system text and the tools, if 
 # Shares of the size from which a compaction is due: for the target, and for a target with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
 _AIM = 0.7  # share of the limit up to which optional text is added
-_FILES = 0.1  # share of the room that a long list of files may take
+_MAX_SHARE_OF_FILES = 0.1  # share of the room that the longer list of files may take more than the shorter one
 # Shares of the room for older turns that excerpts get: if all prompts fit beside them, and if the oldest turns are
 # joined.
 _EXCERPTS, _EXCERPTS_IF_JOINED = 0.2, 0.7
@@ -77,11 +77,12 @@ class Budget(Struct, frozen=True):
         `target` and `at` are the shares of the window in the settings.
         """
         fixed += self.prefix
-        least = fixed + MIN_FREE * (self.window - fixed)
+        min_limit = fixed + MIN_FREE * (self.window - fixed)
         target = min(target, _MAX_TARGET * at)
-        return int(max(target * self.window, min(least, _MAX_TARGET_WITH_FIXED * at * self.window)))
+        return int(max(target * self.window, min(min_limit, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
+        """Return the tokens of a text that is a part of a message, with the line end behind it."""
         empty = self.count([Message("user", (Text("\n"),))])
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
@@ -128,6 +129,8 @@ class Planner:
     trigger: CompactionTrigger = "auto"
     summaries: dict[int, str] = field(default_factory=dict)
     can_recall: bool = True
+    # By the number of a turn, the number of its steps, and a position in `lengths`.
+    _sizes: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def plan(self) -> Compaction | str:
         """Return the compaction, or the reason why there is none."""
@@ -151,7 +154,7 @@ class Planner:
             if (plan := self._with_digest(room, limit)) is None:
                 return
             yield plan
-            room -= max(plan.tokens_after - limit, limit // 50)
+            room -= max(plan.tokens_after - limit, limit // 50)  # by what it takes too much, and not too little
 
     @cached_property
     def limit(self) -> int:
@@ -175,7 +178,8 @@ class Planner:
         result, message = self.settings.result_chars, self.settings.message_chars
         for kind, factor in product((Result, object), reversed(FACTORS)):
             for step, turn in older:
-                if tokens <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
+                is_dropped = stubs.get(step.entry.id) == ""
+                if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
                     continue
                 if (stub := stub_of(step, turn, result=factor * result, message=factor * message)) is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
@@ -186,19 +190,24 @@ class Planner:
     # Plans in which a digest replaces older turns, and newer ones stay
 
     def _with_digest(self, room: int, limit: int) -> Compaction | None:
-        """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not."""
-        few, many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
-        files = MAX_FILES if many - few < _FILES * (room - self.budget.prefix - few) else FEW_FILES
-        room -= self.budget.prefix + (many if files == MAX_FILES else few)
+        """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.
+
+        `limit` is what the request may have in all. `room` gets less than that if an earlier plan came out too large.
+        """
+        size_with_few, size_with_many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
+        shows_many = size_with_many - size_with_few < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - size_with_few)
+        files, carried_size = (MAX_FILES, size_with_many) if shows_many else (FEW_FILES, size_with_few)
+        room -= self.budget.prefix + carried_size  # for the turns
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
             start = remaining[0].steps[0]
             free = room - self._size(start, stubs)
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
-            if free < min(brief_size, int(tail.min_older * room)):
+            if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            if (texts := self._older_texts(covered, free, free - int((1 - _AIM) * limit))) is not None:
+            aim = free - int((1 - _AIM) * limit)
+            if (texts := self._older_texts(covered, free, aim)) is not None:
                 strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
@@ -210,19 +219,21 @@ class Planner:
         of the room holds excerpts of what is left out, if possible. If not even prompts do, the oldest turns become one
         line, and excerpts get most of the room.
         """
-        shortest, brief = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
+        shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
-        if brief > free:
-            share = _EXCERPTS if shortest <= free else _EXCERPTS_IF_JOINED
-            excerpts = min(int(share * free), self.budget.size("\n".join(one.text for one in self._sentences)))
-            if shortest > free or shortest + excerpts <= free:  # otherwise whole prompts leave no room for excerpts
-                room -= excerpts
+        if brief_size > free:
+            share = _EXCERPTS if shortest_size <= free else _EXCERPTS_IF_JOINED
+            all_sentences = self.budget.size("\n".join(one.text for one in self._sentences))
+            excerpts_size = min(int(share * free), all_sentences)
+            # Otherwise whole prompts leave no room for excerpts.
+            if shortest_size > free or shortest_size + excerpts_size <= free:
+                room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None
         joined, chosen = choice  # the number of oldest turns that one line replaces; positions in `lengths`
         shown = [self._writer.lengths[length] for length in chosen]
         texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
-        if brief > free:
+        if brief_size > free:
             unused = free - sum(self.budget.size(text) for text in texts)
             texts[:0] = self._excerpts(zip(covered, [*[None] * joined, *shown], strict=True), unused)
         if joined:
@@ -234,10 +245,6 @@ class Planner:
     @cached_property
     def _writer(self) -> DigestWriter:
         return DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
-
-    @cached_property
-    def _sizes(self) -> dict[tuple[int, int, int], int]:
-        return {}  # by the number of a turn, the number of its steps, and a position in `lengths`
 
     def _turn_size(self, turn: TurnRecord, length: int) -> int:
         """Return the tokens of a turn's text at a position in `lengths`."""
@@ -268,7 +275,9 @@ class Planner:
         while total > room:
             if joined == len(covered):
                 return None
-            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)
+            total += (0 if joined else _JOINED) - self._turn_size(
+                covered[joined], 0
+            )  # one line for all that are joined
             joined += 1
         chosen = [0] * (len(covered) - joined)
         if joined:

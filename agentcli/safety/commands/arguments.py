@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
@@ -116,7 +115,7 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
     elif has_value:
-        _note_value(kind, replace(field, text=value), read)
+        _note_value(kind, structs.replace(field, text=value), read)
     elif kind and kind != "?" and remaining:  # without a value the program complains and ends
         _note_value(kind, _value(remaining.pop()), read)
 
@@ -140,12 +139,12 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
             _note_value(kind, _value(remaining.pop()), read)
     elif kind:
         for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
-            _note_value(kind, replace(field, text=each), read)
+            _note_value(kind, structs.replace(field, text=each), read)
 
 
 def _value(word: Field) -> Field:
     """Return the value of an option. A glob may become several words, so it counts as one that may vanish."""
-    return replace(word, may_vanish=word.may_vanish or word.is_glob)
+    return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:

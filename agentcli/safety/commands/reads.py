@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import GIT, PROGRAMS, VERSIONS, names, options, read_arguments, without_pattern
 from agentcli.safety.commands.paths import WILDCARD, ReadCheck
@@ -96,7 +95,7 @@ def _paths_in(field: Field) -> list[Field]:
     """Return the parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)  # `:(top)x`, `:!x`
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
-    return [replace(field, text=each) for each in texts]
+    return [structs.replace(field, text=each) for each in texts]
 
 
 def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, structs
 
 from agentcli.safety.paths.judge import PathGround
 
@@ -52,7 +51,7 @@ class Effects(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
 
     def __or__(self, other: Effects) -> Effects:
-        effects, more = asdict(self), asdict(other)
+        effects, more = structs.asdict(self), structs.asdict(other)
         return Effects(**{kind: tuple(dict.fromkeys((*effects[kind], *more[kind]))) for kind in effects})
 
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import reduce
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.calls import (
     ProgramCall,
@@ -69,7 +68,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
             segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
         )
     scratch = _scratch_files(text)
-    walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
+    walk = Walk(structs.replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
@@ -78,7 +77,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
             walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
-    return replace(_conclusion(walk, hidden, text), scratch=scratch)
+    return structs.replace(_conclusion(walk, hidden, text), scratch=scratch)
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
@@ -113,7 +112,7 @@ def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     if problem:  # more may run than the segments: programs are named for the person as far as they can be seen
         doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
-        effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
+        effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
     return CommandAnalysis(
         segments=tuple(walk.segments),
@@ -180,7 +179,7 @@ class Walk:
         """Walk through the same text in another state, and add the commands that are asked about there."""
         for segment in self._look_into(text, state, is_shown=False).segments:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
-                self.segments.append(replace(segment, verdict="ask"))
+                self.segments.append(structs.replace(segment, verdict="ask"))
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
@@ -190,7 +189,7 @@ class Walk:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
+            context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]  # judged like the arguments of a program
@@ -201,7 +200,7 @@ class Walk:
         if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(count_before)
             self.segments[count_before:] = [
-                replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
+                structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
                 for each in self.segments[count_before:]
             ]
             self.catastrophe = catastrophe_before
@@ -239,7 +238,7 @@ class Walk:
     def _walk_pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
         stdin, ends, pipeline = context.stdin, (state, state), []
         for part in node.parts:
-            ends = self._walk_command(part, state, replace(context, stdin=stdin))
+            ends = self._walk_command(part, state, structs.replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
             stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
@@ -253,19 +252,19 @@ class Walk:
             self._give_up("there is too much of it to be judged")
             return state, state
         for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
-            self._walk_commands(script, state, replace(context, problem="", allow=()))
+            self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
-            self._walk_commands(node.subshell, state, replace(context, stdin=stdin, problem=problem))
+            self._walk_commands(node.subshell, state, structs.replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
             only_set = bool(set_problem) and not done.problem
-            done = replace(done, problem=done.problem or set_problem)
+            done = structs.replace(done, problem=done.problem or set_problem)
             return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=only_set)
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
@@ -365,12 +364,12 @@ class Walk:
         `seen` and `values`: see `grave_reason`; `grave` is a reason to ask that is known already.
         """
         if worst:
-            segment = replace(segment, verdict="block", reason=worst, allow_forms=())
+            segment = structs.replace(segment, verdict="block", reason=worst, allow_forms=())
         elif why := segment.reason:
             grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why=why)
-            segment = replace(segment, verdict="ask" if grave else "try", reason=grave or why)
+            segment = structs.replace(segment, verdict="ask" if grave else "try", reason=grave or why)
         else:
-            segment = replace(segment, reason=_ONLY_READS)
+            segment = structs.replace(segment, reason=_ONLY_READS)
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 

@@ -4,8 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import VERSIONS, names, options, read_arguments, read_table
 from agentcli.safety.commands.paths import finds, finds_most_names
@@ -139,11 +138,7 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
-    return tuple(replace(field, text=field.text.replace(replaced, HOLE)) for field in words)
-
-
-def _eval(arguments: Sequence[Field]) -> Wrapper:
-    return _script(_without_first(arguments, "--"), is_same_shell=True)
+    return tuple(structs.replace(field, text=field.text.replace(replaced, HOLE)) for field in words)
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
@@ -187,15 +182,13 @@ def _command(arguments: Sequence[Field]) -> Wrapper | None:
     return _plain(arguments, "text -p", 0, "")
 
 
-def _source(arguments: Sequence[Field]) -> Wrapper:
-    return Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(arguments[:1]))
-
-
 _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
-    **dict.fromkeys((".", "source"), _source),
+    **dict.fromkeys(
+        (".", "source"), lambda arguments: Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(arguments[:1]))
+    ),
     "command": _command,
     "env": _env,
-    "eval": _eval,
+    "eval": lambda arguments: _script(_without_first(arguments, "--"), is_same_shell=True),
     "find": _find,
     **dict.fromkeys(("flock", "runuser", "script", "su"), _text_behind_c),
     "trap": _trap,

@@ -1,5 +1,7 @@
 """Judges paths by their text: secret and auto-executed files, odd names, and what is outside the workspace.
 
+Nothing here looks at a disk. Callers resolve links, and have the real path judged as well.
+
 Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
 folded, NFKC, without invisible characters and trailing dots or spaces, and short names such as `GIT~1`.
 

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
@@ -121,16 +120,16 @@ class State(Struct, frozen=True):
         return []
 
     def anywhere(self) -> State:
-        return replace(self, places=None)
+        return structs.replace(self, places=None)
 
     def entering(self, field: Field) -> State:
         paths = self.paths(field) if not field.is_glob else []
-        return replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
+        return structs.replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
         both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
         is_known = self.places is not None and other.places is not None and len(both) <= MAX_PLACES
-        return replace(self, places=both if is_known else None)
+        return structs.replace(self, places=both if is_known else None)
 
 
 # Words, as bash 5 reads them: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION)
