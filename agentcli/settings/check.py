@@ -25,7 +25,7 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
     """Return the dotted key of the first value that does not fit its type, and a sentence that says what does."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
-        kind = choices[0]
+        kind = choices[0]  # of `X | None`, so that the message is about X
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -53,13 +53,14 @@ def _member_types(kind: Any) -> dict[str, Any]:
 def setting_type(key: Sequence[str]) -> Any:
     """Return the type of a setting by the names in its key. Raises `ConfigError` for one that does not exist."""
     kind: Any = Settings
-    for depth, name in enumerate(key, 1):
+    for depth, name in enumerate(key):
         if kind is Any:
             return Any
         kinds = _member_types(kind)
         if (member := kinds.get(name, kinds.get("*"))) is None:
-            single = f"unknown setting: {'.'.join(key[: depth - 1])} is a single value."
-            raise ConfigError(unknown_setting(name, kinds) if kinds else single, key=".".join(key[:depth]))
+            has_no_members = f"unknown setting: {'.'.join(key[:depth])} is a single value."
+            message = unknown_setting(name, kinds) if kinds else has_no_members
+            raise ConfigError(message, key=".".join(key[: depth + 1]))
         kind = member
     return kind
 
@@ -70,6 +71,7 @@ def unknown_setting(name: str, known: Collection[str]) -> str:
 
 def explain_error(message: str, kind: Any) -> str:
     """Explain a message of msgspec: a pattern in words, which item of a list is meant, and the values there are."""
+    # Expected `str` matching regex '^[a-z]+$' - at `$[1]`
     message, _, place = message.partition(" - at `$")
     pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
     message = _PATTERNS.get(pattern, message)
@@ -88,8 +90,8 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         return ("true", "false")
     if kind is ThemeName:
         return THEMES
-    is_around = NoneType in get_args(kind) or get_origin(kind) is tuple
-    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if is_around else ()
+    has_choices = NoneType in get_args(kind) or get_origin(kind) is tuple  # `X | None`, `tuple[X, ...]`
+    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if has_choices else ()
 
 
 def is_table(kind: Any) -> bool:

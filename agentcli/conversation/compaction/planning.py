@@ -129,8 +129,6 @@ class Planner:
     trigger: CompactionTrigger = "auto"
     summaries: dict[int, str] = field(default_factory=dict)
     can_recall: bool = True
-    # By the number of a turn, the number of its steps, and a position in `lengths`.
-    _sizes: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def plan(self) -> Compaction | str:
         """Return the compaction, or the reason why there is none."""
@@ -245,6 +243,10 @@ class Planner:
     @cached_property
     def _writer(self) -> DigestWriter:
         return DigestWriter(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[int, int, int], int]:
+        return {}  # by the number of a turn, the number of its steps, and a position in `lengths`
 
     def _turn_size(self, turn: TurnRecord, length: int) -> int:
         """Return the tokens of a turn's text at a position in `lengths`."""
