@@ -36,9 +36,9 @@ class KeptKeys:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._read: dict[str, str] = {}
+        self._read: dict[str, str] = {}  # kept keys that were read in this process
         self.typed: dict[str, str] = {}  # for this process alone
-        self.seen: set[str] = set()  # from elsewhere, and to be masked
+        self.seen: set[str] = set()  # keys that commands printed, which are masked too
 
     @property
     def values(self) -> tuple[str, ...]:

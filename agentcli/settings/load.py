@@ -203,10 +203,8 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLaye
     layer = read_layer(file)
     for name in personal_keys(layer.values):
         section, _, key = name.partition(".")
-        if key:
-            del layer.values[section][key]
-        else:
-            del layer.values[section]
+        table = layer.values[section] if key else layer.values
+        del table[key or section]
         notices.append(f"{file}: {project_refusal(name, paths)}")
     return layer
 
@@ -252,9 +250,9 @@ def read_layer(file: Path) -> SettingsLayer:
     except RecursionError as error:
         raise ConfigError("its brackets are nested too deeply.", file=str(file)) from error
     except ValueError as error:
-        lines = text.count("\n") + 1 if "end of document" in str(error) else 0
         named = re.search(r"\bline (\d+)", str(error))
-        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else lines) from error
+        last_line = text.count("\n") + 1 if "end of document" in str(error) else 0  # tomllib names no line there
+        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else last_line) from error
     layer = SettingsLayer(str(file), values, "" if is_json else text)
     check_layer(layer)
     return layer
@@ -273,7 +271,7 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     """Return the line of a dotted key in TOML, or of the table around it; with `item`, of that item in its list."""
     lines = text.splitlines()
     first = 1  # the line on which the newest assignment begins; its value may take several lines
-    for last in range(1, len(lines) + 1):
+    for last in range(1, len(lines) + 1):  # the first lines that are TOML and have the key end with its assignment
         if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # a list goes on: reading it would be slow
             continue
         try:

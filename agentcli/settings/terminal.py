@@ -124,7 +124,7 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     for action in _REQUIRED_ACTIONS:
         if not actions[action]:
             yield f"terminal.keys.{action}", "it needs a key."
-    for action in changed:
+    for action in changed:  # the defaults need no check among themselves
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):
                 yield f"terminal.keys.{action}", f"{key!r} is not a valid key: {_KEY_HELP}."

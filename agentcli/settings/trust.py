@@ -158,7 +158,7 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")
         if not reads_files:
-            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):
+            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # of a link also its target
                 digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
             continue
         if file.is_symlink():
@@ -174,11 +174,12 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
 
     Folders that cannot be read are left out, with `is_strict` they raise `OSError`.
     """
-    within, waiting, visited, count = os.path.realpath(root), [folder], set(), 0
+    real_root = os.path.realpath(root)
+    waiting, visited, count = [folder], set[str](), 0
     while waiting:
         current = waiting.pop()
         real = os.path.realpath(current)
-        if real in visited or not f"{real}/".startswith(f"{within}/"):
+        if real in visited or not f"{real}/".startswith(f"{real_root}/"):
             continue
         visited.add(real)
         try:

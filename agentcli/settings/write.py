@@ -34,8 +34,8 @@ def store_setting(config: Config, key: str, value: Any) -> str:
 def describe_override(config: Config, key: str, file: Path) -> str:
     """Return a sentence about the source that also sets a key and wins over the file, or ""."""
     sources = [layer.source for layer in config.layers]
-    above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
-    winner = next((layer for layer in reversed(above) if layer.holds(key)), None)
+    position = sources.index(str(file)) if str(file) in sources else -1
+    winner = next((layer for layer in reversed(config.layers[position + 1 :]) if layer.holds(key)), None)
     if winner is None:
         return ""
     name = winner.names.get(key, key).removesuffix(f" ({key})")  # flags name their settings, too
@@ -56,7 +56,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
     *groups, name = key
     try:
         text = file.read_bytes().decode() if file.exists() else ""
-        byte_order_mark = "\ufeff" * text.startswith("\ufeff")
+        byte_order_mark = "\ufeff" if text.startswith("\ufeff") else ""
         document = tomlkit.parse(text.removeprefix(byte_order_mark))
         table: MutableMapping[str, Any] = document
         for group in groups:
@@ -152,8 +152,9 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
     if find_error(value, kind) and not find_error(text, kind):
         value = text
     if found := find_error(value, kind, ".".join(key)):
-        is_quoted = isinstance(value, str) and "array" in found[1]
-        raise ConfigError(found[1] + ' Write a list as ["a", "b"].' * is_quoted, key=found[0])
+        wrong_key, message = found
+        hint = ' Write a list as ["a", "b"].' if isinstance(value, str) and "array" in message else ""
+        raise ConfigError(message + hint, key=wrong_key)
     return value
 
 
