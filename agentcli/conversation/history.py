@@ -162,10 +162,6 @@ def title_of(entries: Iterable[Entry]) -> str:
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
-def last_prompt_of(entries: Iterable[Entry]) -> str:
-    return title_of(reversed([*entries]))
-
-
 def short_prompt(body: object) -> str:
     """Return the first line of a prompt that has some content, shortened; empty for any other entry."""
     if not isinstance(body, User) or body.is_reminder:

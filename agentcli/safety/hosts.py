@@ -39,7 +39,6 @@ def is_metadata_service(address: Address) -> bool:
 
 
 def is_local_network(address: Address) -> bool:
-    """Return True for an address of a home's or a company's own network."""
     return any(embedded(address) in network for network in _LOCAL_NETWORKS)
 
 

@@ -178,8 +178,6 @@ def _target(text: str) -> str:
 
 
 class UrlVerdict(msgspec.Struct, frozen=True):
-    """The verdict on an address."""
-
     verdict: Literal["block", "ask", "allow"]
     reason: str = ""  # why it is not fetched at once, in words that fit after a colon
 
@@ -253,20 +251,17 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
 def _why_asked(url: WebUrl) -> str:
     """Return what the person is asked before a request goes out; empty for a page of a known site."""
     is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
-    if url.has_userinfo:
-        return f"the host is {url.host}; what stands before the @ is not, and is not sent"
-    if url.address is not None:
-        return "a bare network address"
-    if "xn--" in url.host:
-        return f"{url.host} stands for a name in other letters, which may imitate another name"
-    if url.authority != url.host:
-        return f"port {url.port} of {url.host}"
-    if url.host not in _documentation_sites():
-        data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
-        return f"{url.host} is not one of the known documentation sites{data}"
-    if url.scheme != "https":
-        return "the connection is not encrypted"
-    return f"the address is long and may carry data to {url.host}" if is_long else ""
+    data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
+    reasons = (
+        (url.has_userinfo, f"the host is {url.host}; what stands before the @ is not, and is not sent"),
+        (url.address is not None, "a bare network address"),
+        ("xn--" in url.host, f"{url.host} stands for a name in other letters, which may imitate another name"),
+        (url.authority != url.host, f"port {url.port} of {url.host}"),
+        (url.host not in _documentation_sites(), f"{url.host} is not one of the known documentation sites{data}"),
+        (url.scheme != "https", "the connection is not encrypted"),
+        (is_long, f"the address is long and may carry data to {url.host}"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 @cache

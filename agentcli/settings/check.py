@@ -6,7 +6,6 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.structs import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, URL_PATTERN, VARIABLE_PATTERN, Settings
@@ -46,7 +45,7 @@ def _member_types(kind: Any) -> dict[str, Any]:
     """Return the types of a group's members by name; all members of a table have the type at `*`."""
     if get_origin(kind) is dict:
         return {"*": get_args(kind)[1]}
-    is_group = isinstance(kind, type) and issubclass(kind, Struct)
+    is_group = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_group else {}
 
 
@@ -97,4 +96,4 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
 def is_table(kind: Any) -> bool:
     """Return True for a group within a group, and for a table of groups or tables."""
     member = get_args(kind)[1] if get_origin(kind) is dict else kind
-    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, Struct))
+    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, msgspec.Struct))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import explain_error, find_error, is_table
@@ -34,7 +33,7 @@ _UNUSED = {
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
 
 
-class SettingsLayer(Struct, frozen=True):
+class SettingsLayer(msgspec.Struct, frozen=True):
     """The settings of one source: a file, the environment, or a caller such as the command line.
 
     `text` is the content of a TOML file, in which errors name the line. `names` maps dotted keys to what the source
@@ -67,14 +66,14 @@ def _values_at(values: Any, key: str) -> Iterator[Any]:
                 yield from _values_at(value, key[len(name) + 1 :])
 
 
-class ProjectUse(Struct, frozen=True):
+class ProjectUse(msgspec.Struct, frozen=True):
     """The use that is made of the project's own files: settings, hooks, servers, commands, skills and agents."""
 
     is_allowed: bool = False
     is_trusted_now: bool = False  # the caller trusts the files as they are now, whatever was trusted before
 
 
-class Config(Struct, frozen=True, kw_only=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The merged settings and where they come from. `layers` begin with the lowest; `notices` are for the person."""
 
     settings: Settings
@@ -293,7 +292,7 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
     return tuple(
         (f"AGENTCLI_{group.name}_{field.encode_name}".upper(), f"{group.name}.{field.encode_name}", field.type)
         for group in msgspec.structs.fields(Settings)
-        if isinstance(group.type, type) and issubclass(group.type, Struct)
+        if isinstance(group.type, type) and issubclass(group.type, msgspec.Struct)
         for field in msgspec.structs.fields(group.type)
         if not is_table(field.type)
     )

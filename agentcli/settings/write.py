@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.settings.check import find_error, setting_type
@@ -76,7 +75,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
         raise UserError(f"Could not change {file}: {error}") from error
 
 
-class MergedFile(Struct, frozen=True):
+class MergedFile(msgspec.Struct, frozen=True):
     text: str
     added: dict[str, Any]
     kept: tuple[str, ...]  # the keys that had other values, which were kept
@@ -189,7 +188,7 @@ def to_toml(settings: Settings | dict[str, Any]) -> str:
 
 def changed_values(value: Any) -> Any:
     """Return a struct as a table of what differs from its defaults."""
-    if isinstance(value, Struct):
+    if isinstance(value, msgspec.Struct):
         value = {
             field.encode_name: getattr(value, field.name)
             for field in msgspec.structs.fields(value)

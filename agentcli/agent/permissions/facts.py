@@ -12,7 +12,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths.judge import (
@@ -201,6 +200,8 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 is_readable=paths.is_readable,
                 program_of_git=paths.program_of_git,
             )
+            from agentcli.safety.commands.walk import analyse  # 10 ms, for the first command
+
             command = analyse(arguments.command, places=places)
             return CallFacts(
                 tool=tool, arguments=arguments, paths=paths, command=command, hosts=known(command.effects.hosts)

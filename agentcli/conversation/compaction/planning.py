@@ -200,7 +200,8 @@ class Planner:
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
             start = remaining[0].steps[0]
-            free = room - self._size(start, stubs)
+            tail_only = Compaction(first_kept=start.entry.id, stubs=stubs)
+            free = room - self.budget.count(self._messages(tail_only))
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
@@ -364,10 +365,6 @@ class Planner:
             tokens_before=self.budget.before,
         )
         return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
-
-    def _size(self, start: Step, stubs: dict[str, str]) -> int:
-        """Return the tokens of the entries from `start` on."""
-        return self.budget.count(self._messages(Compaction(carried="", first_kept=start.entry.id, stubs=stubs)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
         return messages_of(apply_compaction(self.conversation.path, Entry("", None, time.time(), compaction)))

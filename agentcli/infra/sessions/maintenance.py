@@ -21,7 +21,7 @@ import msgspec
 
 from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
-from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.history import title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
@@ -201,7 +201,7 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
         name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
-            title=title_of(entries), last_prompt=last_prompt_of(entries), name=secrets.redact(name)[0],
+            title=title_of(entries), last_prompt=title_of(reversed(entries)), name=secrets.redact(name)[0],
             id=id, trashed=trashed,
         )  # fmt: skip
     for id in {session_id, *(id for id, trashed in changed if not trashed)}:

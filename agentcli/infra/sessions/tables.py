@@ -31,7 +31,7 @@ from agentcli.conversation.entries import (
     Unreadable,
     User,
 )
-from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.history import title_of
 from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
 from agentcli.llm.messages import Block, Text, ToolUse
@@ -198,7 +198,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
 
 async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
     """Mark a session as the one that was used last, and store its title and newest prompt."""
-    texts = {"title": title_of(entries), "last_prompt": last_prompt_of(entries)}
+    texts = {"title": title_of(entries), "last_prompt": title_of(reversed(entries))}
     await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
 
 

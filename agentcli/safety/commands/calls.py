@@ -18,7 +18,7 @@ from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redi
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
-from agentcli.safety.commands.wrappers import Wrapper, take_off
+from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, take_off
 
 # Forms for permission rules
 
@@ -122,12 +122,6 @@ class ProgramCall(Struct, kw_only=True):
         """The words of all commands that it may run, each with and without its wrappers."""
         return [words for call in self.candidates for words in call.layers]
 
-    @property
-    def possible_scripts(self) -> list[str]:
-        """The texts that its candidates give to a shell."""
-        shells = [call.script for call in self.candidates]
-        return [shell.script for shell in shells if shell and shell.script]
-
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
     """Take off all wrappers. `fields` is not empty; `depth` is the number of candidates around the command."""
@@ -148,7 +142,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         for candidate in wrapper.candidates:
             _add_candidate(candidate, call, state, depth)
         if not wrapper.inner:
-            call.hides_program = call.hides_program or wrapper.hides_program
+            call.hides_program = call.hides_program or wrapper.problem == HIDDEN_PROGRAM
             return call
         call.layers.append(wrapper.inner)
     call.unjudged = _TOO_MANY_WRAPPERS

@@ -95,12 +95,6 @@ class ReadCheck:
                     return f"{field.text} may hold secrets or is outside the workspace"
         return ""
 
-    def within(self, folder: Field) -> ReadCheck | None:
-        """Return the same check from another folder; None if that may not be entered."""
-        if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
-            return None
-        return ReadCheck(self.places, self.state.entering(folder))
-
     def _problem(self, field: Field, kind: str) -> str:
         if kind == "text" and not field.is_glob:  # no path
             return ""

@@ -23,10 +23,9 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     if call.problem:
         return call.problem
     for folder in call.folders:
-        moved = check.within(folder)
-        if moved is None:
+        if not folder.is_known or folder.is_glob or check.problem([folder], "names"):
             return f"git works in {folder.text}"
-        check = moved
+        check = ReadCheck(check.places, check.state.entering(folder))
     if not call.words:
         return ""
     if check.state.places is None:

@@ -291,7 +291,8 @@ class Walk:
         wrapped = call.problem or variable_problem(field.text for field in sets)  # the problem of the wrappers
         own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
-        parts = [self._look_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
+        shells = (each.script for each in call.candidates if each.script is not None)
+        parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
         texts = [*scripts_of(call, stdin)]
         if call.hides_program or HOLE in texts:
             texts += [printed_by_script(script, state) for script in node.inside]
@@ -317,8 +318,8 @@ class Walk:
         if not allow and only_set and not context.problem:
             allow = with_assignments(node.assignments, call.layers[0])
         seen = [*call.layers, *call.possible_commands]
-        set_here = (state.resolved(value) for _, value in node.assignments)
-        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in sets)]
+        values = [state.resolved(value) for _, value in node.assignments]
+        values += [Field(each.text.partition("=")[2]) for each in sets]
         if own_problem:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")

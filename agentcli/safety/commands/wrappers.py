@@ -29,14 +29,10 @@ class Wrapper(Struct, frozen=True, kw_only=True):
     reads_script: bool = False
     script_files: tuple[Field, ...] = ()
 
-    @property
-    def hides_program(self) -> bool:
-        return self.problem == _HIDDEN_PROGRAM
-
 
 _TABLES = read_table("wrappers")
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
-_HIDDEN_PROGRAM = "what runs cannot be told"
+HIDDEN_PROGRAM = "what runs cannot be told"
 _HIDDEN_SCRIPT = "what the shell runs cannot be told"
 _UNSHOWN_SCRIPT = "it runs a script that is not shown here"
 
@@ -65,7 +61,7 @@ def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str
         return _unread(arguments, read.problem)
     words = read.operands
     if any(field.may_vanish for field in words[:own_operands]):
-        return _unread(arguments, _HIDDEN_PROGRAM)
+        return _unread(arguments, HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]  # sudo and the like accept NAME=VALUE before the command, as env does
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)

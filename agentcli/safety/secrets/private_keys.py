@@ -45,8 +45,6 @@ _MIN_BODY_CHARS = 16
 
 
 class KeyStart(NamedTuple):
-    """The beginning of a private key."""
-
     start: int
     position: int | None  # the key is known up to here; None if only further text can show if it is a key
     frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers

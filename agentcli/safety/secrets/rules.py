@@ -256,8 +256,6 @@ _LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
 
 
 class Secret(NamedTuple):
-    """A secret in a text."""
-
     start: int  # in characters
     end: int
     rule: str  # the name of the rule that found it

@@ -146,7 +146,8 @@ class CommandReader(WordReader):
                 break
             field = self._word()
             raw = self.text[begin : self.at]
-            if self._is_before_redirection(raw):
+            names_descriptor = raw.startswith("{") or (raw.isascii() and raw.isdigit())  # `2>x`, `{name}>x`
+            if names_descriptor and self._next_is(("<", ">")):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
                 self._redirection(redirects)
@@ -178,10 +179,6 @@ class CommandReader(WordReader):
             subshell=subshell,
         )
 
-    def _is_before_redirection(self, raw: str) -> bool:
-        """Return True for a number or a variable right before a redirection: it names the descriptor."""
-        return self._next_is(("<", ">")) and (raw.startswith("{") or (raw.isascii() and raw.isdigit()))
-
     def _script_inside(self) -> Script:
         """Read the commands behind a `(`. Of `((…))`, an arithmetic expression, return only the substituted ones."""
         may_compute = self._next_is("(")
@@ -191,7 +188,8 @@ class CommandReader(WordReader):
         script = self.script(")")
         self.depth -= 1
         is_one = len(script) == 1 and len(script[0].parts) == 1
-        return _substituted(script) if may_compute and is_one and self._next_is("))", -2) else script
+        is_arithmetic = may_compute and is_one and self._next_is("))", -2)  # the text just read ends with both
+        return _substituted(script) if is_arithmetic else script
 
     def _script_of(self, text: str) -> Script:
         if self.depth >= MAX_DEPTH:

@@ -299,6 +299,7 @@ class WordReader(ABC):
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
         if not found[2]:
+            # The note above is no reason to read the command although bash would not.
             self.problem = "" if self.problem == "it uses backquotes" else self.problem
             self._refuse("a backquote is not closed")
         self.at = found.end()
@@ -340,6 +341,7 @@ def unescape(text: str) -> str | None:
             continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
         is_byte = hexadecimal is not None or octal is not None
+        # No character: a NUL, a part of one in UTF-8, a surrogate; and the private plane, where the marks are.
         if code == 0 or code > 0x10FFFF or (is_byte and code > 0x7F) or 0xD800 <= code < 0xF900:
             return None
         parts.append(chr(code))
