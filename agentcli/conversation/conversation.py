@@ -105,8 +105,7 @@ class Conversation:
         self.prepared = PreparedMessages()
         self._messages: list[Message] = []  # of the next request
         self.add(*entries)
-        newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
-        queued = next(newest, Queued())
+        queued = next((entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued)), Queued())
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
 
     def add(self, *entries: Entry) -> None:

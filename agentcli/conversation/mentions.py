@@ -1,6 +1,5 @@
 """Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -126,8 +125,7 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     """Return the names in a folder. Raises `OSError`."""
-    with os.scandir(folder) as found:
-        names = sorted(display_name(f"{entry.name}/" if entry.is_dir() else entry.name) for entry in found)
+    names = sorted(display_name(f"{path.name}/" if path.is_dir() else path.name) for path in folder.iterdir())
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
     listing = "\n".join([*names[:MAX_LISTED], *more])
     return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)

@@ -42,10 +42,6 @@ def is_local_network(address: Address) -> bool:
     return any(embedded(address) in network for network in _LOCAL_NETWORKS)
 
 
-def is_loopback(address: Address) -> bool:
-    return embedded(address).is_loopback
-
-
 # IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), since Python's versions
 # differ, and the addresses of clouds' metadata services. Of IPv6 only 2000::/3 is in use as global unicast (RFC 4291
 # §2.4), so the rest of the space is listed as a whole.
@@ -193,7 +189,7 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     if str(parsed) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):
-        return is_loopback(parsed) and not grant.is_pattern
+        return embedded(parsed).is_loopback and not grant.is_pattern
     if is_metadata_service(parsed):
         return False
     return not why_not_public(parsed) or (is_local_network(parsed) and not grant.is_pattern)

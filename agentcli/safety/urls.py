@@ -17,8 +17,8 @@ import msgspec
 
 from agentcli.safety.hosts import (
     Address,
+    embedded,
     is_local_network,
-    is_loopback,
     is_metadata_service,
     parse_address,
     read_grant,
@@ -242,7 +242,7 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     why_not = why_not_public(parsed)
     is_open = not why_not or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
-        is_open = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
+        is_open = embedded(parsed).is_loopback if _is_this_machine(url.host) else is_local_network(parsed)
     if is_open and not is_metadata_service(parsed):
         return ""
     return f"{url.host} is {why_not}" if url.host == address else f"{url.host} leads to {address}, {why_not}"
@@ -271,12 +271,11 @@ def _documentation_sites() -> frozenset[str]:
 
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
-    """Return True for a known address, and for one that is known with http but fetched with https."""
     for known in known_urls:
         with suppress(BadUrl):
             parsed = parse_url(known)
             secure = msgspec.structs.replace(parsed, scheme="https", port=443)
-            if url == parsed or (parsed.port == 80 and url == secure):
+            if url == parsed or (parsed.port == 80 and url == secure):  # known with http, fetched with https
                 return True
     return False
 

@@ -153,20 +153,17 @@ def load_config(
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
-    layers = []
-    if paths.user_config != without and _may_exist(paths.user_config):
-        layers.append(read_layer(paths.user_config))
+    uses_own = paths.user_config != without and _may_exist(paths.user_config)
+    layers = [read_layer(paths.user_config)] if uses_own else []
     trusted = _trusted_files(paths, cwd, notices, trust=trust)
     settings_files = [file for file in trusted if file.suffix == ".toml" and file != without]
     layers += [_project_layer(file, paths, notices) for file in settings_files]
-    if extra_file is not None:
-        layers.append(read_layer(extra_file))
+    layers += [read_layer(extra_file)] if extra_file is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
-    for key, reason in _UNUSED.items():
-        if any(layer.holds(key) for layer in layers):
-            notices.append(f"{key} is no longer used: {reason}.")
+    unused = ((key, reason) for key, reason in _UNUSED.items() if any(layer.holds(key) for layer in layers))
+    notices += [f"{key} is no longer used: {reason}." for key, reason in unused]
     config = Config(
         settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
         paths=paths,

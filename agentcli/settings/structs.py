@@ -18,7 +18,6 @@ Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
 PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
-Strategy = Literal["auto", "truncate", "extract", "summarize"]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
 Timeout = Annotated[float, Meta(gt=0, le=60)]
 
@@ -103,7 +102,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     at: Share = 0.8
     warn_at: Share = 0.7
     target: Share = 0.35
-    strategy: Strategy = "auto"
+    strategy: Literal["auto", "truncate", "extract", "summarize"] = "auto"
     keep_turns: Positive = 5
     cooldown: Count = 3
     min_messages: Count = 20

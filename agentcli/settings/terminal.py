@@ -121,9 +121,7 @@ def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     actions = settings.by_action()
     defaults = {field.name: field.default for field in structs.fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]
-    for action in _REQUIRED_ACTIONS:
-        if not actions[action]:
-            yield f"terminal.keys.{action}", "it needs a key."
+    yield from ((f"terminal.keys.{name}", "it needs a key.") for name in _REQUIRED_ACTIONS if not actions[name])
     for action in changed:  # the defaults need no check among themselves
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):

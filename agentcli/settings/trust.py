@@ -136,8 +136,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
-        if is_project_file(root / MCP_FILE, root):
-            files.append(root / MCP_FILE)
+        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
     files += (path for path in in_skills if path.name == _SKILL_FILE)

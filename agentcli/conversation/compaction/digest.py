@@ -72,13 +72,10 @@ class Scorer:
         words = _words(text)
         rarest = sorted((log(self._count / (self._uses[word] or 1)) for word in words), reverse=True)[:_RARE_WORDS]
         score = sum(rarest) / (len(words) + _SMOOTHING_WORDS)
-        if _CUE.search(text):
-            score *= _CUE_FACTOR
-        if _IDENTIFIER.search(text):
-            score *= _IDENTIFIER_FACTOR
-        if self._focus and any(word.startswith(self._focus) for word in words):
-            score *= _FOCUS_FACTOR
-        return score
+        score *= _CUE_FACTOR if _CUE.search(text) else 1
+        score *= _IDENTIFIER_FACTOR if _IDENTIFIER.search(text) else 1
+        is_about_focus = self._focus and any(word.startswith(self._focus) for word in words)
+        return score * (_FOCUS_FACTOR if is_about_focus else 1)
 
 
 def _words(text: str) -> set[str]:

@@ -1,6 +1,5 @@
 """Plans a compaction: fills the tokens that are free, from the newest turn to the oldest."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,7 +81,7 @@ class Budget(Struct, frozen=True):
         return int(max(target * self.window, min(min_limit, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
-        """Return the tokens of a text that is a part of a message, with the line end behind it."""
+        # As a part of a message, with the line end behind it.
         empty = self.count([Message("user", (Text("\n"),))])
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
@@ -104,10 +103,9 @@ class Tail(Struct, frozen=True, kw_only=True):
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     """Yield the tails from the longest to the shortest."""
     least = settings.result_chars
-    for turns in range(settings.keep_turns, 0, -1):
-        yield Tail(turns=turns)
-    for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
-        yield Tail(rounds=rounds, result=result)
+    yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
+    cuts = ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
+    yield from (Tail(rounds=rounds, result=result) for rounds, result in cuts)
     # Results that the model has not seen yet come before older turns, and the message to be answered before all.
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
         yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
@@ -367,7 +365,7 @@ class Planner:
         return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
 
     def _messages(self, compaction: Compaction) -> list[Message]:
-        return messages_of(apply_compaction(self.conversation.path, Entry("", None, time.time(), compaction)))
+        return messages_of(apply_compaction(self.conversation.path, Entry("", None, 0.0, compaction)))
 
     def _problem(self, plan: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""

@@ -108,7 +108,7 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 
 
 def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
-    """Read `--name`, `--name=value` or `--name value`. For the kinds of options see `Options`."""
+    # `--name`, `--name=value` or `--name value`; for the kinds of options see `Options`.
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
@@ -121,7 +121,7 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
-    """Read options of one letter. The first that takes a value ends them: `-in5` is `-i -n 5`, `-in 5` too."""
+    # Options of one letter. The first that takes a value ends them: `-in5` is `-i -n 5`, and so is `-in 5`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -148,7 +148,7 @@ def _value(word: Field) -> Field:
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
-    """Keep a value that names a file or a glob of files; other values only count if they cannot be told."""
+    # A value that names neither a file nor a glob of files only matters if it cannot be told.
     if value.may_vanish:
         read.problem = f"what follows {read.option_names[-1]} cannot be told"
     elif kind == "@":
@@ -173,7 +173,7 @@ _TABLES = read_table("only_reading")
 
 
 def _with_parts(row: str) -> str:
-    """Fill in the rows of `[parts]`: `<diff> -n:` becomes `-abD … -n:`."""
+    # `<diff> -n:` becomes `-abD … -n:`, with the row `diff` of `[parts]`.
     for name in reversed(_TABLES["parts"]):  # a part may use those before it
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row

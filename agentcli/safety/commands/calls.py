@@ -3,8 +3,6 @@
 That is the scripts it is handed, its redirections, its variables, and where it leaves the shell.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,7 +82,7 @@ class ProgramCall(Struct, kw_only=True):
     wrappers: list[Wrapper] = []  # those taken off from one layer to the next
     catastrophe: str = ""  # why it must never run
     forms: list[str] = []  # the texts that refusing rules match
-    candidates: list[ProgramCall] = []
+    candidates: list["ProgramCall"] = []
     hides_program: bool = False  # True if the text does not show which program runs
     unjudged: str = ""  # why a part of it was not looked at
 
@@ -239,12 +237,10 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
 
 
 class RedirectEffects(Struct, frozen=True, kw_only=True):
-    """The effect of redirections. It `connects` if one leads to another machine."""
-
     problem: str = ""
     catastrophe: str = ""
     effects: Effects = Effects()
-    connects: bool = False
+    connects: bool = False  # True if one leads to another machine
 
 
 def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:

@@ -244,22 +244,21 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
             return "parallel runs on other machines"
         fields = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
         return beyond_workspace(fields) if fields else ""
-    if name in _ALWAYS:
-        return f"{name} acts beyond the workspace"
-    if {"-g", "--global", "--system"} & {field.text for field in fields} and (
-        name in _REGISTRIES or subcommand == "config"
-    ):
-        return f"{name} {subcommand} changes what is beyond the workspace"
-    if subcommand == "exec" and name in ("pnpm", "yarn"):  # `pnpm exec` runs an installed program and fetches nothing
-        behind = fields[[field.text for field in fields].index("exec") + 1 :]
+    texts = [field.text for field in fields]
+    has_global_option = not {"-g", "--global", "--system"}.isdisjoint(texts)
+    is_global = has_global_option and (name in _REGISTRIES or subcommand == "config")
+    if subcommand == "exec" and name in ("pnpm", "yarn") and not is_global:
+        behind = fields[texts.index("exec") + 1 :]  # an installed program: nothing is fetched
         return beyond_workspace(behind) if behind else ""
-    if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
-        return ""
-    if name in ("npx", "bunx", "pnpx", "uvx", "pipx"):
-        return f"{name} fetches what it runs"
-    if subcommand in _SUBCOMMANDS.get(name, ()) or (name == "yarn" and len(fields) == 1):
-        return f"{name} {subcommand}".rstrip() + " reaches other machines"
-    return ""
+    is_installed = name == "npx" and _runs_project_tool(texts[1:])
+    reasons = (
+        (name in _ALWAYS, f"{name} acts beyond the workspace"),
+        (is_global, f"{name} {subcommand} changes what is beyond the workspace"),
+        (name in ("npx", "bunx", "pnpx", "uvx", "pipx") and not is_installed, f"{name} fetches what it runs"),
+        (subcommand in _SUBCOMMANDS.get(name, ()), f"{name} {subcommand} reaches other machines"),
+        (name == "yarn" and len(fields) == 1, "yarn reaches other machines"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _runs_project_tool(words: Sequence[str]) -> bool:

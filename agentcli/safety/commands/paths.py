@@ -3,12 +3,9 @@
 A command may reach other hosts, paths outside the workspace, secret files and auto-executed files.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import re
-import string
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
@@ -53,9 +50,9 @@ def _parts(path: str) -> list[str]:
 
 def finds_most_names(glob: str) -> bool:
     """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
-    half = len(string.ascii_lowercase) // 2
+    letters = "abcdefghijklmnopqrstuvwxyz"
     return "*" in glob and any(
-        sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > half for dot in ("", ".")
+        sum(finds(glob, f"{dot}{letter}xyz") for letter in letters) > len(letters) / 2 for dot in ("", ".")
     )
 
 
@@ -239,7 +236,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
 
 
 def _mentioned_paths(text: str) -> Iterator[Field]:
-    """Yield the paths in code or a variable's value that may lead out of the workspace, such as `/usr/x` and `../x`."""
+    # In code or a variable's value, `/usr/x` and `../x` may lead out of the workspace.
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
     return (Field(path) for path in found if HOLE not in path)
 
@@ -292,7 +289,7 @@ _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|u
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
-    """Return True for `config core.pager x`: a setting with a value that git may run, or read further settings from."""
+    # Such as `config core.pager x`: a setting with a value that git may run, or read further settings from.
     actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False

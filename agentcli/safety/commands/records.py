@@ -1,7 +1,5 @@
 """Defines the input and the result of judging a command, and matches permission rules: globs of commands and paths."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable
@@ -50,7 +48,7 @@ class Effects(Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    def __or__(self, other: Effects) -> Effects:
+    def __or__(self, other: "Effects") -> "Effects":
         effects, more = structs.asdict(self), structs.asdict(other)
         return Effects(**{kind: tuple(dict.fromkeys((*effects[kind], *more[kind]))) for kind in effects})
 
@@ -221,7 +219,7 @@ def _alternatives(pattern: str) -> tuple[str, ...]:
 
 
 def _anchored(pattern: str, ground: PathGround) -> str:
-    """Return a glob as one of absolute paths, by the rules of `matches_path`."""
+    # As a glob of absolute paths, by the rules of `matches_path`.
     if pattern.startswith("//"):
         return pattern[1:]
     if pattern == "~" or pattern.startswith("~/"):

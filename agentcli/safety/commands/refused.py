@@ -196,7 +196,7 @@ def _writes(targets: Iterable[Field]) -> str:
 
 
 def _writes_from(first: int) -> Judge:
-    """Return the judge of programs that write their operands from `first` on; -1 is the last one."""
+    # For programs that write their operands from `first` on; -1 is the last one.
     return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
@@ -206,7 +206,7 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
 
 
 def _writes_option(letter: str, name: str) -> Judge:
-    """Return the judge of programs that write the file in an option: `-ofile`, `-o file`, `--output=file`."""
+    # For programs that write the file in an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:

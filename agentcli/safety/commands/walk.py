@@ -3,8 +3,6 @@
 This is the second line behind the sandbox, for intent: it does not confine anything.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import reduce
@@ -94,10 +92,9 @@ def _scratch_files(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
+def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
     """Return the worst of the segments; of two with the same verdict the first gives the reason."""
-    has_too_many = walk.commands > MAX_SEGMENTS
-    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if has_too_many else "")
+    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
@@ -217,7 +214,6 @@ class Walk:
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        """Walk through pipelines joined by `&&`, `||`, `;` and the like. Return the state after the last one."""
         operator = ""  # the one before the pipeline
         skipped = state  # the state if the operator skips the pipeline: behind `&&` that of a failure
         for pipeline in script:
@@ -374,7 +370,7 @@ class Walk:
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
-    def _look_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
+    def _look_into(self, text: str, state: State, *, is_shown: bool) -> "Walk":
         """Walk through a script that may run. Unless it `is_shown`, its catastrophe becomes `hidden_catastrophe`."""
         part = Walk(self.places)
         if HOLE in text:

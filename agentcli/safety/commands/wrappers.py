@@ -49,13 +49,12 @@ def take_off(fields: Sequence[Field]) -> Wrapper | None:
         return _SPECIAL[name](arguments)
     if name in ("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"):
         return _shell(arguments, "" if name in ("sh", "bash", "dash") else f"{name} is another shell")
-    if name in _TABLES["doubtful"]["names"].split():
-        return _unread(arguments, f"{name} runs what it is given")
-    return None
+    is_doubtful = name in _TABLES["doubtful"]["names"].split()
+    return _unread(arguments, f"{name} runs what it is given") if is_doubtful else None
 
 
 def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
-    """Read a wrapper of the table: options, a number of operands of its own (the `5` of `timeout 5`), the command."""
+    # `timeout -s 9 5 command …`: options, operands of its own, then the command.
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
@@ -108,7 +107,7 @@ def _without_first(words: Sequence[Field], mark: str) -> Sequence[Field]:
 
 
 def _env(arguments: Sequence[Field]) -> Wrapper:
-    """Read `env [options] [NAME=value …] [program …]`."""
+    # `env [options] [NAME=value …] [program …]`
     read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
         # `-S` splits its value into words, so that each word in any argument may begin the command.
@@ -138,7 +137,7 @@ def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
-    """Read `trap [--] command signal …`. With a signal alone, or `-` as command, it resets the signals."""
+    # `trap [--] command signal …`; with a signal alone, or `-` as command, it resets the signals.
     words = _without_first(arguments, "--")
     is_reset = len(words) < 2 or words[0].text == "-"
     return Wrapper(script="") if is_reset else _script(words[:1])

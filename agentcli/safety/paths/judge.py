@@ -47,7 +47,7 @@ def is_short_for(name: str, names: Sequence[str]) -> bool:
 
 @lru_cache
 def _stems(names: tuple[str, ...]) -> frozenset[str]:
-    """Return what the short names of hidden files begin with: `gitcon` for `.git-config`, without its extension."""
+    # Their short names begin so: `.git-credentials` is `GIT-CR~1`.
     hidden = (name.lstrip(".") for name in names if name.startswith(".") and "*" not in name)
     return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
 
@@ -216,7 +216,7 @@ def _is_reviewed(parts: tuple[str, ...]) -> bool:
 
 
 def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Return True if a path has one of the names, which may have several parts or begin with `*`, or a short name."""
+    # A name may have several parts, or begin with `*`.
     ends = _ends(names)
     return holds(names, parts, starts=range(len(parts))) or any(
         part.endswith(ends) or is_short_for(part, names) for part in parts

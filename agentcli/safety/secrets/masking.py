@@ -4,8 +4,6 @@ A `Masker` also knows secrets by their value. A `StreamMask` is fed a text in pi
 for the whole text, except that it does not find the end of a private key whose beginning is missing.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -53,7 +51,7 @@ class Masker:
         """Return the secrets in a text, in order. Secrets that overlap are one secret, named by the first."""
         return StreamMask(self, text).secrets()
 
-    def stream(self) -> StreamMask:
+    def stream(self) -> "StreamMask":
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:

@@ -354,10 +354,8 @@ def find_tokens(text: str, raw: bytes) -> list[Secret]:
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
-        for rule in announced[literal]:
-            found += (Secret(*span, rule.name) for span in rule.spans_at(text, start))
-    for rule in everywhere:
-        found += (Secret(*span, rule.name) for span in rule.spans_in(text))
+        found += (Secret(*span, rule.name) for rule in announced[literal] for span in rule.spans_at(text, start))
+    found += (Secret(*span, rule.name) for rule in everywhere for span in rule.spans_in(text))
     return found
 
 
