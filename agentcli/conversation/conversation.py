@@ -151,12 +151,10 @@ class Conversation:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the next request; neighbouring messages of the user are joined."""
-        return tuple(self._messages)
+        return tuple(self._messages)  # neighbouring messages of the user are joined
 
     def valid_messages(self) -> tuple[Message, ...]:
-        """Return the messages, repaired if a provider would refuse them."""
-        return self.prepared.valid(self.messages)
+        return self.prepared.valid(self.messages)  # repaired if a provider would refuse them
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""

@@ -33,7 +33,6 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
 
 
 def typed_text(content: Sequence[Block]) -> str:
-    """Return the text of a prompt without the files that were attached for the names in it."""
     return "\n".join(block.text for block in typed_blocks(content) if isinstance(block, Text))
 
 

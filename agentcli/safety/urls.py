@@ -34,6 +34,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
 # These stay in a path or query; everything else is percent-encoded as UTF-8.
 _UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
+_OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
 _ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
@@ -56,8 +57,7 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """The host, with the port unless it is the scheme's own: the value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host  # as in the Host header
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
@@ -104,9 +104,6 @@ def join_url(base: WebUrl, reference: str) -> WebUrl:
     return parse_url(joined)
 
 
-_OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
-
-
 def urls_in(text: str) -> Iterable[str]:
     """Yield the web addresses in a text that a person wrote, without the punctuation that ends a sentence."""
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
@@ -147,9 +144,8 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         host = read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:
         raise BadUrl(str(error).removesuffix(".")) from error
-    for label in host.split("."):
-        if label.startswith("xn--") and not _is_punycode(label):
-            raise BadUrl(f"{label} is not a host name")
+    if not all(_is_punycode(label) for label in host.split(".") if label.startswith("xn--")):
+        raise BadUrl(f"{host} is not a host name")
     return host, port or default_port
 
 
@@ -185,12 +181,7 @@ class UrlVerdict(msgspec.Struct, frozen=True):
 MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one may carry data out
 
 
-def judge_url(
-    url: str,
-    *,
-    granted_hosts: Collection[str] = (),
-    known_urls: Collection[str] = (),
-) -> UrlVerdict:
+def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Collection[str] = ()) -> UrlVerdict:
     """Judge an address as the model wrote it, by its text alone.
 
     The addresses that the host resolves to are judged by `why_unreachable`.

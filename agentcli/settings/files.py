@@ -35,8 +35,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def credentials(self) -> Path:
-        """The file of the keys that the person gave."""
-        return self.config / "credentials.json"
+        return self.config / "credentials.json"  # the keys that the person gave
 
     @property
     def sessions(self) -> Path:
@@ -44,13 +43,11 @@ class Paths(Struct, frozen=True):
 
     @property
     def secret(self) -> tuple[Path, ...]:
-        """The files and folders with keys, and with what was said in any project."""
-        return self.user_config, self.credentials, self.state
+        return self.user_config, self.credentials, self.state  # with keys, and what was said in any project
 
     @property
     def models(self) -> Path:
-        """The folder with the weights of the embedded model."""
-        return self.cache / "models"
+        return self.cache / "models"  # the weights of the embedded model
 
 
 def find_paths(home: str | None) -> Paths:

@@ -87,8 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that were read. The last two layers are the environment and the caller."""
-        return tuple(Path(layer.source) for layer in self.layers[:-2])
+        return tuple(Path(layer.source) for layer in self.layers[:-2])  # all but the environment and the caller
 
     @property
     def command_folders(self) -> tuple[Path, ...]:
@@ -108,8 +107,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
-        """Return a key of the environment without surrounding white space, which pasted and mounted keys may have."""
-        return self.environment.get(variable, "").strip()
+        return self.environment.get(variable, "").strip()  # pasted and mounted keys may end in a line end
 
     def place_of_key(self, variable: str) -> str:
         """Describe where a key comes from; empty if there is none. Raises `ConfigError`."""
@@ -156,8 +154,7 @@ def load_config(
     uses_own = paths.user_config != without and _may_exist(paths.user_config)
     layers = [read_layer(paths.user_config)] if uses_own else []
     trusted = _trusted_files(paths, cwd, notices, trust=trust)
-    settings_files = [file for file in trusted if file.suffix == ".toml" and file != without]
-    layers += [_project_layer(file, paths, notices) for file in settings_files]
+    layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
     layers += [read_layer(extra_file)] if extra_file is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)

@@ -21,11 +21,6 @@ Count = Annotated[int, Meta(ge=0)]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
 Timeout = Annotated[float, Meta(gt=0, le=60)]
 
-Charset = Literal[
-    "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
-    "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15"
-]  # fmt: skip
-
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`model` is `provider/model`; if it is empty, the first model that is found is used. `plan_model` answers instead
@@ -145,7 +140,10 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
-    charset: Charset | None = None
+    charset: Literal[
+        "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
+        "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15",
+    ] | None = None  # fmt: skip
 
 
 class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):

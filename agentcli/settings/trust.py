@@ -69,8 +69,7 @@ def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
 
 
 def is_project_file(file: Path, root: Path) -> bool:
-    """Return True for an existing file of a project, whose root is not the person's home."""
-    return not _is_home(root) and is_file(file)
+    return not _is_home(root) and is_file(file)  # a home is no project, although it may have such files
 
 
 def _is_home(folder: Path) -> bool:

@@ -296,7 +296,7 @@ def _counted(turn: TurnRecord) -> str:
 
 
 MAX_FILES, FEW_FILES = 40, 10
-_READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
+_DONE_BY = {"file_read": "read", "file_write": "changed", "file_edit": "changed"}
 
 SeenHash = Callable[[str], str]  # returns the hash of a file that this session saw last; empty if it saw none
 
@@ -389,7 +389,7 @@ def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]
     """Return the paths that a call worked on, each with "read" or "changed"; of a command the changes applied."""
     if result.result.is_error and result.name != "bash":  # a command that failed may have changed files
         return []
-    if result.name in _READS + _CHANGES and isinstance(path := input.get("path"), str):
-        return [(path, "read" if result.name in _READS else "changed")]
+    if result.name in _DONE_BY and isinstance(path := input.get("path"), str):
+        return [(path, _DONE_BY[result.name])]
     applied = result.structured.get("kept") if isinstance(result.structured, dict) else None
     return [(path, "changed") for path in applied or () if isinstance(path, str)]

@@ -90,11 +90,10 @@ class Record:
 
     @cached_property
     def runs(self) -> list[CheckRun]:
-        """The checks that ran. Reading a command takes about a millisecond."""
+        # Made when it is needed: reading a command takes about a millisecond.
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
-        """Return True if a source file was changed after a check ran."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:

@@ -143,8 +143,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
 
 
 def _value(word: Field) -> Field:
-    """Return the value of an option. A glob may become several words, so it counts as one that may vanish."""
-    return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)
+    return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)  # a glob may become several words
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:

@@ -96,29 +96,26 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """The reason why the wrappers may do more than run the command; an empty string if they do not."""
+        # Why the wrappers may do more than run the command.
         return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
 
     @property
     def script(self) -> Wrapper | None:
-        """The wrapper that runs a text, if the command is one, such as `sh -c`."""
+        # The wrapper that runs a text, if the command is one, such as `sh -c`.
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property
     def reads_script(self) -> bool:
-        """True if a shell reads its commands from its input."""
-        return any(wrapper.reads_script for wrapper in self.wrappers)
+        return any(wrapper.reads_script for wrapper in self.wrappers)  # a shell reads its commands from its input
 
     @property
     def script_files(self) -> list[Field]:
-        """The files from which it, or a command that it may run, reads a script."""
         wrappers = [wrapper for call in (self, *self.candidates) for wrapper in call.wrappers]
         return [file for wrapper in wrappers for file in wrapper.script_files]
 
     @property
     def possible_commands(self) -> list[tuple[Field, ...]]:
-        """The words of all commands that it may run, each with and without its wrappers."""
-        return [words for call in self.candidates for words in call.layers]
+        return [words for call in self.candidates for words in call.layers]  # each with and without its wrappers
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:

@@ -60,9 +60,8 @@ def finds(glob: str, name: str) -> bool:
     """Return True if a glob of one part finds a name. Only a literal dot finds a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False
-    # fnmatch has no classes such as `[[:alpha:]]`, negates with `!` alone, and is slow with `***`.
-    plain = re.sub(r"\[\[:\w+:\]\]", "?", re.sub(r"\*+", "*", glob))
-    return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
+    # fnmatch has no classes such as `[[:alpha:]]`, and negates with `!` alone.
+    return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
 
 # Paths that a program reads
@@ -119,8 +118,7 @@ class ReadCheck:
         for field in fields:
             places = self.state.places or ("/",)
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
-            is_exclusion = field.text.startswith("!")
-            if not field.is_known or not (is_fine or is_exclusion):
+            if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` leaves names out
                 return f"{field.text} looks for secrets"
         return ""
 

@@ -51,8 +51,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):
         return problem
-    # Git itself matches globs in its operands, which may find secrets. The pattern of `git grep` is none of them; with
-    # `-e` or `-f` it is no operand.
+    # Git itself matches globs in its operands, which may find secrets; not in the pattern of `git grep`.
     has_pattern = name == "grep" and not {"-e", "-f"} & set(read.option_names)
     operands = without_pattern(read.operands) if has_pattern else read.operands
     paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
@@ -60,11 +59,9 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 class GitCall(Struct):
-    """A call of git: the folders of `-C`, the subcommand with its arguments, or why it cannot be read."""
-
-    folders: list[Field] = []
-    words: list[Field] = []
-    problem: str = ""
+    folders: list[Field] = []  # of `-C`
+    words: list[Field] = []  # the subcommand with its arguments
+    problem: str = ""  # why it cannot be read
 
 
 def read_call(fields: Sequence[Field]) -> GitCall:

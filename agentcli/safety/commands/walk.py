@@ -55,9 +55,10 @@ _CHANGES_HOME = re.compile(
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
-    hidden = hidden_character(command)
-    # Characters that only bash takes for letters become a letter, so that every reader sees one.
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
+    # To bash these characters are letters; to people and other programs they are invisible, a blank or a line end.
+    odd = min((char for char in set(command) if not _is_shown(char)), default="")  # a set has no order of its own
+    hidden = f"it holds a character that is not shown as it is (U+{ord(odd):04X})" if odd else ""
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command  # one letter each
     if len(text) > MAX_CHARS:
         why = "the command is too long to be judged"
         segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
@@ -120,15 +121,6 @@ def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
         doubts=Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable),
         deletes_unseen=walk.deletes_unseen if problem else "",
     )
-
-
-def hidden_character(text: str) -> str:
-    """Return the problem with the characters of a text, or an empty string.
-
-    Some are invisible, others are a blank or a line end to other programs. To bash all of them are letters.
-    """
-    hidden = min((char for char in set(text) if not _is_shown(char)), default="")  # a set has no order of its own
-    return f"it holds a character that is not shown as it is (U+{ord(hidden):04X})" if hidden else ""
 
 
 def _is_shown(char: str) -> bool:

@@ -35,6 +35,7 @@ _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABL
 HIDDEN_PROGRAM = "what runs cannot be told"
 _HIDDEN_SCRIPT = "what the shell runs cannot be told"
 _UNSHOWN_SCRIPT = "it runs a script that is not shown here"
+_MAX_CANDIDATES = 8  # each is judged as a command of its own
 
 
 def take_off(fields: Sequence[Field]) -> Wrapper | None:
@@ -64,9 +65,6 @@ def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]  # sudo and the like accept NAME=VALUE before the command, as env does
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
-
-
-_MAX_CANDIDATES = 8  # each is judged as a command of its own
 
 
 def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
@@ -178,9 +176,7 @@ def _command(arguments: Sequence[Field]) -> Wrapper | None:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
-    **dict.fromkeys(
-        (".", "source"), lambda arguments: Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(arguments[:1]))
-    ),
+    **dict.fromkeys((".", "source"), lambda words: Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(words[:1]))),
     "command": _command,
     "env": _env,
     "eval": lambda arguments: _script(_without_first(arguments, "--"), is_same_shell=True),

@@ -44,8 +44,7 @@ class Masker:
         self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
-        """Replace every secret in a text by `[masked: kind]`."""
-        return StreamMask(self, text).close()
+        return StreamMask(self, text).close()  # each secret becomes `[masked: kind]`
 
     def secrets(self, text: str) -> list[Secret]:
         """Return the secrets in a text, in order. Secrets that overlap are one secret, named by the first."""
@@ -74,7 +73,6 @@ class Masker:
 
 
 def is_long_enough(value: str) -> bool:
-    """Return True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
@@ -87,12 +85,11 @@ def _written_forms(value: str) -> Iterable[str]:
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others:
-        # these letters are left out.
+        # In a longer text the value begins at one of three offsets. Letters that share bits with others are left out.
         for bytes_before, letters_before in ((0, 0), (1, 2), (2, 3)):
             encoded = encode(bytes(bytes_before) + raw).decode().rstrip("=")
             shares_last_letter = (bytes_before + len(raw)) % 3 != 0
-            yield encoded[letters_before : len(encoded) - shares_last_letter]
+            yield encoded[letters_before : -1 if shares_last_letter else None]
 
 
 class PlainText:

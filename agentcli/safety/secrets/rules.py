@@ -61,7 +61,6 @@ _LETTER = re.compile("[A-Za-z]")
 _SYMBOL = re.compile(r"[!@#$%^&*?]")
 _UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 _RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
-_DIGIT = re.compile("[0-9]")
 _PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
 # A word counts only in one case: FaKe is four letters of a token.
 _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
@@ -75,8 +74,7 @@ def looks_random(value: str) -> bool:
 
 
 def has_random_digits(value: str) -> bool:
-    """Return True for a value that is no long name in source code, since names rarely contain digits."""
-    return _DIGIT.search(value) is not None and looks_random(value)
+    return re.search("[0-9]", value) is not None and looks_random(value)  # long names in code rarely have digits
 
 
 def is_no_name(value: str) -> bool:
@@ -85,8 +83,7 @@ def is_no_name(value: str) -> bool:
 
 
 def anything(value: str) -> bool:
-    """Accept every value of a format so specific that even a made-up value is masked."""
-    return True
+    return True  # the format is so specific that even a made-up value is masked
 
 
 def is_placeholder(value: str) -> bool:
@@ -129,8 +126,7 @@ def is_credential(value: str) -> bool:
 
 
 def _changes(value: str) -> int:
-    """Count the changes between letters and digits: names have few, `sha256` and `utf8` have one."""
-    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))
+    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))  # between letters and digits: `sha256` has one
 
 
 def _is_mixed(value: str) -> bool:
@@ -298,7 +294,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        """The pattern, compiled at its first use, since most patterns are never needed."""
+        # Most patterns are never needed.
         return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
 
     def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
