@@ -254,7 +254,7 @@ def _add_message(messages: list[Message], body: Body) -> None:
 
 
 def _message(body: Body) -> Message | None:
-    match body:
+    match body:  # other entries do not reach the model
         case User(content) | Assistant(content=content):
             content = without_empty_text(content)
             return Message("user" if isinstance(body, User) else "assistant", content) if content else None

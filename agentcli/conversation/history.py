@@ -219,7 +219,8 @@ class LogSearch:
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
                 score = sum(log(1 + len(texts) / holders[n]) for n in found) + has_phrase * _PHRASE_SCORE
-                at = lower.find(phrase) if has_phrase else found[min(found, key=lambda n: holders[n])]
+                rarest = min(found, key=lambda n: holders[n], default=0)
+                at = lower.find(phrase) if has_phrase else found[rarest]
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
                 scored.append((score, number, f"{_heading(number, body)} {excerpt}"))

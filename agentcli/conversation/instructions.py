@@ -152,7 +152,7 @@ def nested_instructions(
     reader = InstructionReader(root=root, home=home)
     for path in map(Path, known):
         reader.read(path, Path(path.anchor))
-    reader.collect()
+    reader.collect()  # spends their part of the budget
     candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
     for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
         reader.read_folder(folder)

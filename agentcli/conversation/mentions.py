@@ -53,7 +53,7 @@ def with_attachments(
         except (ToolError, OSError) as error:  # too long a name raises OSError
             if name in mentioned and _is_file(name, workspace):
                 blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
-    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):
+    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):  # one block: no file is named
         for name in _READMES:
             with suppress(ToolError, OSError):
                 if found := _attached(f"{name}:1-{_README_LINES}", workspace):

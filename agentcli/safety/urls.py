@@ -155,7 +155,7 @@ def _in_ascii(host: str) -> str:
 
     try:
         return idna.encode(host, uts46=True).decode()
-    except UnicodeError as error:  # as IDNAError is
+    except UnicodeError as error:  # IDNAError is one
         raise BadUrl(f"{host[:80]!r} is not a host name") from error
 
 
@@ -187,7 +187,6 @@ def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Coll
     The addresses that the host resolves to are judged by `why_unreachable`.
 
     Args:
-        url: The address.
         granted_hosts: The person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
             A grant also opens a name or an address of the local network, but never a cloud's metadata service.
         known_urls: Addresses that the person typed or a search found, in any form that `parse_url` reads.

@@ -131,7 +131,6 @@ def read_small_file(
     """Return the content of a regular file without ever waiting, as opening a FIFO would.
 
     Args:
-        path: The file.
         max_bytes: The largest size that is read.
         real: The place that the path led to when it was judged; a file elsewhere is not read.
         is_cut: Return the first `max_bytes` of a larger file.

@@ -169,7 +169,7 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
             return {name: without_secrets(item, mask) for name, item in value.items()} | masked
         case list() | tuple():
             return [without_secrets(item, mask) for item in value]
-        case str():
+        case str():  # `//user:password@host`, and `?password=…` in an address
             return mask(re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, value)))
     return value
 

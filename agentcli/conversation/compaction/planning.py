@@ -172,7 +172,7 @@ class Planner:
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product((Result, object), reversed(FACTORS)):
+        for kind, factor in product((Result, object), reversed(FACTORS)):  # `object`: of any kind
             for step, turn in older:
                 is_dropped = stubs.get(step.entry.id) == ""
                 if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
@@ -276,9 +276,7 @@ class Planner:
         while total > room:
             if joined == len(covered):
                 return None
-            total += (0 if joined else _JOINED) - self._turn_size(
-                covered[joined], 0
-            )  # one line for all that are joined
+            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)  # one line for all
             joined += 1
         chosen = [0] * (len(covered) - joined)
         if joined:
@@ -315,7 +313,7 @@ class Planner:
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
         is_last = turn.number == self.turns[-1].number
         for position, step in enumerate(turn.steps):
-            is_newest = is_last and position >= max(replies, default=0)
+            is_newest = is_last and position >= max(replies, default=0)  # the last reply begins the newest round
             chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:

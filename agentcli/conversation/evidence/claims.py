@@ -138,7 +138,8 @@ def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iter
             state = wording["state"].match(text, subject.end(), next_subject.start() if next_subject else len(text))
         next_subject = subject
         if state is not None and sentence.is_asserted(subject.start()):
-            is_good = bool(state["good"]) is not bool(wording["negation"].search(state["fill"]))
+            is_negated = wording["negation"].search(state["fill"]) is not None
+            is_good = bool(state["good"]) is not is_negated
             if is_good or not has_past:
                 claim = _claim(sentence, subject, state, is_good=is_good)
                 kinds.add(claim.kind)

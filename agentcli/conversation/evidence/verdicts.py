@@ -110,14 +110,14 @@ class Record:
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
     data = result.structured if isinstance(result.structured, dict) else {}
-    applied = data.get("kept") or ()
+    applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
     is_bash = result.name == "bash"
     # The exit code of a dry run says nothing if all its changes were discarded.
     has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
-        text="\n".join([*map(str, arguments.values()), *discarded]),
+        text="\n".join([*map(str, arguments.values()), *discarded]),  # files that it should have changed, too
         at=at,
         entry_id=entry_id,
         is_error=result.result.is_error or bool(discarded),
@@ -167,13 +167,13 @@ def check_kinds(command: str) -> list[str]:
 
 
 def find_runs(end: CallEnd) -> Iterator[CheckRun]:
-    """Yield the checks that a call ran."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _parts(end.command, end.exit_code):
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
             names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
+            # Only a part was checked if tests or files are named, or selected by an option.
             is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
                 summary = runner_tables()["summary"][kind]

@@ -88,7 +88,8 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
     while remaining and not read.problem:
         field = remaining.pop()
         if field.text.startswith("-") and field.text not in ("-", "--"):
-            (_read_long if field.text.startswith("--") else _read_short)(field, remaining, known, read)
+            read_option = _read_long if field.text.startswith("--") else _read_short
+            read_option(field, remaining, known, read)
             continue
         if field.text != "--":
             # A word could begin with a dash if its beginning is unknown.

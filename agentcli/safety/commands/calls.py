@@ -146,7 +146,6 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
-    """Unwrap a command that `call` may run, and add all that is known of it to `call`."""
     if depth > _MAX_CANDIDATE_DEPTH:
         call.unjudged = _TOO_MANY_WRAPPERS
         return

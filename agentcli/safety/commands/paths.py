@@ -26,7 +26,7 @@ def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
     With `of_home` false the home itself counts, but not everything inside it.
     """
     paths = state.paths(field) if field.text else []
-    home = normal(state.home) if state.home is not None else "/"
+    home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds nothing
     return any(_is_system_path(normal(path), field.is_glob, home, of_home=of_home) for path in paths)
 
 
@@ -96,7 +96,7 @@ class ReadCheck:
             return ""
         if not field.is_known:
             return "a path depends on what only the shell knows"
-        if field.text in ("", "-"):
+        if field.text in ("", "-"):  # no path, or the standard input
             return ""
         paths = self.state.paths(field)
         for path in paths:
@@ -261,7 +261,7 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
                 if is_secret(path, _home(state)) or (may_write and is_auto_executed(path)):
                     found.append(normal(str(path)))
         if _sets_program_of_git(words):
-            found += map(normal, state.paths(Field(".git/config")))
+            found += map(normal, state.paths(Field(".git/config")))  # where the setting is written
     return tuple(dict.fromkeys(found))
 
 

@@ -153,8 +153,8 @@ def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
     options = [field.text.partition("=")[0] for field in before_operands if field.text.startswith("-")]
     if letter and any(letter in option for option in options if not option.startswith("--")):
         return True
-    long_options = [option for option in options if len(option) > 3]  # `--r` would be short for several names
-    return any(name.startswith(option) for option in long_options for name in long_names)
+    # More than three characters, because `--r` would be short for several names.
+    return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
 def _rm(arguments: Sequence[Field], state: State) -> str:

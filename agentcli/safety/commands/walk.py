@@ -82,7 +82,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
 def _scratch_files(text: str) -> tuple[str, ...]:
     """Return the files of /tmp that a command makes and then names again: `make >/tmp/log; tail /tmp/log`.
 
-    The empty /tmp of the sandbox does for them. A file that is named before it is made must be there already.
+    The empty /tmp of the sandbox is enough for them, but not for a file that is named before the command makes it.
     """
     found = []
     for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
@@ -211,7 +211,7 @@ class Walk:
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
             if operator == "&&":
-                failure = failure.or_else(skipped)
+                failure = failure.or_else(skipped)  # `a && b` also fails if `b` is skipped
             elif operator == "||":
                 success = success.or_else(skipped)
             operator = pipeline.then
@@ -342,7 +342,7 @@ class Walk:
                 deny_forms=context.deny,
             )
             self._add_segment(segment, state, seen=call.layers[:-1])  # the last layer is the shell and its text
-        return (after, after) if shell.is_same_shell else (state, state)
+        return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` is, `sh -c 'cd x'` is not
 
     def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
@@ -379,6 +379,5 @@ class Walk:
         worst = part._worst() if HOLE not in text else ""  # `unreadable` says enough of a text with holes
         if is_shown:
             self.catastrophe = self.catastrophe or worst
-            worst = ""
-        self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or worst
+        self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or ("" if is_shown else worst)
         return part

@@ -113,7 +113,7 @@ class PlainText:
             position = self._length
             for code in _CODE.finditer(text):
                 self._codes.append((position + code.start(), code[0]))
-                position -= len(code[0])
+                position -= len(code[0])  # positions are those in the plain text
             text = _CODE.sub("", text)
         self._length += len(text)
         return text

@@ -51,7 +51,7 @@ def secret_values(text: str) -> set[str]:
     for secret in find_secrets(text):
         stretch = text[secret.start : secret.end]
         if secret.rule == PRIVATE_KEY:
-            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
+            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))  # a quoted key has `\n` for line ends
         elif _is_rare(stretch):
             found.add(stretch)
     # A text that is nothing but a secret, such as the file of a token.

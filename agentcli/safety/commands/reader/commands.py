@@ -96,7 +96,7 @@ class CommandReader(WordReader):
             text = self.text[start : end.start() if end else None]
             if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
-                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
+                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)  # it is expanded as if quoted
                 body._double_quoted()
                 self.inside += body.inside
                 text = HOLE
@@ -110,7 +110,7 @@ class CommandReader(WordReader):
             self.at += 1
             self._note("it defines a function")
             self.has_function = True
-        elif self.text[self.at - 2 : self.at - 1] == "=":
+        elif self.text[self.at - 2 : self.at - 1] == "=":  # `name=(`
             parts.pop()
             self._note("it uses an array")
             self._skip_words(")")
@@ -257,7 +257,7 @@ class CommandReader(WordReader):
                 self._note("where a here-document ends cannot be told")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
             self._here.append((redirects[-1], target.text if is_literal else raw))
-            redirects[-1].target = Field("" if is_literal else HOLE)
+            redirects[-1].target = Field("" if is_literal else HOLE)  # a `HOLE`: it will be expanded
         return True
 
     def _skip_blanks(self) -> None:

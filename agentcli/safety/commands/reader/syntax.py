@@ -226,7 +226,7 @@ class WordReader(ABC):
                 self._note("it names a home in a way that is not read")
                 text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
-        if is_bracket and not text.endswith(shape[shape.find("[") :]):
+        if is_bracket and not text.endswith(shape[shape.find("[") :]):  # something in or behind it is quoted
             self._note("a pattern is partly quoted")
         return Field(text, is_glob="*" in shape or "?" in shape or is_bracket, may_vanish=may_vanish)
 
@@ -251,7 +251,8 @@ class WordReader(ABC):
                 return "".join(parts)
             elif char == "\\":
                 follower = self.text[self.at + 1 : self.at + 2]
-                parts.append("" if follower == "\n" else follower if follower in '$`"\\' else "\\" + follower)
+                is_escape = follower in '$`"\\'  # before other characters the backslash stays
+                parts.append("" if follower == "\n" else follower if is_escape else "\\" + follower)
                 self.at += 2
             elif char == "`":
                 parts.append(self._backquoted())
@@ -299,7 +300,7 @@ class WordReader(ABC):
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
         if not found[2]:
-            # The note above is no reason to read the command although bash would not.
+            # `_refuse` counts only if nothing was noted before.
             self.problem = "" if self.problem == "it uses backquotes" else self.problem
             self._refuse("a backquote is not closed")
         self.at = found.end()
