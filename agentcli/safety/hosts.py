@@ -159,7 +159,7 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
         raise ValueError(f"{text!r} is not a host and a port.")
     port = int(match[2]) if match[2] else default
     if port is not None and not 0 < port < 65_536:
-        raise ValueError(f"{text!r} has no such port.")
+        raise ValueError(f"{text!r} has no port from 1 to 65535.")
     return match[1].removeprefix("[").removesuffix("]"), port
 
 
@@ -172,7 +172,7 @@ def read_host(text: str) -> str:
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError(f"{text[:80]!r} is not the name of a host.")
     if _NUMBER_LIKE.fullmatch(labels[-1]):
-        raise ValueError(f"{text[:80]!r} is not an address in its usual form, such as 192.0.2.1, and no name.")
+        raise ValueError(f"{text[:80]!r} is neither a host name nor an address in its usual form, such as 192.0.2.1.")
     return name
 
 

@@ -71,7 +71,7 @@ def parse_url(text: str) -> WebUrl:
     if len(text) > MAX_URL_CHARS:
         raise BadUrl(f"the address is longer than {MAX_URL_CHARS:,} characters")
     if text != text.strip() or any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
-        raise BadUrl("the address holds a control character, or a space at an end")
+        raise BadUrl("the address contains a control character, or begins or ends with a space")
     scheme = _SCHEME.match(text)
     if scheme is None:
         raise BadUrl("the address does not begin with https:// or http://")
@@ -80,15 +80,15 @@ def parse_url(text: str) -> WebUrl:
         raise BadUrl(f"only https and http addresses are opened, not {name}")
     after_scheme = text[scheme.end() :].partition("#")[0]
     if "\\" in after_scheme.partition("?")[0]:
-        raise BadUrl("the address holds a backslash")
+        raise BadUrl("the address contains a backslash")
     if not after_scheme.startswith("//") or after_scheme[2:3] in ("", "/", "?"):
         raise BadUrl(f"the address is not written as {name}://host/path")
     authority = re.split(r"[/?]", after_scheme[2:], maxsplit=1)[0]
     if any(unicodedata.category(sign) == "Cf" for sign in authority):
-        raise BadUrl("the host holds an invisible character")
+        raise BadUrl("the host contains an invisible character")
     userinfo, at, place = authority.rpartition("@")
     if not _USERINFO.fullmatch(userinfo):
-        raise BadUrl("the part before @ holds characters that have no place there")
+        raise BadUrl("the part before @ contains characters that are not allowed there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
     return WebUrl(
         scheme=name, host=host, port=port, target=_target(after_scheme[2 + len(authority) :]), has_userinfo=bool(at)
@@ -136,7 +136,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
     except ValueError as error:
         raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
     if place.startswith("[") != (":" in host):
-        raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
+        raise BadUrl(f"{place[:80]!r} is not a host: put brackets around an IPv6 address, and only there")
     if not host:
         raise BadUrl("the address has no host")
     # A host that ends in a number is an address (WHATWG URL), which `read_host` takes only in its usual form.
@@ -217,7 +217,7 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
     if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
     is_private = not granted and _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES)
-    return f"{url.host} stands for a private address" if is_private else ""
+    return f"{url.host} leads to a private address" if is_private else ""
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
@@ -243,9 +243,9 @@ def _why_asked(url: WebUrl) -> str:
     is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
     data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
     reasons = (
-        (url.has_userinfo, f"the host is {url.host}; what stands before the @ is not, and is not sent"),
+        (url.has_userinfo, f"the host is {url.host}; the part before the @ is not, and is not sent"),
         (url.address is not None, "a bare network address"),
-        ("xn--" in url.host, f"{url.host} stands for a name in other letters, which may imitate another name"),
+        ("xn--" in url.host, f"{url.host} is a name in other letters, which may imitate another name"),
         (url.authority != url.host, f"port {url.port} of {url.host}"),
         (url.host not in _documentation_sites(), f"{url.host} is not one of the known documentation sites{data}"),
         (url.scheme != "https", "the connection is not encrypted"),

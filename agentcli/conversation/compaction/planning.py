@@ -138,7 +138,7 @@ class Planner:
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):
                     return plan
-        return problem or f"what must stay takes more than the {tight:,} tokens that are meant for it"
+        return problem or f"the parts that must stay take more than the {tight:,} tokens available"
 
     def _plans(self, limit: int) -> Iterator[Compaction]:
         """Yield plans, each smaller than the one before."""
@@ -334,7 +334,7 @@ class Planner:
 
     def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
         """Return the text with which later requests begin. `texts` are those of older turns."""
-        what = "its older part is told below" if texts else "older results and replies are cut"
+        what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
         parts = "\n\n".join([heading, *digest, *self.carried.parts(max_files)])
@@ -370,6 +370,6 @@ class Planner:
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
             limit = int(_AIM * limit)  # cutting must free more, or a digest would postpone the next compaction longer
         if plan.tokens_after > limit:
-            return f"what must stay takes {plan.tokens_after:,} tokens, and {limit:,} are meant for it"
+            return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0
-        return "it would hardly get smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""
+        return "that would hardly make it smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""

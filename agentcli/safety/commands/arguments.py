@@ -95,7 +95,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             # A word could begin with a dash if its beginning is unknown.
             is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
-                read.problem = "an argument may turn out to be an option"
+                read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
             read.operands += reversed(remaining)
@@ -150,7 +150,7 @@ def _value(word: Field) -> Field:
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
     # A value that names neither a file nor a glob of files only matters if it cannot be told.
     if value.may_vanish:
-        read.problem = f"what follows {read.option_names[-1]} cannot be told"
+        read.problem = f"agentcli can't predict the value of {read.option_names[-1]}"
     elif kind == "@":
         read.files.append(value)
     elif kind == "*":

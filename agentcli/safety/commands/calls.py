@@ -261,7 +261,7 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
     if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
         return "it opens a connection"
     if target.is_glob or target.may_vanish:
-        return "where a redirection leads cannot be told"
+        return "agentcli can't predict where a redirection leads"
     if operator == "<":
         return check.problem([target], "content")
     is_sink = target.text in ("/dev/null", "/dev/stdout", "/dev/stderr")
@@ -303,7 +303,7 @@ def deletes_unseen(fields: Sequence[Field], state: State) -> str:
     """Return the reason why a command may delete more than its text tells; an empty string if there is none."""
     if not fields[0].is_known:
         is_grave = any(is_system_path(field, state) for field in fields[1:])
-        return "what it runs on a system folder cannot be told" if is_grave else ""
+        return "agentcli can't predict what it runs on a system folder" if is_grave else ""
     name = name_of(fields)
     is_unseen = name in _DELETING and not all(field.is_known for field in fields)
-    return f"what {name} changes cannot be told" if is_unseen else ""
+    return f"agentcli can't predict what {name} changes" if is_unseen else ""

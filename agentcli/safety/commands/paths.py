@@ -95,7 +95,7 @@ class ReadCheck:
         if kind == "text" and not field.is_glob:  # no path
             return ""
         if not field.is_known:
-            return "a path depends on what only the shell knows"
+            return "agentcli can't predict a path in it"
         if field.text in ("", "-"):  # no path, or the standard input
             return ""
         paths = self.state.paths(field)

@@ -72,7 +72,7 @@ def read_call(fields: Sequence[Field]) -> GitCall:
         field = remaining.pop()
         text = field.text
         if not field.is_known or field.may_vanish:
-            call.problem = "what git is to do cannot be told"
+            call.problem = "agentcli can't predict what git does"
             break
         if not text.startswith("-"):
             call.words = [field, *reversed(remaining)]
@@ -147,7 +147,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     """
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
-        return "which program runs cannot be told"
+        return "agentcli can't predict which program runs"
     name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)
     if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
         return ""
@@ -168,7 +168,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
         return "uniq writes its second operand"
     if known.operands == "none" and operands:
-        return f"{operands[0].text} may be something to change"
+        return f"{operands[0].text} may change a setting"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.option_names):
         operands = without_pattern(operands)
     return (
@@ -211,7 +211,7 @@ def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
         scripts, files = read.operands[:1], read.operands[1:]
         is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
         if not is_known or any(field.text == "--" for field in arguments):
-            return f"what {name} does cannot be told"
+            return f"agentcli can't predict what {name} does"
         if any(re.search(_MAY_DO_MORE[name], field.text) for field in scripts):
             return read.problem or f"the script of {name} may do more than print{more}"
         return read.problem or check.problem(files, "content")
@@ -244,7 +244,7 @@ def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
-        return "where it goes cannot be told"
+        return "agentcli can't predict where cd leads"
     return check.problem(targets or [Field(check.state.home or HOLE)], "names")
 
 
@@ -257,7 +257,7 @@ def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     # `command -v name` is the form of `command` that runs nothing; the others are wrappers.
     asks_only = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
-    return "" if asks_only else "what is asked for is no name"
+    return "" if asks_only else "not all arguments of command are names"
 
 
 def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

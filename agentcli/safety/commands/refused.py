@@ -167,7 +167,7 @@ def _rm(arguments: Sequence[Field], state: State) -> str:
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
     is_system = any(is_system_path(field, state, of_home=False) for field in sources)
-    return "it moves away what the system stands on" if is_system else ""
+    return "it moves system folders away" if is_system else ""
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
@@ -255,7 +255,7 @@ def _find(arguments: Sequence[Field], state: State) -> str:
     call = read_find(arguments)
     ruins = call.deletes_all or any(map(_ruins, call.runs_on_all))
     starts = call.starts or [Field(".")]
-    return "it deletes or spoils everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
+    return "it deletes or damages everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
 
 
 def _ruins(words: Sequence[Field]) -> bool:

@@ -45,7 +45,7 @@ _MAX_DEPTH = 8  # scripts inside scripts
 _MAX_COMMANDS = 20_000  # in all scripts; judging them takes two seconds
 _RECENT = 50  # segments among which an equal one is left out
 _ONLY_READS = "it only reads inside the workspace"
-_UNREADABLE = "what a shell or a program runs cannot be told"
+_UNREADABLE = "agentcli can't predict what a shell or program in it runs"
 _RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
 _CHANGES_HOME = re.compile(
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
@@ -57,10 +57,10 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
     # To bash these characters are letters; to people and other programs they are invisible, a blank or a line end.
     odd = min((char for char in set(command) if not _is_shown(char)), default="")  # a set has no order of its own
-    hidden = f"it holds a character that is not shown as it is (U+{ord(odd):04X})" if odd else ""
+    hidden = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command  # one letter each
     if len(text) > MAX_CHARS:
-        why = "the command is too long to be judged"
+        why = "the command is too long to check"
         segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
         doubts = Doubts(must_ask=why, unreadable=why)
         return CommandAnalysis(
@@ -237,7 +237,7 @@ class Walk:
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
         self.commands += 1
         if self.commands > _MAX_COMMANDS:
-            self._give_up("there is too much of it to be judged")
+            self._give_up("it has too many commands to check")
             return state, state
         for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
             self._walk_commands(script, state, structs.replace(context, problem="", allow=()))

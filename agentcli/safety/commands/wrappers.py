@@ -32,8 +32,8 @@ class Wrapper(Struct, frozen=True, kw_only=True):
 
 _TABLES = read_table("wrappers")
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
-HIDDEN_PROGRAM = "what runs cannot be told"
-_HIDDEN_SCRIPT = "what the shell runs cannot be told"
+HIDDEN_PROGRAM = "agentcli can't predict which program runs"
+_HIDDEN_SCRIPT = "agentcli can't predict what the shell runs"
 _UNSHOWN_SCRIPT = "it runs a script that is not shown here"
 _MAX_CANDIDATES = 8  # each is judged as a command of its own
 
@@ -51,7 +51,7 @@ def take_off(fields: Sequence[Field]) -> Wrapper | None:
     if name in ("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"):
         return _shell(arguments, "" if name in ("sh", "bash", "dash") else f"{name} is another shell")
     is_doubtful = name in _TABLES["doubtful"]["names"].split()
-    return _unread(arguments, f"{name} runs what it is given") if is_doubtful else None
+    return _unread(arguments, f"{name} runs its arguments as a command") if is_doubtful else None
 
 
 def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
@@ -143,7 +143,7 @@ def _trap(arguments: Sequence[Field]) -> Wrapper:
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
     read = read_arguments(arguments, options(_TABLES["special"]["watch"]), stops_at_operand=True)
-    return _script(read.operands, "it does not end")
+    return _script(read.operands, "it runs until it is stopped")
 
 
 # `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
@@ -158,8 +158,8 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
         found = _COMMAND_OPTION.fullmatch(field.text)
         script = Field(found[1]) if found and found[1] else follower  # in the same word, or the next one
         if found and script is not None:
-            return _script([script], "it runs in another way than here")
-    return _unread(arguments, "it runs what it is given")
+            return _script([script], "it runs under another user or program")
+    return _unread(arguments, "it runs its arguments as a command")
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
@@ -220,7 +220,7 @@ def read_find(fields: Sequence[Field]) -> FindCall:
         call.problem = f"the option {remaining.pop().text} of find is not known to only read"
     while remaining and not remaining[-1].text.startswith("-") and remaining[-1].text not in ("(", ")", "!", ","):
         if remaining[-1].may_vanish or remaining[-1].text[:1] in ("*", "?", "["):
-            call.problem = "what find starts with cannot be told"
+            call.problem = "agentcli can't predict where find starts"
         call.starts.append(remaining.pop())
     is_negated = False
     while remaining:
@@ -236,7 +236,7 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
     kind, count = _PARTS.get("-newer" if is_newer else name, ("", 0))
     values = remaining[len(remaining) - count :] if count else []
     if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
-        call.problem = "what find does cannot be told"
+        call.problem = "agentcli can't predict what find does"
     elif name == "-delete":
         call.problem = call.problem or "find deletes what it finds"
         call.deletes_all = call.deletes_all or not call.is_narrowed

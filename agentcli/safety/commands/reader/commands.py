@@ -66,7 +66,7 @@ class CommandReader(WordReader):
             if operator == ")" and self._cases > 0:
                 parts, operator = [], ";"  # the words were a pattern of the `case`
             elif operator == ")" and not closing:
-                self._refuse("')' stands where no command can end")
+                self._refuse("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
                 self._note("it uses a case")
             if parts:
@@ -119,7 +119,7 @@ class CommandReader(WordReader):
         else:
             if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
-            self._refuse("'(' stands where no command can begin")
+            self._refuse("a '(' is in the middle of a command")
             self.at -= 1  # the parenthesis is read again, as that of a subshell
 
     def _pipeline_part(self) -> CommandNode | None:
@@ -249,12 +249,12 @@ class CommandReader(WordReader):
         target = self._word()
         raw = self.text[start : self.at]
         if not raw:
-            self._refuse("a redirection leads nowhere")
+            self._refuse("a redirection has no target")
             return True
         redirects.append(Redirect(operator, target))
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
-                self._note("where a here-document ends cannot be told")
+                self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
             self._here.append((redirects[-1], target.text if is_literal else raw))
             redirects[-1].target = Field("" if is_literal else HOLE)  # a `HOLE`: it will be expanded

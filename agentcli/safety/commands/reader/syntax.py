@@ -223,7 +223,7 @@ class WordReader(ABC):
             if shape == "~" or shape.startswith("~/"):
                 text = HOME + text[1:]
             elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):
-                self._note("it names a home in a way that is not read")
+                self._note("it uses a form of ~ that agentcli can't read")
                 text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
         if is_bracket and not text.endswith(shape[shape.find("[") :]):  # something in or behind it is quoted
@@ -282,7 +282,7 @@ class WordReader(ABC):
             return HOLE
         self.at += 1
         if follower in ("\\", "[") or (not quoted and follower == '"'):
-            self._note("it uses a dollar sign in a way that is not read")
+            self._note("it uses a form of $ that agentcli can't read")
             return HOLE
         return "$"
 
@@ -316,7 +316,7 @@ class WordReader(ABC):
             return HOLE
         self.at = found.end()
         if (text := unescape(found[1])) is None:
-            self._note("quotes hold what is no text")
+            self._note("its quotes contain bytes that are not text")
             return HOLE
         return text
 
