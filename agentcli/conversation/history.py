@@ -247,13 +247,13 @@ def _heading(number: int, body: Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case _:
+        case _:  # a reply, or an entry named for its kind, such as `pinned`
             speaker = "you" if isinstance(body, Assistant) else type(body).__name__.lower()
     return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:
-    match body:
+    match body:  # without calls of `recall`, which contain the words of earlier searches
         case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)

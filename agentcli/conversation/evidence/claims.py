@@ -112,7 +112,7 @@ def _mark(text: str, marked: list[str]) -> str:
         return f"⟦{kind}{len(marked) - 1}{check}⟧"
 
     def mark_code(found: re.Match[str]) -> str:
-        written = found[2].strip()
+        written = found[2].strip()  # without the backquotes
         if (kinds := check_kinds(written)) and not wording["test_name"].search(written.split()[0]):
             return mark("c", written, f":{','.join(kinds)}")
         is_path = wording["path"].fullmatch(written)

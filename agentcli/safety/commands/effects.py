@@ -181,7 +181,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in operands_of(arguments, "Cc")]
     name = words[0] if words else ""
-    here = absolute_paths([Field(".")], state)
+    here = absolute_paths([Field(".")], state)  # which files of the repository, the text does not say
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)

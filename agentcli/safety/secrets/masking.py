@@ -244,7 +244,7 @@ class StreamMask:
     def _forget(self, count: int) -> None:
         if count <= 0:
             return
-        self._text = self._text[count:]
+        self._text = self._text[count:]  # all positions in it move
         self._done -= count
         self._masked = max(0, self._masked - count)
         self._searched = max(0, self._searched - count)
