@@ -1,4 +1,4 @@
-"""Draws the bounds of a session's commands, holds them to these, and opens the way to granted hosts."""
+"""Decides what the commands of a session may read, write and reach, and confines each of them to that."""
 
 import asyncio
 import logging
@@ -41,6 +41,7 @@ MAX_AUTO_EXECUTED = 50  # files below the roots' own level that are kept from be
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
+# Kept from being made where they are missing. These matter most, and each name costs a mount and an empty folder.
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
 _UNFINISHED = "unfinished"  # the folder with the notes of sessions whose changes are not reverted yet
 
@@ -58,7 +59,9 @@ class SessionFolders(Struct, frozen=True, kw_only=True):
 class CommandLimits(Struct, frozen=True, kw_only=True):
     """The settings for commands, all paths absolute.
 
-    `programs` gives the files below some roots that trusted commands run outside of the sandbox.
+    Commands cannot read `masked` paths, can write `writable` ones beside the roots, and see the variables of the
+    `environment` with these names whatever they hold. `programs` gives the files below some roots that trusted commands
+    run outside of the sandbox.
     """
 
     profile: Profile = "danger-full-access"
@@ -115,7 +118,10 @@ class SessionConfinement:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
-        """Return the bounds of a command that starts now. In an unconfined session every command is unconfined."""
+        """Return the bounds of a command that starts now; without a `profile` those of the session's profile.
+
+        In an unconfined session every command is unconfined.
+        """
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
@@ -150,16 +156,21 @@ class SessionConfinement:
         """
         table, home = auto_executed(), self.limits.home
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
+        # `plan_protection` protects only parts of a `.git`, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
             at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
-                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):
+                is_for_mac = name.startswith("Library/")
+                if name != ".git" and (sys.platform == "darwin" or not is_for_mac):
                     yield home / name
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
-        """Return True if git or a trusted command runs this file or obeys its contents."""
+        """Return True if git or a trusted command runs this file or obeys its contents.
+
+        Other auto-executed files are known by their names; what git runs depends on each repository.
+        """
         roots = self.roots(grants)
         own = tuple(map(str, self.limits.programs(roots)))
         bounds = Bounds(
@@ -180,14 +191,15 @@ class SessionConfinement:
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
-
-            def plan() -> Protection:
-                return _plan(self.bounds(None, command.grants), cwd)
-
-            with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
+            accepting = (
+                self._snapshot.accepting(lambda: _plan(self.bounds(None, command.grants), cwd))
+                if self._snapshot is not None
+                else nullcontext()
+            )
+            with accepting:
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
-        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
+        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # of commands before this one
         note = self._session_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
@@ -201,6 +213,7 @@ class SessionConfinement:
 
     def _session_note(self) -> SessionNote | None:
         """Return the note of the session, by which the keeper or the next start cleans up after a kill."""
+        # A backend that keeps names leaves only mount points after a kill; with others there are changes to revert too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
         try:
             with self._cleaning:

@@ -114,7 +114,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
     code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "the filter of system calls")
 
 
@@ -124,7 +124,7 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
-    _allow(ruleset, "/", _READ_DIR | _EXECUTE)
+    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # the names of masked files can be seen too
     for path in (*_all_but("/", masked), *shown):
         _allow(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE)
     for path in (*(f"/dev/{device}" for device in _DEVICES), *writable):

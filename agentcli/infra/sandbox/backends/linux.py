@@ -31,6 +31,7 @@ from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
     NOTHING,
     Bounds,
+    FullConfinement,
     HideStep,
     Launch,
     Mount,
@@ -77,13 +78,10 @@ RELAY = "/run/agentcli/relay.py"
 _MAX_DESCRIPTORS = 240
 
 
-class Bubblewrap:
+class Bubblewrap(FullConfinement):
     """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
 
     name = "bubblewrap"
-    weakness = ""
-    keeps_names = True
-    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
@@ -151,7 +149,7 @@ class Layout:
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
-        for path in self._grants:
+        for path in self._grants:  # what was granted wins over what is protected
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
         self._mask(inside)
@@ -201,8 +199,9 @@ class Layout:
         The latter costs a quarter of what a bind does. If a command changes its mode and writes to it, that is gone
         with the command.
         """
-        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
-        for path in sorted({*protection.read_only, *files}, key=_depth):
+        missing = protection.missing_files.items()
+        made = [path for path, content in missing if self._mount_points.hold(path, content)]
+        for path in sorted({*protection.read_only, *made}, key=_depth):
             self._bind(path)
         for path in filter(self._mount_points.hold, protection.missing_folders):
             if kind_of(path) == "folder":

@@ -5,8 +5,6 @@ include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: ar
 include/uapi/asm-generic/unistd.h (aarch64).
 """
 
-from __future__ import annotations
-
 import errno
 import platform
 import struct
@@ -147,6 +145,30 @@ _FLAGS = {
 }
 
 
+class _Assembler:
+    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
+        self._labels: dict[str, int] = {}  # positions in the code
+
+    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
+        self._code.append((opcode, operand, if_true, if_false))
+
+    def label(self, name: str) -> None:
+        self._labels[name] = len(self._code)
+
+    def assembled(self) -> bytes:
+        return b"".join(
+            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
+            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
+        )
+
+    def _distance(self, label: str, at: int) -> int:
+        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
+        return self._labels[label] - at - 1 if label else 0
+
+
 @cache
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
     """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
@@ -176,7 +198,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.label(label)
+        code.label(label)  # nobody jumps to an empty one
         code.add(_RETURN, otherwise)
     _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
@@ -216,27 +238,3 @@ def _deny_set_user_id(code: _Assembler, column: int) -> None:
         code.add(_LOAD, _LOW_HALF_OF[mode])
         code.add(_ANY_BIT, S_ISUID, if_true="denied")
         code.add(_RETURN, _ALLOW)
-
-
-class _Assembler:
-    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
-
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
-        self._labels: dict[str, int] = {}  # positions in the code
-
-    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
-        self._code.append((opcode, operand, if_true, if_false))
-
-    def label(self, name: str) -> None:
-        self._labels[name] = len(self._code)
-
-    def assembled(self) -> bytes:
-        return b"".join(
-            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
-            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
-        )
-
-    def _distance(self, label: str, at: int) -> int:
-        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
-        return self._labels[label] - at - 1 if label else 0

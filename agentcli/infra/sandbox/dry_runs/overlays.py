@@ -32,7 +32,16 @@ from agentcli.infra.changes.state import (
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import (
+    Bounds,
+    Confinement,
+    Launch,
+    Mount,
+    is_inside,
+    kind_of,
+    memory_file,
+    run_probe,
+)
 from agentcli.infra.sandbox.mount_points import NOTE, Note
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
@@ -46,7 +55,10 @@ _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|l
 
 
 class Overlay(NamedTuple):
-    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself."""
+    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself.
+
+    `merged` is what commands see, `upper` takes what they change, and `work` is a folder for the kernel's own use.
+    """
 
     area: str
     caches: str
@@ -240,7 +252,7 @@ def _mounted() -> list[tuple[str, str]]:
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     return [
-        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))
+        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))  # `\040` is a space
         for place, kind in _MOUNT.findall(text)
     ]
 
@@ -249,7 +261,7 @@ def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
     """Return True for a cache by its name or its tag, which a folder that was there before must have had then."""
     if ".git" in path.split("/"):
         return False
-    is_folder = "folder" in {now.kind, below.kind if below is not None else now.kind}
+    is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
     return is_cache(path, is_folder=is_folder) or (is_folder and is_tagged((below or now).source))
 
 
@@ -290,10 +302,9 @@ class CacheLayers:
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            missing = next(
-                one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir()
-            )
-            _remove(self._layer(root) / missing)
+            folders = (*reversed(Path(path).parents), Path(path))
+            outermost_missing = next(folder for folder in folders if not (Path(root) / folder).is_dir())
+            _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
@@ -317,7 +328,7 @@ class CacheLayers:
         return [path for path in tagged if path in known]
 
     def _layer(self, root: str) -> Path:
-        return self._folder / f"caches-{[*self._caches].index(root)}"
+        return self._folder / f"caches-{[*self._caches].index(root)}"  # numbered in the order of their first use
 
 
 def copy_access(source: Path, target: Path) -> None:
@@ -333,20 +344,17 @@ def _merge(source: str, target: str) -> None:
     waiting = [(source, target)]
     while waiting:
         source, target = waiting.pop()
-        if _is_real_folder(source) and _is_real_folder(target):
+        kinds = {kind_of(source), kind_of(target)}
+        if kinds == {"folder"}:
             waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
             continue
-        if _is_real_folder(source) != _is_real_folder(target):
+        if "folder" in kinds:  # neither can be renamed over the other
             _remove(Path(target))
         os.rename(source, target)  # noqa: PTH104
 
 
-def _is_real_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
-
-
 def _remove(path: Path) -> None:
-    if _is_real_folder(str(path)):
+    if kind_of(str(path)) == "folder":
         remove_tree(path)
     else:
         path.unlink(missing_ok=True)
