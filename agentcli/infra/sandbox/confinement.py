@@ -8,8 +8,6 @@ length and the time of a file before it reads it (`core.checkStat`, which is `mi
 secret file in the repository, such as one of its tests, is unchanged, and everything else can be committed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -19,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -361,7 +359,7 @@ class Protection:
             case _:
                 _add(self.read_only, path)
 
-    def add(self, other: Protection) -> None:
+    def add(self, other: Self) -> None:
         for name in ("writable", "read_only", "missing_folders", "problems"):
             for path in getattr(other, name):
                 _add(getattr(self, name), path)

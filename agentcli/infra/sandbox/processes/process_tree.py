@@ -41,7 +41,7 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """Send SIGSTOP to a tree, walk by walk, until no walk finds anything new; return all that were found."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
-    for _ in range(100):
+    for _ in range(100):  # a tree that still grows then is signalled as far as it was found
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
         found = {key: process for key, process in found.items() if key not in frozen}
         if not found:
@@ -82,6 +82,7 @@ def look_at(pid: int) -> ProcessInfo | None:
     """Return one process, from /proc/PID/stat (proc(5)); None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
+            # `PID (NAME) STATE PARENT GROUP …`, with any character in the name; the 22nd is when the process started.
             fields = file.read(4_096).rpartition(b")")[2].split()
         return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
     except (OSError, IndexError):
@@ -116,7 +117,7 @@ def _namespace_depth(pid: int) -> int:
             (numbers,) = [line for line in file.read().split(b"\n") if line.startswith(b"NSpid:")]
     except (OSError, ValueError):
         return 0
-    return len(numbers.split()) - 1
+    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: the numbers of a process in each namespace it is in
 
 
 def _send(process: ProcessInfo, number: signal.Signals) -> None:

@@ -58,7 +58,7 @@ class Run:
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # of a job: the file with its output
+        self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
         self._read_bytes = 0  # bytes at the start of the file that `read_new` returned, or that the call's result has
         self._is_leftover = False  # True if the command has ended, and the job is what it left running
         self._stall: Stall | None = None  # why the command is silent now, as far as is known
@@ -111,7 +111,7 @@ class Run:
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
         """Wait for the command's end; return True if it goes on, because `detach` is set or it listens as a server."""
-        exited = asyncio.ensure_future(self.process.wait())
+        exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
         others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
             others.append(asyncio.ensure_future(detach.wait()))
@@ -130,6 +130,7 @@ class Run:
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
             quiet_s, end = self._silence_and_last_output()
+            # The first look comes one pause early, because a look compares the CPU time with that of the one before.
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -142,7 +143,7 @@ class Run:
                 self._stall = found  # a server that is busy with a request stays a server
             if listens and self._file is None:
                 return
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # at most so long, because file times may be wrong
 
     def _silence_and_last_output(self) -> tuple[float, str]:
         """Return for how many seconds nothing was printed, and the end of what was printed before."""

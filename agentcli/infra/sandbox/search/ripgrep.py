@@ -32,7 +32,7 @@ _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
 _PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
-_PIECE_BYTES = 256 * 1024  # handed over at a time, or a little more: looking at many small pieces costs more
+_PIECE_BYTES = 256 * 1024  # handed over at a time: looking at many small pieces costs more
 _ERROR_BYTES = 1024 * 1024
 
 _FORMATS = {
@@ -51,7 +51,8 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
     name = pattern.removeprefix("**/")
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
-        # A glob for names alone can be a file type, for which ignore rules hold.
+        # A glob for names alone can be a file type, for which ignore rules hold. In a type, `:` and `include:` have a
+        # meaning of their own.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
     # Any other glob makes ripgrep list ignored files too: the files asked for are those that both listings have.
     options = _glob_options(pattern, listing.folder, listing.base)
@@ -170,6 +171,7 @@ async def _run(
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
     reader.end()
     unreadable = ended.errors.count(_UNREADABLE)
+    # Exit code 2 is also that of a search in which single files could not be read.
     if not ended.timed_out and (
         ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
     ):
@@ -219,7 +221,6 @@ async def stream_output(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            bufsize=0,
             start_new_session=True,
         ) as process,
     ):
@@ -242,18 +243,11 @@ async def stream_output(
 def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
     """Give `take` all output of a program, and wait for its end; return the output's size in bytes."""
     assert process.stdout is not None
-    output = process.stdout.fileno()
     with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
-        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    pieces: list[bytes] = []
-    total = passed_on = 0
-    while piece := os.read(output, _PIPE_BYTES):
-        pieces.append(piece)
+        fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    total = 0
+    while piece := process.stdout.read(_PIECE_BYTES):
+        take(piece)
         total += len(piece)
-        if total - passed_on >= _PIECE_BYTES:
-            take(b"".join(pieces))
-            pieces, passed_on = [], total
-    if pieces:
-        take(b"".join(pieces))
     process.wait()
     return total
