@@ -302,8 +302,7 @@ class CacheLayers:
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            folders = (*reversed(Path(path).parents), Path(path))
-            outermost_missing = next(folder for folder in folders if not (Path(root) / folder).is_dir())
+            outermost_missing = next(folder for folder in parents_of(path) if not (Path(root) / folder).is_dir())
             _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 

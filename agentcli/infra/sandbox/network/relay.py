@@ -63,7 +63,7 @@ def _start_relay(server: socket.socket, proxy_socket: str) -> None:
     if os.fork():
         os._exit(0)
     Path("/proc/self/comm").write_text(RELAY_NAME)
-    listening = os.dup2(server.fileno(), 3) if server.fileno() != 3 else 3
+    listening = os.dup2(server.fileno(), 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -52,7 +52,6 @@ class Process:
         await self.until(lambda: self.is_gone)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until what the supervisor reports makes `condition` true."""
         self.look()
         while not condition():
             await readable(self._control.fileno())

@@ -108,8 +108,7 @@ class CommandOutput:
         return (*self._joined(), covered)
 
     def _joined(self) -> tuple[str, int]:
-        if len(self._tail) > self._half:
-            self._cut_middle()
+        self._cut_middle()
         if not self._cut:
             return self._head + self._tail, 0
         self.write()

@@ -91,16 +91,10 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 def _listed_by_ps() -> list[ProcessInfo]:
     """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
-    read, write = os.pipe()
-    ps = os.posix_spawnp(
-        "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]
-    )
-    os.close(write)
-    with os.fdopen(read, encoding="ascii") as file:
-        listed = file.read()
-    os.waitpid(ps, 0)
+    from subprocess import check_output  # here, because Linux does not need it
+
     found = []
-    for line in listed.splitlines():
+    for line in check_output(["ps", "-axo", "pid=,ppid=,pgid=,stat="], encoding="ascii").splitlines():
         pid, parent, group, state = line.split(maxsplit=3)
         if parent == "1":
             try:

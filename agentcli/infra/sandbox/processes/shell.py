@@ -161,7 +161,6 @@ class Shell:
         await self._get(id).process.end()
 
     async def end(self, id: str) -> None:
-        """End a job and take it off the list."""
         run = self._get(id)
         self._jobs.remove(run)
         await run.stop_watching()

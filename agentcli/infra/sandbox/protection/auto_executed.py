@@ -127,7 +127,8 @@ def _may_start_programs(path: Path, git: str) -> bool:
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
-    # A `.git` file leads to the repository of a submodule or a linked worktree. The latter is judged by its main one.
+    # A `.git` file leads to the repository of a submodule, which is looked at, or to the folder of a linked worktree,
+    # which takes its settings from another repository, and counts.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
@@ -212,6 +213,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
             hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+    # A relative folder of hooks starts where git runs them, see planning.py; an absolute one stays.
     found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 

@@ -60,8 +60,8 @@ class HeldFolders(dict[str, HeldFolder]):
         with suppress(OSError):
             now = self._held_at(found or path)
             names = {basename(each) for each in known if dirname(each) == path}
-            is_same = now.place == before.place
-            if is_same and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))):  # noqa: PTH208
+            has_names = not found or not names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))  # noqa: PTH208
+            if now.place == before.place and has_names:
                 self[path] = before._replace(descriptor=now.descriptor)
                 self[path].restore_access()
             else:
@@ -79,7 +79,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Yield a descriptor of a folder, opened from the nearest held folder around it, following no link."""
+        """Yield a descriptor of a folder, opened from the nearest held folder at or around it, following no link."""
         anchor = path
         while anchor not in self and anchor != "/":
             anchor = dirname(anchor)
@@ -144,14 +144,14 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside`, and move what is at a path into it, under a name without a dot in front."""
-        with self.reached(path) as (folder, name), self.reached(aside) as (outer, own):
-            os.mkdir(own, 0o700, dir_fd=outer)
+        """Make the folder `aside`, and move what is at a path into it, under a name that no program looks for."""
+        with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
+            os.mkdir(aside_name, 0o700, dir_fd=around_aside)
             try:
-                with self.opened(aside) as inner:
-                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=inner)
+                with self.opened(aside) as aside_folder:
+                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=aside_folder)
             except OSError:
-                os.rmdir(own, dir_fd=outer)
+                os.rmdir(aside_name, dir_fd=around_aside)
                 raise
 
 

@@ -49,6 +49,9 @@ class NameReader(Reader[str]):
             self._take(names.decode(errors="surrogateescape"))
 
 
+_COUNT = re.compile(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
+
+
 class CountReader(Reader[Sequence[FoundRows]]):
     """Reads `--count --null`: a path, NUL, the count, a line end."""
 
@@ -59,18 +62,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
         end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may hold a line end
         self._rest = data[end:]
         if end:
-            self._take(_counts(data[:end]))
-
-
-def _counts(data: bytes) -> list[FoundRows]:
-    """Read complete counts: `PATH NUL COUNT`, a line end, and the next path."""
-    path, *rest = data.split(b"\0")
-    found = []
-    for part in rest:
-        number, _, next_path = part.partition(b"\n")
-        found.append((path[2:], number))
-        path = next_path
-    return found
+            self._take(_COUNT.findall(data[:end]))
 
 
 # Messages behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
