@@ -142,11 +142,16 @@ def memory_file(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`."""
-    return subprocess.run(
+def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
+    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`.
+
+    Return its output, and its error message, which is empty if it worked.
+    """
+    done = subprocess.run(
         argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
     )
+    message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+    return done.stdout, message if done.returncode else ""
 
 
 class FullConfinement:

@@ -62,9 +62,7 @@ def run_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git with `stdin` as its input, and return its output and exit code.
 
-    Raises:
-        OSError: It could not be started.
-        subprocess.TimeoutExpired: It took too long, and was ended.
+    Raises `OSError` if it cannot be started, `subprocess.TimeoutExpired` if it takes too long and is ended.
     """
     return subprocess.run(
         command,

@@ -100,8 +100,7 @@ class LocalSandbox:
             return "granted"
         if self._is_secret(real):
             return "secret"
-        roots = self.confinement.roots(grants)
-        return "inside" if any(is_inside(str(real), str(root)) for root in roots) else "outside"
+        return "inside" if any(map(real.is_relative_to, self.confinement.roots(grants))) else "outside"
 
     def read(self, path: Path) -> BinaryIO:
         return writing.open_to_read(path)
@@ -165,7 +164,7 @@ class LocalSandbox:
                 return replace(dry_run.result, dry_run=dry_run)
 
             return await dry_runs.background.start(run_dry, detach)
-        is_job = detach is not None and detach.is_set()
+        is_job = detach is not None and detach.is_set()  # set from the start: the command is wanted as a job
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         # A command that writes the workspace itself: report the auto-executed files that it made or changed.
@@ -248,6 +247,7 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
+        """What the person reads about the confinement, one line for each fact."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:

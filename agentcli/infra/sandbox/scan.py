@@ -42,7 +42,8 @@ _PER_WALK = 100
 _ENTRY_EVENTS = 0x40 | 0x80 | 0x100 | 0x200  # IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE
 _REPLACED_EVENTS = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
 _OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000  # IN_Q_OVERFLOW: events were lost; IN_IGNORED: the watch has ended
-_WATCH_FLAGS = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
+# With the flags IN_ONLYDIR, IN_DONT_FOLLOW and IN_EXCL_UNLINK.
+_WATCHED = _ENTRY_EVENTS | _REPLACED_EVENTS | 0x01000000 | 0x02000000 | 0x04000000
 _HEADER = struct.Struct("iIII")  # of an event: the watch, its bits, a cookie, the length of the name that follows
 _NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,8 +65,7 @@ class FolderWatch:
             return
         watch = -1  # of a folder that cannot be watched
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
-            events = _ENTRY_EVENTS | _REPLACED_EVENTS | _WATCH_FLAGS
-            watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), events)
+            watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _WATCHED)
             if watch < 0 and ctypes.get_errno() in _NO_FOLDER:
                 return
         if watch >= 0:
@@ -206,8 +206,9 @@ class Scan:
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
         trees = [self._find(str(root)) for root in roots]
-        secrets = [path for tree in trees for path in tree.secrets]
-        return secrets, [path for tree in trees for path in tree.auto_executed]
+        return [path for tree in trees for path in tree.secrets], [
+            path for tree in trees for path in tree.auto_executed
+        ]
 
     def _find(self, root: str) -> _Findings:
         with self._lock:
@@ -290,9 +291,7 @@ class Scan:
     def _read_queued(
         self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
-        if time.monotonic() >= deadline:
-            return
-        for path, rank, levels in queue.take():
+        for path, rank, levels in queue.take():  # at least one, whatever the time
             folder = self._read_folder(path, rank, tree.folders.get(path), tree)
             if folder is not None:
                 into[path] = folder

@@ -96,9 +96,8 @@ def _is_plain_folder(name: bytes) -> bool:
 def _may_match(path: bytes) -> bool:
     """Return True if the last name of a path, in usual letters, may be that of a secret file."""
     name = path[path.rfind(b"/") + 1 :].lower()
-    if name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None):
-        return True
-    return name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
+    has_secret_start = name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None)
+    return has_secret_start or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:

@@ -162,22 +162,17 @@ class SessionConfinement:
             at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
-                is_for_mac = name.startswith("Library/")
-                if name != ".git" and (sys.platform == "darwin" or not is_for_mac):
+                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # macOS alone
                     yield home / name
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
-        """Return True if git or a trusted command runs this file or obeys its contents.
-
-        Other auto-executed files are known by their names; what git runs depends on each repository.
-        """
+        """Return True if git or a trusted command runs this file or obeys its contents, whatever its name is."""
         roots = self.roots(grants)
-        own = tuple(map(str, self.limits.programs(roots)))
         bounds = Bounds(
             profile="workspace-write",
             roots=roots,
             home=self.limits.home,
-            protected=own,
+            protected=tuple(map(str, self.limits.programs(roots))),
             resources=CommandResources(scan=self.scan, git=self.git(grants)),
         )
         plan = plan_protection(bounds, str(roots[0]))

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
+from agentcli.infra.sandbox.backends.linux import NO_HOSTS, PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
     Bounds,
@@ -103,14 +103,12 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
     bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
-            done = run_probe(launch.argv, launch.pass_fds)
+            _, problem = run_probe(launch.argv, launch.pass_fds)
+            return problem
     except FileNotFoundError as error:
         if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
             return str(error)
         raise
-    if not done.returncode:
-        return ""
-    return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
 
 
 _REMOVE_TIMEOUT_S = 30.0
@@ -130,11 +128,9 @@ class Docker(FullConfinement):
     def why(self) -> str:
         """The reason why no command can run, as `docker version` gives it; empty where its daemon answers."""
         try:
-            done = run_probe([self._program, "version"], ())
+            _, message = run_probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
             message = getattr(error, "strerror", None) or str(error)
-        else:
-            message = done.stderr.decode(errors="replace").strip() if done.returncode else ""
         advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
         return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
 
@@ -167,8 +163,7 @@ class Docker(FullConfinement):
                 )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
-        return (*plan_protection(bounds, "").problems, *proxy)
+        return (*plan_protection(bounds, "").problems, *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()))
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
@@ -232,11 +227,10 @@ class Seatbelt(FullConfinement):
         )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
         return (
             "Processes that a command leaves behind are not ended with it.",
             "Commands share your temporary folder and can see your other processes.",
-            *proxy,
+            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
         )
 
 

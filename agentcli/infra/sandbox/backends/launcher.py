@@ -58,8 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     plan, *command = sys.argv[1:]
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to what os.environ holds
-        lines = file.read().split(b"\0")
-    environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+        environment = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
     bound_and_become(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
 
 

@@ -199,8 +199,7 @@ class Layout:
         The latter costs a quarter of what a bind does. If a command changes its mode and writes to it, that is gone
         with the command.
         """
-        missing = protection.missing_files.items()
-        made = [path for path, content in missing if self._mount_points.hold(path, content)]
+        made = [path for path, text in protection.missing_files.items() if self._mount_points.hold(path, text)]
         for path in sorted({*protection.read_only, *made}, key=_depth):
             self._bind(path)
         for path in filter(self._mount_points.hold, protection.missing_folders):
@@ -215,7 +214,8 @@ class Layout:
             place = find_place(path)
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
                 continue
-            if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
+            # Of a private folder the command sees only what is shown in it.
+            if not is_private(place.path) or any(is_inside(place.path, shown) for shown in self._shown_in_private):
                 self._mounts.append(Mount(place.path, NOTHING))
 
 
@@ -250,6 +250,9 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     """Return the folders in which a command can change the disk; none of them is inside another."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
     return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]
+
+
+NO_HOSTS = ("Commands reach no host, granted or not.",)
 
 
 class Landlock:
@@ -287,19 +290,22 @@ class Landlock:
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        masked = [place.path for place in find_places(bounds.masked)]
-        readable = [path for path in masked if any(is_inside(path, str(root)) for root in bounds.roots)]
+        readable = [
+            place.path
+            for place in find_places(bounds.masked)
+            if any(is_inside(place.path, str(root)) for root in bounds.roots)
+        ]
         of_writing = (
             "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
             "Commands can write git hooks and other protected names; what they change is put back afterwards.",
             *(f"Commands can read {path}." for path in readable),
         )
-        signals = "Commands can send signals to your other processes (Linux before 6.12)."
+        signals = ("Commands can send signals to your other processes (Linux before 6.12).",) if self.abi < 6 else ()
         return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-            *((signals,) if self.abi < 6 else ()),  # version 6 keeps signals inside
-            *(("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()),
+            *signals,  # version 6 of Landlock keeps them inside
+            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
             *(of_writing if bounds.profile == "workspace-write" else ()),
         )
 
@@ -307,10 +313,10 @@ class Landlock:
 def probe_landlock() -> int:
     """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
     with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
-        done = run_probe(launcher_words(plan), (plan,))
-    if done.returncode != 0:
-        raise OSError(done.stderr.decode(errors="replace").strip())
-    return int(done.stdout)
+        output, problem = run_probe(launcher_words(plan), (plan,))
+    if problem:
+        raise OSError(problem)
+    return int(output)
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:

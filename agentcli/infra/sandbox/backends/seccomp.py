@@ -48,7 +48,6 @@ CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "fremovexattr": (199, 16), "removexattrat": (466, 466), "file_setattr": (469, 469),
 }  # fmt: skip
 
-
 # Calls that set a file's mode: numbers as in `DENIED`, which argument is the mode, which holds an opening's flags.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
     "chmod": (90, None, 1, None),
@@ -80,7 +79,6 @@ _LOW_HALF_OF = (16, 24, 32, 40)
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-
 
 # For some calls the answer depends on the flags in an argument: which argument, the test, the values that it looks for,
 # and the answer otherwise, with a label to jump to it from elsewhere. If a value is found, the call is denied. An
@@ -124,10 +122,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     vsock, Bluetooth …) are never allowed. With `keeps_attributes` no file's mode, owner, times or attributes can be
     changed. No file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is
     refused fails with EPERM, `clone3` and `openat2` with ENOSYS: their flags are behind a pointer, and programs fall
-    back to `clone` and `openat`.
-
-    Raises:
-        NotImplementedError: There is no filter for this processor.
+    back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:

@@ -248,9 +248,7 @@ class DryRuns:
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
         """Read what the command did; return its changes, and the names of folders that are newly kept as caches.
 
-        Raises:
-            OSError: An overlay could not be read.
-            TooMuch: The command changed more than the limits.
+        Raises `OSError`, and `TooMuch` if the command changed more than the limits.
         """
         reader = OverlayReader(self._limits, overlays.started_ns)
         budget = [MAX_DIFFS_CHARS]  # what remains for diffs; `group_changes` reduces it from overlay to overlay

@@ -7,7 +7,7 @@ configures.
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -67,8 +67,8 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         return GitChanges("", ())
     moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
     lost_commits, refs, diff = _parts(await look_after(_script_for_changes(git, before, after, moved)), 3)
-    lost_stashes = [title for commit, title in before.stashes.items() if commit not in after.stashes]
-    lost = [*lost_commits.splitlines(), *(f"stash {title}" for title in lost_stashes)]
+    lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
+    lost = [*lost_commits.splitlines(), *lost_stashes]
     # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`, of which the end is shown.
     staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
     lines = [
@@ -99,8 +99,8 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
     has_moved = before.commit and after.commit and before.commit != after.commit
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
-    script = f"{lost_commits} {_NEXT} {refs} {_NEXT} {diffs}{git} {_DIFF} --cached"
-    return f"({script}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
+    diffs += f"{git} {_DIFF} --cached"
+    return f"({lost_commits} {_NEXT} {refs} {_NEXT} {diffs}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
@@ -211,10 +211,9 @@ def with_lost_work(
     }
     marked = []
     for group in groups:
-        summary = group.summary
-        if group.changes.root == root and not summary.loses and summary.kind != "created" and lost & {*group.paths}:
-            notes = ("overwrites what was not committed", *summary.notes)
-            group = group._replace(summary=replace(summary, notes=notes, loses="work"))
+        loses_more = not group.summary.loses and group.summary.kind != "created"
+        if loses_more and group.changes.root == root and lost.intersection(group.paths):
+            group = _marked(group, "work", "overwrites what was not committed")
         marked.append(group)
     return marked
 
@@ -232,10 +231,13 @@ def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list
     marked = []
     for group in groups:
         if is_most and count and gone_files.intersection(group.paths):
-            summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
-            group, notes = group._replace(summary=summary), []  # only the first marked group has the note
+            group, notes = _marked(group, "tree", *notes), []  # only the first marked group has the note
         marked.append(group)
     return marked
+
+
+def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> ChangeGroup:
+    return group._replace(summary=replace(group.summary, loses=loses, notes=(*notes, *group.summary.notes)))
 
 
 def _is_written_over(diff: str) -> bool:

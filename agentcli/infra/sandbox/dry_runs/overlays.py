@@ -49,7 +49,6 @@ from agentcli.tools.command import Command, DryRunLimits
 # The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-
 # Other machines may change files on these, and set their times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
@@ -181,7 +180,7 @@ class OverlayReader:
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)
+                        changes.stale.add(covered)  # somebody else has changed it meanwhile
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
@@ -196,8 +195,9 @@ class OverlayReader:
         self._entries += 1
         self._bytes += size
         if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
-            mb = self._limits.max_bytes // 1_000_000
-            raise TooMuch(f"it changed more than {self._limits.max_entries:,} files or {mb:,} MB")
+            raise TooMuch(
+                f"it changed more than {self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
+            )
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -209,8 +209,8 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
     with _plan_file(overlays, 0) as plan:
-        done = run_probe(launcher_words(plan), (plan,))
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+        _, problem = run_probe(launcher_words(plan), (plan,))
+    return problem
 
 
 def _plan_file(
@@ -259,10 +259,10 @@ def _mounted() -> list[tuple[str, str]]:
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
     """Return True for a cache by its name or its tag, which a folder that was there before must have had then."""
-    if ".git" in path.split("/"):
-        return False
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
-    return is_cache(path, is_folder=is_folder) or (is_folder and is_tagged((below or now).source))
+    is_in_repository = ".git" in path.split("/")
+    is_named_so = is_cache(path, is_folder=is_folder)
+    return not is_in_repository and (is_named_so or (is_folder and is_tagged((below or now).source)))
 
 
 def _is_opaque(where: str) -> bool:
@@ -347,7 +347,7 @@ def _merge(source: str, target: str) -> None:
         if kinds == {"folder"}:
             waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
             continue
-        if "folder" in kinds:  # neither can be renamed over the other
+        if "folder" in kinds:  # a folder and something else cannot be renamed over each other
             _remove(Path(target))
         os.rename(source, target)  # noqa: PTH104
 

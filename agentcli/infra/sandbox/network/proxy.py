@@ -57,7 +57,6 @@ class NetworkProxy:
 
     async def start(self) -> None:
         """Start to serve. Raises `OSError`."""
-        self.socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_MAX_HEAD_BYTES)
         self.socket.chmod(0o600)
 
@@ -65,7 +64,6 @@ class NetworkProxy:
         """Break off all connections; safe to call twice."""
         if self._server is not None:
             self._server.close()
-            self._server = None
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

@@ -210,10 +210,9 @@ class Keeper:
     async def aclose(self) -> None:
         """Close the socket, and wait until the keeper has ended what may be left, and itself."""
         self._close()
-        process, self._process = self._process, None
-        if process is not None:
+        if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, PATIENCE_S)
+                await asyncio.to_thread(self._process.wait, PATIENCE_S)
 
 
 async def readable(descriptor: int) -> None:

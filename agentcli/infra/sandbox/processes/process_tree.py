@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections import namedtuple
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 _IS_LINUX = sys.platform == "linux"
 
@@ -30,12 +30,8 @@ def ask_below(root: int) -> int:
 
 
 def kill_below(root: int, spare: Collection[int] = ()) -> None:
-    """Send SIGKILL to a tree, also by groups: a signal to a group reaches what forks faster than it is found."""
-    found = _freeze_below(root, spare)
-    for group in _groups(found):
-        _send_group(group, signal.SIGKILL)
-    for process in found:
-        _send(process, signal.SIGKILL)
+    """Send SIGKILL to a tree."""
+    _send_to_all(_freeze_below(root, spare), signal.SIGKILL)
 
 
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
@@ -43,20 +39,25 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     frozen: dict[tuple[int, int], ProcessInfo] = {}
     for _ in range(100):  # a tree that still grows then is signalled as far as it was found
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
-        found = {key: process for key, process in found.items() if key not in frozen}
-        if not found:
+        if not found.keys() - frozen.keys():
             break
-        for group in _groups(found.values()):
-            _send_group(group, signal.SIGSTOP)
-        for process in found.values():
-            _send(process, signal.SIGSTOP)
+        _send_to_all([process for key, process in found.items() if key not in frozen], signal.SIGSTOP)
         frozen |= found
     return list(frozen.values())
 
 
-def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
-    """Return the groups of processes of a tree. Its first process began a session, so no other process is in them."""
-    return {process.group for process in processes} - {os.getpgrp(), 0, 1}
+def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> None:
+    """Send a signal to processes of a tree and to their groups: that reaches what forks faster than it is found.
+
+    The tree's first process began a session, so no other process is in these groups.
+    """
+    for group in {process.group for process in processes} - {os.getpgrp(), 0, 1}:
+        try:
+            os.killpg(group, number)
+        except OSError:  # it has ended, or belongs to somebody else
+            pass
+    for process in processes:
+        _send(process, number)
 
 
 def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
@@ -128,13 +129,6 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
         finally:
             os.close(descriptor)
     except OSError:  # it has ended, or belongs to somebody else
-        pass
-
-
-def _send_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except OSError:
         pass
 
 

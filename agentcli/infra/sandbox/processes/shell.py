@@ -1,7 +1,4 @@
-"""Runs the shell commands of a session, for a call that waits or as jobs; dry runs can become jobs too.
-
-Where a confinement cannot be set up, it is planned again.
-"""
+"""Runs the shell commands of a session, for a call that waits or as jobs; plans a confinement anew where it fails."""
 
 import asyncio
 import fcntl
@@ -217,10 +214,11 @@ class Detaching:
         try:
             while not too_much.done():
                 job = next(job for job in shell.list() if job.id == id)
-                if job.outcome is not None:
+                if (outcome := job.outcome) is not None:
                     output = await asyncio.to_thread(shell.read, id, command.most_bytes)
-                    code, is_late = job.outcome.exit_code, job.outcome.timed_out
-                    return replace(detached, output=output, exit_code=code, timed_out=is_late, job=None)
+                    return replace(
+                        detached, output=output, exit_code=outcome.exit_code, timed_out=outcome.timed_out, job=None
+                    )
                 await asyncio.sleep(_POLL_S)
         except asyncio.CancelledError:
             await asyncio.shield(shell.end(id))

@@ -82,7 +82,7 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if "*" not in name]
     lower = {entry.lower() for entry in entries}
     endings = tuple(name[1:] for name in names if name[0] == "*")
-    found = [name for name in names if name.partition("/")[0].lower() in lower]
+    found = [name for name in names if name.partition("/")[0].lower() in lower]  # of `a/b` only `a` is looked for
     return [*found, *(entry for entry in entries if entry.endswith(endings))]
 
 
@@ -117,8 +117,8 @@ def _stamps(path: Path, max_entries: int) -> State:
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
-    now = watched(roots).items()
-    return [path for path, state in now if before.get(path) != state and _may_start_programs(path, git)]
+    states = watched(roots).items()
+    return [path for path, state in states if before.get(path) != state and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:

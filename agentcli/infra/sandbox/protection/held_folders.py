@@ -46,11 +46,6 @@ class HeldFolder(NamedTuple):
 class HeldFolders(dict[str, HeldFolder]):
     """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
 
-    def hold_if_present(self, path: str) -> None:
-        if path not in self:
-            with suppress(OSError):
-                self[path] = self._held_at(path)
-
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
         """Open a folder that a killed process held, at its old path or where its inode was `found`.
 
@@ -58,7 +53,7 @@ class HeldFolders(dict[str, HeldFolder]):
         is among the `known` ones.
         """
         with suppress(OSError):
-            now = self._held_at(found or path)
+            now = self.open_at(found or path)
             names = {basename(each) for each in known if dirname(each) == path}
             has_names = not found or not names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))  # noqa: PTH208
             if now.place == before.place and has_names:
@@ -67,7 +62,7 @@ class HeldFolders(dict[str, HeldFolder]):
             else:
                 os.close(now.descriptor)
 
-    def _held_at(self, path: str) -> HeldFolder:
+    def open_at(self, path: str) -> HeldFolder:
         with self.reached(path) as (folder, name):
             descriptor = os.open(name or ".", _FOLDER, dir_fd=folder)
             status = os.fstat(descriptor)
@@ -103,7 +98,7 @@ class HeldFolders(dict[str, HeldFolder]):
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
-        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or a socket."""
+        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or nothing to be kept."""
         with self.reached(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":

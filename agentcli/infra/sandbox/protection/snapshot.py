@@ -132,7 +132,7 @@ class ProtectedSnapshot:
         lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
         for root in self._aside_folders[1:] if lost else ():
             for found, folder in Scan().folders(root).items():
-                if path := lost.get(folder.stamp[0], ""):
+                if path := lost.get(folder.stamp[0], ""):  # the inode
                     self._held.hold_again(path, held[path], known, found)
         report = Reverts(saved["report"])
         self._forget_all_but(self._revert(report))
@@ -153,7 +153,9 @@ class ProtectedSnapshot:
         """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
         for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
-            self._held.hold_if_present(path)
+            if path not in self._held:
+                with suppress(OSError):
+                    self._held[path] = self._held.open_at(path)
         self._record_places(places)
 
     def _record_places(self, places: Sequence[str]) -> None:
@@ -247,25 +249,26 @@ class ProtectedSnapshot:
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Compare a recorded path with what is there now, and restore it unless the change was granted."""
-        want, granted = self._before[path], self._granted
-        if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
+        recorded, granted = self._before[path], self._granted
+        if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
-        now = self._held.look(path, MAX_BYTES if want is None or want.is_kept else -1)  # -1: stamps, not contents
-        if want is not None and not want.is_kept:  # only the stamp is known
-            if now != want:
+        # Of a file without room for its contents the stamps are compared: -1 has no contents read.
+        now = self._held.look(path, MAX_BYTES if recorded is None or recorded.is_kept else -1)
+        if recorded is not None and not recorded.is_kept:  # only the stamp is known
+            if now != recorded:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
-        elif want is not None and now is not None and want.kind == now.kind == "folder":
-            if now.mode != want.mode:
-                self._held.set_mode(path, want.mode)
+        elif recorded is not None and now is not None and recorded.kind == now.kind == "folder":
+            if now.mode != recorded.mode:
+                self._held.set_mode(path, recorded.mode)
                 _report(report, path)
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
-        elif now != want:
+        elif now != recorded:
             self._move_aside(path, report)
-            if want is not None:
-                self._held.make(path, want)
+            if recorded is not None:
+                self._held.make(path, recorded)
                 _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:

@@ -155,10 +155,13 @@ async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
 ) -> SearchOutcome:
     """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError` for a bad pattern."""
-    argv = [find_rg(), *_ALWAYS, *arguments]
     try:
         ended = await stream_output(
-            argv, cwd=folder, environment=environment, take=reader.feed, time_limit_s=TIME_LIMIT_S
+            [find_rg(), *_ALWAYS, *arguments],
+            cwd=folder,
+            environment=environment,
+            take=reader.feed,
+            time_limit_s=TIME_LIMIT_S,
         )
     except OSError as error:
         if error.errno == errno.E2BIG:

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +12,7 @@ from agentcli.tools.sandbox import FoundRows
 T = TypeVar("T")
 
 
-class Reader(ABC, Generic[T]):
+class Reader(Generic[T]):
     """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte.
 
     Paths begin with `./`, which is left out of what is passed on, except by `NameReader`.
@@ -24,8 +23,8 @@ class Reader(ABC, Generic[T]):
         self._take = take
         self._unfinished: list[bytes] = []  # pieces of a line or a name that has not ended
 
-    @abstractmethod
-    def feed(self, piece: bytes) -> None: ...
+    def feed(self, piece: bytes) -> None:
+        raise NotImplementedError
 
     def end(self) -> None:
         """Read the rest."""
@@ -90,7 +89,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         head, nul, rows = rest.partition(b"\0")
         if nul and b"\n" in rows:
             path = self._name_in(head)
-            if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):
+            if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):  # without the last line end
                 self._take([(path, rows)])
         elif _MATCHES in rest:
             self.binary.add(rest[2 : rest.rindex(_MATCHES)])
@@ -148,7 +147,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._path = head[2:]
         else:
             rows = last
-        if rows := self._without_message(self._path, rows[:-1]):
+        if rows := self._without_message(self._path, rows[:-1]):  # without the last line end
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
