@@ -247,7 +247,7 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """What the person reads about the confinement, one line for each fact."""
+        """The facts about the confinement that the person reads, one line for each."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:

@@ -206,9 +206,8 @@ class Scan:
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
         trees = [self._find(str(root)) for root in roots]
-        return [path for tree in trees for path in tree.secrets], [
-            path for tree in trees for path in tree.auto_executed
-        ]
+        secrets = [path for tree in trees for path in tree.secrets]
+        return secrets, [path for tree in trees for path in tree.auto_executed]
 
     def _find(self, root: str) -> _Findings:
         with self._lock:
@@ -238,7 +237,7 @@ class Scan:
             self._judged_by = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
-        changes = tree.watch.take() if tree.folders else None
+        changes = tree.watch.take() if tree.folders else None  # the changed folders and the replaced ones
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.findings = None
             self.kept_plans = {}
@@ -330,8 +329,8 @@ class Scan:
             folders=tuple(folders),
             secrets=secrets,
             auto_executed=[] if rank else [*map(Path, auto_executed)],
-            is_repository=not is_closed
-            and (".git" in names or names >= {"HEAD", "objects", "refs"}),  # the latter: bare
+            # With a `.git`, or itself one, as a bare repository is.
+            is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:

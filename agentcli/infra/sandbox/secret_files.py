@@ -235,11 +235,10 @@ class SecretValues:
             self._heads[root] = self._output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
-        looked_for, found = self._committed.get(root, (None, values))
+        looked_for, _ = self._committed.get(root, (None, None))
         if looked_for != values:
-            found = self._grep(values, root)
-            self._committed[root] = (values, found)
-        return found
+            self._committed[root] = (values, self._grep(values, root))
+        return self._committed[root][1]
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))

@@ -90,6 +90,7 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
+            # These are no errors of the system, so their number is 0, and the reason is the message.
             if own := next((area for area in areas if is_inside(str(folder), area)), ""):
                 raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):

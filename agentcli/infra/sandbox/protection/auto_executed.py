@@ -174,7 +174,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
             own, common = found.splitlines()
-            common = os.path.realpath(Path(where[1], common))
+            common = os.path.realpath(Path(where[1], common))  # git names it from where it was started
             top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program

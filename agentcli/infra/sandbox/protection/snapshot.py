@@ -214,7 +214,7 @@ class ProtectedSnapshot:
         """Restore everything that differs; return the paths at which that failed."""
         failed: list[str] = []
         for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
-            for path in sorted(paths):
+            for path in sorted(paths):  # outer ones first
                 try:
                     step(path, report)
                 except OSError as error:
