@@ -115,7 +115,10 @@ class Confinement(Protocol):
     keeps_names: bool  # True if protected names cannot be written; else changes to them have to be reverted
     hides_in: tuple[Profile, ...]  # the profiles in which commands cannot read what is masked inside the roots
     weakness: str  # what commands can do but should not, as part of a sentence; empty where they are held as meant
-    why: str  # the reason why nothing better is used, for the person; empty for the best there is
+
+    @property
+    def why(self) -> str:
+        """The reason why nothing better is used, for the person; empty for the best there is."""
 
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()

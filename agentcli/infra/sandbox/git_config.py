@@ -166,10 +166,11 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 def text_of(file: str) -> str:
     """Return the text of a small file; empty for anything else. A named pipe does not block."""
-    with suppress(OSError, ValueError):
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb", 0) as opened:
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode):
-                return opened.read(min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+    with (
+        suppress(OSError, ValueError),
+        open(file, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as opened,
+    ):
+        status = os.fstat(opened.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return opened.read(min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
     return ""

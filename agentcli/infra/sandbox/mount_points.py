@@ -159,7 +159,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 def remove_noted(note: Path) -> None:
     """Remove the mount points that a killed process noted, unless somebody uses them. Raises nothing."""
     with closing(MountPoints()) as points, suppress(OSError):
-        words = note.read_bytes().split(b"\0")  # of each mount point two, as `Note.add` writes them; the last may lack
+        words = note.read_bytes().split(b"\0")  # two for each, as `Note.add` writes them; the last may be missing
         for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
                 points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))

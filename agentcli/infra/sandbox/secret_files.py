@@ -173,9 +173,8 @@ class SecretValues:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
                     self._read_tracked_if_changed(root)
             all_values = set[str]().union(*(values for _, values in self._files.values()), *self._objects.values())
-            found = frozenset(
-                sorted(all_values, key=len, reverse=True)[:MAX_VALUES]
-            )  # if there are too many, the longest
+            # If there are too many, the longest are masked.
+            found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):
                     shown |= self._committed_in(root, found)

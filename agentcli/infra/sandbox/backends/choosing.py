@@ -70,8 +70,8 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     """Return a backend that really runs `true`, in bounds like those of a command. Raises what `choose` catches."""
     if kind == "landlock":
         return Landlock(probe_landlock(), why, tmp=tmp)
-    candidates: list[Confinement] = [Seatbelt(tmp)]
-    if kind == "bubblewrap":  # the only other kind
+    candidates: list[Confinement] = [Seatbelt(tmp)]  # of the kind "seatbelt"
+    if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)
         if program is None:
             raise OSError(f"not installed (`{how_to_install()}`)")

@@ -92,10 +92,11 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 def _listed_by_ps() -> list[ProcessInfo]:
     """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
-    from subprocess import check_output  # here, because Linux does not need it
+    from subprocess import PIPE, run  # here, because Linux does not need it
 
+    listed = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
     found = []
-    for line in check_output(["ps", "-axo", "pid=,ppid=,pgid=,stat="], encoding="ascii").splitlines():
+    for line in listed.splitlines():
         pid, parent, group, state = line.split(maxsplit=3)
         if parent == "1":
             try:
