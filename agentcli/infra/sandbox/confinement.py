@@ -201,7 +201,7 @@ class RealPath(NamedTuple):
 class HideStep(NamedTuple):
     """`hide` a file, `hide folder` entirely, `hide around` what further steps show in it, `show` again."""
 
-    what: Literal["hide", "hide folder", "hide around", "show"]
+    action: Literal["hide", "hide folder", "hide around", "show"]
     path: str
 
 
@@ -260,9 +260,8 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
 
 
 def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
-    if not place.is_folder:
-        return "hide"
-    return "hide around" if any(is_inside(path, place.path) for path in exceptions) else "hide folder"
+    shows_something = any(is_inside(path, place.path) for path in exceptions)
+    return ("hide around" if shows_something else "hide folder") if place.is_folder else "hide"
 
 
 def listening_sockets() -> list[str]:

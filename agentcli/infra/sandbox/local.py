@@ -282,8 +282,8 @@ class LocalFacts:
             return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
         if not backend.weakness:  # then it is Docker that has a `why`, if its daemon does not answer
             return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
-        better = f" A better one: {backend.why}" if backend.why else ""
-        return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
+        why_no_better = f" A better one: {backend.why}" if backend.why else ""
+        return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
 
     @property
     def _unguarded(self) -> str:

@@ -214,11 +214,11 @@ class Scan:
             tree = self._current_tree(root)
             if tree.findings is None:
                 # At the root's own level auto-executed files and the repository are protected by their names.
-                inner = {path: folder for path, folder in tree.folders.items() if path != root}
+                below_root = {path: folder for path, folder in tree.folders.items() if path != root}
                 tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
-                    [path for folder in inner.values() for path in folder.auto_executed],
-                    [path for path, folder in inner.items() if folder.is_repository],
+                    [path for folder in below_root.values() for path in folder.auto_executed],
+                    [path for path, folder in below_root.items() if folder.is_repository],
                 )
             return tree.findings
 

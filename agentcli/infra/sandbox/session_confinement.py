@@ -128,7 +128,7 @@ class SessionConfinement:
             return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
-        own = (self._state, *limits.folders.own, *limits.programs(roots))
+        own_paths = (self._state, *limits.folders.own, *limits.programs(roots))
         # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -138,7 +138,7 @@ class SessionConfinement:
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=tuple(map(str, (*self._protected_names(roots), *own, *below_roots[:MAX_AUTO_EXECUTED]))),
+            protected=tuple(map(str, (*self._protected_names(roots), *own_paths, *below_roots[:MAX_AUTO_EXECUTED]))),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 # A cache inside a root is not used: a command could replace it by a link for the next command.
@@ -253,16 +253,16 @@ class SessionConfinement:
         """Revert what killed sessions left changed, once; the model is told with the first command."""
         with self._cleaning:
             if self._left_by_killed is None:
-                left = Reverts()
+                reverts = Reverts()
                 if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
-                    left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
+                    reverts.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
                 self._unreported = Reverts(
-                    [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
-                    [*left.left_changed],
+                    [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
+                    [*reverts.left_changed],
                 )
-                self._left_by_killed = left  # set last, because `make_ready` lets commands begin once it is set
+                self._left_by_killed = reverts  # set last, because `make_ready` lets commands begin once it is set
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

@@ -133,17 +133,17 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
     """Yield the fewest paths below which everything may be read except what is masked."""
-    inner = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
-    if not inner:
+    masked_below = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
+    if not masked_below:
         yield folder
-    elif folder not in inner:
+    elif folder not in masked_below:
         try:
             with os.scandir(folder) as entries:
                 paths = [entry.path for entry in entries]
         except OSError:
             return
         for path in paths:
-            yield from _all_but(path, inner)
+            yield from _all_but(path, masked_below)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -153,7 +153,7 @@ class Layout:
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
         self._mask(inside)
-        self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
+        self._hide_sockets([step.path for step in (*outside, *inside) if step.action != "show"])
         if resources.proxy_socket is not None:
             self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
             self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
@@ -175,15 +175,15 @@ class Layout:
         ]
         # A path with a link in it is not shown: a command could have changed the link to lead anywhere.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
-        inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
+        inside = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
         # Programs look for settings in the home. Inside a hidden folder it is an empty folder, which they can enter.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
-        outside = plan_hiding((p for p in masked if p not in inner), (p for p in shown if p not in inner), reachable)
-        return outside, plan_hiding((p for p in masked if p in inner), (p for p in shown if p in inner))
+        outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
+        return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
 
     def _mask(self, steps: Sequence[HideStep]) -> None:
         for step in steps:
-            match step.what:
+            match step.action:
                 case "hide":
                     self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
                 case "hide folder":
@@ -331,10 +331,11 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
-    own = find_places(filter(None, (bounds.resources.cache, scratch)))
+    always_written = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
-    written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in always_written)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
-    hidden, visible = [s.path for s in steps if s.what != "show"], [s.path for s in steps if s.what == "show"]
+    hidden = [step.path for step in steps if step.action != "show"]
+    visible = [step.path for step in steps if step.action == "show"]
     return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

@@ -91,8 +91,8 @@ class Overlays:
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
             # These are no errors of the system, so their number is 0, and the reason is the message.
-            if own := next((area for area in areas if is_inside(str(folder), area)), ""):
-                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            if area := next((each for each in areas if is_inside(str(folder), each)), ""):
+                raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
             clock = folder / "started"  # a file, because the clock of file times differs from the machine's
@@ -229,8 +229,8 @@ def _plan_file(
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
     """Make the folders of an overlay. Its root has the mode and owner of the upper folder."""
     upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
-    for one in (upper, work, merged):
-        one.mkdir(parents=True, mode=0o700)
+    for path in (upper, work, merged):
+        path.mkdir(parents=True, mode=0o700)
     copy_access(Path(area), upper)
     return Overlay(area, caches, str(upper), str(work), str(merged))
 

@@ -218,11 +218,11 @@ class Keeper:
 async def readable(descriptor: int) -> None:
     """Wait until something can be read, or the other end is closed. Any number of tasks may wait for one descriptor."""
     loop = asyncio.get_running_loop()
-    own = os.dup(descriptor)  # a loop knows one reader for each number
+    copy = os.dup(descriptor)  # a loop knows one reader for each number
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(own, lambda: None if ready.done() else ready.set_result(None))
+    loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready
     finally:
-        loop.remove_reader(own)
-        os.close(own)
+        loop.remove_reader(copy)
+        os.close(copy)

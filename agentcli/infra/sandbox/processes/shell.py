@@ -187,8 +187,8 @@ def _arguments(shell: str, before: str, text: str) -> list[str]:
     if len(text) < _MAX_ARGUMENT_CHARS:
         return [before + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
-    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
-    return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
+    joined = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    return [f'{before}_c="{joined}"; set --; eval "unset _c; $_c"', shell, *parts]
 
 
 _POLL_S = 0.25

@@ -110,17 +110,17 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
     """Return True if some process may write to a pipe. One of a reader's own threads may, if it has several."""
     return len(_threads(reader)) > 1 or any(
-        pid != reader and held == pipe and _is_writable(pid, number)
-        for pid, own in targets.items()
-        for number, held in own.items()
+        pid != reader and target == pipe and _is_writable(pid, number)
+        for pid, descriptors in targets.items()
+        for number, target in descriptors.items()
     )
 
 
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
     """Return the ports that a tree listens on, and True if it has connections."""
     found: set[tuple[str, int]] = set()  # states and local ports
-    for pid, own in targets.items():  # each process may be in a network namespace of its own
-        sockets = set(filter(_is_socket, own.values()))
+    for pid, descriptors in targets.items():  # each process may be in a network namespace of its own
+        sockets = set(filter(_is_socket, descriptors.values()))
         for table in ("tcp", "tcp6") if sockets else ():
             # `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 34567`, below a header
             for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:

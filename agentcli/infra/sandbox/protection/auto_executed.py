@@ -118,7 +118,7 @@ def _stamps(path: Path, max_entries: int) -> State:
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
     states = watched(roots).items()
-    return [path for path, state in states if before.get(path) != state and _may_start_programs(path, git)]
+    return [path for path, state in states if state != before.get(path) and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
@@ -173,9 +173,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             seen.add(found)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
-            own, common = found.splitlines()
+            git_folder, common = found.splitlines()
             common = os.path.realpath(Path(where[1], common))  # git names it from where it was started
-            top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
+            top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
             index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
@@ -186,7 +186,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
             waiting += [
-                ("--git-dir", module) for git_folder in {own, common} for module in modules_in(f"{git_folder}/modules")
+                ("--git-dir", module) for each in {git_folder, common} for module in modules_in(f"{each}/modules")
             ]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"

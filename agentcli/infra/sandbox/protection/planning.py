@@ -194,8 +194,8 @@ class RepositoryPlanner:
 
     def _add_read_only(self, folder: str, worktree: str, plan: Protection) -> None:
         plan.read_only.append(folder)
-        for one in (folder, *modules_in(f"{folder}/modules")):
-            self._add_named(self._named(one), one, worktree if one == folder else "", plan)
+        for each in (folder, *modules_in(f"{folder}/modules")):
+            self._add_named(self._named(each), each, worktree if each == folder else "", plan)
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
         """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
@@ -222,13 +222,13 @@ class RepositoryPlanner:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
         # With nothing named and no further git folders, the plan can change only with this file, as its stamp shows.
-        inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
+        further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
         is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
-        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
+        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, further_folders))
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
-        return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], self._home, self._git)
+        return named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them.

@@ -139,11 +139,11 @@ def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
     """Return the `--glob` options for a glob: from `base` on and, if it names folders, also from `where` on."""
     if not glob:
         return []
-    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
-    options = [f"--glob={sign}{glob}"]
+    negation, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
+    options = [f"--glob={negation}{glob}"]
     below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
-        options.append(f"--glob={sign}{below}/{glob.removeprefix('/')}")
+        options.append(f"--glob={negation}{below}/{glob.removeprefix('/')}")
     return options
 
 
