@@ -200,7 +200,7 @@ class SecretValues:
 
     def _read_tracked_if_changed(self, root: Path) -> None:
         state = git_state(root)
-        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
+        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or it has not changed
             return
         objects: dict[bytes, set[str]] = {}
         # The index has lines `MODE OBJECT STAGE⇥PATH`, a tree has `MODE TYPE OBJECT⇥PATH`.

@@ -202,7 +202,7 @@ def _leave_the_namespaces() -> None:
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
         for name, text in (
-            ("setgroups", b"deny"),
+            ("setgroups", b"deny"),  # else the map of groups is refused (user_namespaces(7))
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):

@@ -335,7 +335,7 @@ def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
 
 def _hides(bounds: Bounds, path: Path) -> bool:
     """Return True if a command in these bounds cannot see a path. Of the folders around it the innermost decides."""
-    if not is_real(str(path)):
+    if not is_real(str(path)):  # nothing is there, or a link leads there
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
     is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}

@@ -312,7 +312,7 @@ class CacheLayers:
 
         Return the caches that are new and marked by a cache tag.
         """
-        if self._users > 1 or not paths:
+        if self._users > 1 or not paths:  # one is the caller
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]

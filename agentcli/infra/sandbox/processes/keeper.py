@@ -345,7 +345,7 @@ def _fork_bounded(
     code = 126
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -141,7 +141,7 @@ def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
         return []
     negation, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     options = [f"--glob={negation}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, whose letters have no further meaning
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
         options.append(f"--glob={negation}{below}/{glob.removeprefix('/')}")
     return options
