@@ -103,7 +103,7 @@ async def acquire(
         if importlib.util.find_spec("xllamacpp") is None:
             way = "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
             raise UserError(f"Running a model on this machine needs the package xllamacpp. {way}")
-        for other in control.parent.glob("*.sock"):  # a server without users ends, because two take twice the memory
+        for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
             linger_s = 0.0
@@ -158,7 +158,7 @@ def _control_folder(state_folder: Path) -> Path:
     if len(path := os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         own = Path(tempfile.gettempdir()) / f"agentcli-{os.getuid()}"
         own.mkdir(mode=0o700, exist_ok=True)
-        status = own.lstat()
+        status = own.lstat()  # anybody can create a folder of this name in /tmp, or a link
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             way = "Remove it, or set TMPDIR to a folder of your own."
             raise UserError(f"{own} is not a private folder of yours. {way}")
@@ -235,8 +235,8 @@ async def _order(control: Path, word: bytes) -> bool:
                     pass
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, TimeoutError):
         return False
-    except OSError:  # the server ended, and the connection with it
-        pass
+    except OSError:
+        pass  # the server ended, and the connection with it
     return True
 
 
@@ -257,7 +257,8 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
         try:
             return await _wait_for_server(connection, START_DEADLINE_S)
         except BaseException as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the reason for its end is still written to the log
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # A server that ends by itself first writes the reason to its log; all others are killed at once.
                 process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
             process.kill()
             process.wait()
@@ -287,7 +288,6 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
 
 
 def _failure(error: OSError, log: Path) -> str:
-    """Return the message for a server that did not start."""
     if not isinstance(error, ConnectionError | TimeoutError):
         return f"Could not start the local model server: {error}."
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -348,9 +348,10 @@ class Users:
         self._open.discard(writer)
         writer.close()
         if not self._open:
-            is_current = stamp_of(Path(self._info.model)) == self._info.stamp
+            is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # else nobody will use this server again
             self._ending.cancel()
-            self._ending = asyncio.get_running_loop().call_later(is_current * self._info.linger_s, self.end)
+            wait_s = self._info.linger_s if is_current else 0.0
+            self._ending = asyncio.get_running_loop().call_later(wait_s, self.end)
 
     def end(self, code: int = 0) -> None:
         """End the process at once, because the engine's own teardown would wait for a reply without a reader."""

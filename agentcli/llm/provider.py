@@ -71,7 +71,7 @@ class Request(Struct, frozen=True):
         return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
 
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
+        return {name: value for name, value in body.items() if name not in self.unsent}
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
@@ -291,14 +291,15 @@ def with_wait(text: str, error: ProviderError) -> str:
 
 def clock_time(at: float) -> str:
     """Return a time of today as 14:05, and one of another day with its date."""
-    form = "%H:%M" if time.localtime(at)[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
-    return time.strftime(form, time.localtime(at))
+    then, now = time.localtime(at), time.localtime()
+    is_today = then[:3] == now[:3]  # year, month, day
+    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", then)
 
 
 def time_span(span_s: float) -> str:
     """Return a number of seconds as a person reads it: 1 h 30 min."""
-    rest, parts = ceil(span_s), []
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        count, rest = divmod(rest, size)
+    left_s, parts = ceil(span_s), []
+    for size_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left_s = divmod(left_s, size_s)
         parts += [f"{count} {unit}"] if count else []
     return " ".join(parts) or "0 s"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
+# A character like 😀 is escaped as a high and a low surrogate, \ud83d\ude00. The first pattern finds the quotation mark
+# before a text that begins with a low one; the second a high one at the end of a text, behind whole escapes.
 _LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
 _HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
@@ -179,10 +181,10 @@ def stream_openai(
 class LineParser:
     """Splits bytes into the lines that hold something (NDJSON). Only the stream may begin with a byte order mark.
 
-    It reads each byte once.
+    It reads each byte once. A subclass reads other items.
     """
 
-    _end = b"\n"
+    _end = b"\n"  # of an item
     _at_start = True
 
     def __init__(self) -> None:
@@ -190,7 +192,7 @@ class LineParser:
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
-        # The end of an item, which has two bytes at most, may be split over two chunks.
+        # The end of an item has two bytes at most, so the last byte of one chunk and the first of the next can be one.
         if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
             self._unread += chunk
             if len(self._unread) > MAX_EVENT_BYTES:
@@ -199,8 +201,8 @@ class LineParser:
                     is_retryable=False,
                 )
             return []
-        *parts, rest = (bytes(self._unread) + chunk).split(self._end)
-        self._unread = bytearray(rest)
+        *parts, unfinished = (bytes(self._unread) + chunk).split(self._end)
+        self._unread = bytearray(unfinished)
         return [item for part in parts if (item := self._item(part))]
 
     def close(self) -> list[str | bytes]:
@@ -233,7 +235,7 @@ class SseParser(LineParser):
     """
 
     _end = b"\n\n"
-    _after_cr = False
+    _after_cr = False  # the last chunk ended with \r: an \n at the start of the next one belongs to it
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         if self._after_cr and chunk:
@@ -260,7 +262,7 @@ class JsonItems:
     """Decodes the JSON values of one stream. A surrogate pair that is split over two values comes with the second."""
 
     def __init__(self) -> None:
-        self._half = ""
+        self._half = ""  # a high surrogate that was cut from the end of an earlier value
 
     def decode(self, data: bytes | str) -> Any:
         """Return one JSON value. Raises `ServerError` if it is none."""
@@ -272,8 +274,8 @@ class JsonItems:
 
     def _joined(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")
-        if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
-            text, self._half = begun, ""
+        if self._half and _LOW_FIRST.search(text):
+            text, self._half = _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text), ""
         if found := _HIGH_LAST.search(text):
             text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
         return text

@@ -120,10 +120,11 @@ class CloudProvider(MessagesProvider):
         return await (super().count_tokens(request) if self._can_count else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
-        """Send an empty conversation: the model refuses it only if it may be used. This costs nothing."""
+        """Send an empty conversation: a model that may be used refuses it as such. This costs nothing."""
         try:
             await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
+            # Such as "messages: at least one message is required". A subclass has another reason, like no such model.
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
 
@@ -170,8 +171,9 @@ class SdkClient(Carrier):
 
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
-        service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
-        headers = {**service.headers, **({"key": key} if key else {})}
+        kind = "api_key" if self._service.api_key else "auth_token"
+        service = structs.replace(self._service, **{kind: key})
+        headers = {**service.headers, **({"key": key} if key else {})}  # the key as a header, to be checked and masked
         masked = mask_of(headers, service.base_url)
         try:
             async with self._opening:
@@ -315,9 +317,8 @@ class _GoogleToken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._credentials, name)  # the token, and whether it has expired
 
-    def refresh(self, request: object) -> None:
-        """Get a new token. The `request` function of the SDK is not used, because it trusts other certificates."""
-        del request
+    def refresh(self, _request: object) -> None:
+        """Get a new token. The SDK's own function for the request is not used: it trusts other certificates."""
         from google.auth.transport.requests import Request
 
         self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]

@@ -63,7 +63,6 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
-        """Ask the server what the model can do."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
@@ -86,7 +85,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
             takes_tools="tools" in abilities,
             is_known=True,
         )
-    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))
+    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))  # a model names one, if any
 
 
 MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
@@ -109,7 +108,8 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     if info.thinking == "toggle":
         body["think"] = request.effort != "low"
     elif info.thinking == "effort":
-        body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
+        effort = request.effort or "medium"
+        body["think"] = "high" if effort in ("xhigh", "max") else effort  # it knows no higher ones
     if request.tools:
         body["tools"] = [
             {
@@ -142,8 +142,7 @@ def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": message.text, **present}
             continue
         for result in (block for block in message.content if isinstance(block, ToolResult)):
-            parts = (Text(result.content),) if isinstance(result.content, str) else result.content
-            wire = _message("tool", parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
+            wire = _message("tool", result.parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
             if result.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
                 wire["content"] = f"Error: {wire['content']}"
             yield wire
@@ -203,7 +202,7 @@ class OllamaReader:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.
-        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # as in English
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
             raise ContextOverflow(

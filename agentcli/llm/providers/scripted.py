@@ -85,7 +85,7 @@ class ScriptedProvider(BaseProvider):
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        position = len(self._replies) - len(self._waiting)  # now: other agents take the next ones meanwhile
+        number = len(self._replies) - len(self._waiting)  # in the ids of its calls; other agents take the next ones
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
@@ -98,7 +98,7 @@ class ScriptedProvider(BaseProvider):
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
             raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
-        ids = CallIds(request.call_ids, prefix=f"call_{position}_")
+        ids = CallIds(request.call_ids, prefix=f"call_{number}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
@@ -160,5 +160,6 @@ def _filled(value: T, request: Request) -> T:
     newest_first = (block for message in request.messages[::-1] for block in message.content[::-1])
     content = next((block.content for block in newest_first if isinstance(block, ToolResult)), "")
     result = content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, Text))
-    filled: T = json.loads(text.replace(LAST_RESULT, json.dumps(result)[1:-1]))
+    inside_quotes = json.dumps(result)[1:-1]
+    filled: T = json.loads(text.replace(LAST_RESULT, inside_quotes))
     return filled

@@ -103,7 +103,8 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
         return False
-    return turns[-2][0]["content"][0]["type"] not in _THINKING
+    first_block_of_reply = turns[-2][0]["content"][0]
+    return first_block_of_reply["type"] not in _THINKING
 
 
 def media_rules(model: ModelInfo) -> MediaRules:
@@ -115,14 +116,15 @@ def media_rules(model: ModelInfo) -> MediaRules:
 def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
-    new = len([*_to_wire(request.messages[request.earlier_messages :])])
-    for message in (*messages[: len(messages) - new][-1:], *messages[-1:]):
+    new = len([*_to_wire(request.messages[request.earlier_messages :])])  # a message without blocks is not sent
+    earlier = messages[: len(messages) - new]
+    for message in (*earlier[-1:], *messages[-1:]):
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
-    last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
-    if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
+    waits = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
+    if messages and messages[-1]["role"] == "assistant" and not waits:
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
 
@@ -141,15 +143,16 @@ def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, An
     for block in (block for message in messages for block in message["content"]):
         parts = block.get("content")  # of a tool's result
         # The parts need not be objects: a block that is sent back as it came may hold anything.
-        blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
+        blocks += [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        blocks.append(block)
     marked = [block for block in blocks if "cache_control" in block]
     ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
     for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
     marked = [block for block in marked if "cache_control" in block]
     # All breakpoints before one for an hour are made to last as long.
-    lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
-    for block in marked[: max(lasting, default=0)]:
+    for_an_hour = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
+    for block in marked[: max(for_an_hour, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
@@ -160,23 +163,23 @@ def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
     """
     results: list[Block] = []
     media: list[Block] = []
-    rest: list[Block] = []
+    others: list[Block] = []
     for block in without_empty_text(message.content):
         match block:
             case ToolResult(id, content, is_error):
-                if is_error and not isinstance(content, str):
-                    media += [part for part in content if not isinstance(part, Text)]
-                content = (block.text.strip() or "Error") if is_error else content
+                if is_error:
+                    media += [part for part in block.parts if not isinstance(part, Text)]
+                    content = block.text.strip() or "Error"
                 results.append(ToolResult(plain_id(id), content, is_error))
             case ToolUse(id, name, input):
-                rest.append(ToolUse(plain_id(id), plain_name(name), input))
+                others.append(ToolUse(plain_id(id), plain_name(name), input))
+            case Thinking(signature=None | ""):  # its provider would not accept it
+                pass
             case Opaque(of) if of != provider:
                 pass
-            case Thinking(signature=None | ""):
-                pass
             case _:
-                rest.append(block)
-    return (*results, *media, *rest)
+                others.append(block)
+    return (*results, *media, *others)
 
 
 def block_to_wire(block: Block) -> dict[str, Any]:
@@ -207,13 +210,14 @@ class _ContentBlock(ArrivingBlock):
                 return Thinking(self.text, text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
-            case "tool_use":  # read as if it was cut: this API writes arguments well, so that nothing is repaired
+            case "tool_use":  # as if it was cut, so that nothing is repaired: this API sends no broken arguments
                 return written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too
-                input = {"input": parse_arguments(self.text, was_cut=True) or {}} if self.parts else {}
-                return Opaque("anthropic", self.start | input)
+                if self.parts:
+                    self.start["input"] = parse_arguments(self.text, was_cut=True) or {}
+                return Opaque("anthropic", self.start)
 
 
 class AnthropicReader:
@@ -225,7 +229,7 @@ class AnthropicReader:
         self._blocks: list[_ContentBlock] = []  # in the order they began
         self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index that events name
         self._usage: dict[str, Any] = {}
-        self._stop_reason = self._note = ""  # of the server, and what it says about that
+        self._stop_reason = self._note = ""  # as the server names it, and its explanation
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -273,7 +277,7 @@ class AnthropicReader:
         lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
-            # The arguments of the last call of a cut reply may not be all.
+            # The last call of a cut reply may lack a part of its arguments, or all of them.
             case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
                 lost_call, message = True, Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
@@ -350,16 +354,15 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the message so far. Of blocks that have not ended it has only text and thinking."""
-        ended = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
-        return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
+        readable = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
+        finished = (block.finish() for block in readable)
+        return Message("assistant", tuple(block for block in finished if block is not None))
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
     """Return the token counts of a `usage` object of the Messages API."""
-    creation, details = (
-        value if isinstance(value := usage.get(name), dict) else {}
-        for name in ("cache_creation", "output_tokens_details")
-    )
+    objects = (usage.get(name) for name in ("cache_creation", "output_tokens_details"))
+    creation, details = (value if isinstance(value, dict) else {} for value in objects)
     return Usage(
         input_tokens=count_in(usage.get("input_tokens")),
         output_tokens=count_in(usage.get("output_tokens")),

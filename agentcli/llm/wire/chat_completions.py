@@ -42,7 +42,7 @@ from agentcli.llm.wire.reply_parts import (
 )
 
 EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
-MAX_ID_CHARS = 40
+MAX_ID_CHARS = 40  # OpenAI's limit
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, if only a message comes of them
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
 _CUT: dict[str, StopReason] = {
@@ -54,6 +54,9 @@ _JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that ar
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
+    `efforts`: the server's own names of efforts. `thinking_format`: the fields that ask for reasoning.
+    `no_obfuscation`: the server is asked not to pad the stream. `null_content`: a reply without text has null for it.
+    `assistant_after_tool_result`: no message of the user may follow a tool's result directly.
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
     `read_text_calls`: calls that the model wrote as plain text are run.
     `fixed_ids`: call ids have nine letters or digits.
@@ -166,7 +169,7 @@ def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) ->
         results = [block for block in message.content if isinstance(block, ToolResult)]
         yield from (_result(result, names, quirks) for result in results)
         # A message of a tool takes text alone, so images and documents follow in one of the user.
-        media = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
+        media = [part for result in results for part in result.parts if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
         if content := _user_content([*media, *other]):
             if results and quirks.assistant_after_tool_result:
@@ -200,7 +203,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
 
 
 def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
-    has_file = any(not isinstance(part, Text) for part in parts_of(result))
+    has_file = any(not isinstance(part, Text) for part in result.parts)
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
@@ -208,12 +211,8 @@ def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[s
     return wire
 
 
-def parts_of(result: ToolResult) -> tuple[Text | Image | Document, ...]:
-    return (Text(result.content),) if isinstance(result.content, str) else result.content
-
-
 def result_text(result: ToolResult, *, empty: str = "") -> str:
-    text = "\n".join(part.text for part in parts_of(result) if isinstance(part, Text)) or empty
+    text = "\n".join(part.text for part in result.parts if isinstance(part, Text)) or empty
     # The protocols have no mark for a failed result.
     return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
 
@@ -267,7 +266,7 @@ class ChatReader:
             if (position if index is None else index) != 0:
                 continue  # a second answer to the same request is not read
             self._has_begun = True
-            self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
+            self._is_unstreamed |= bool(choice.get("message"))
             delta = choice.get("delta") or choice.get("message") or {}
             for detail in delta.get("reasoning_details") or ():
                 _add_detail(self._details, detail)
@@ -278,7 +277,7 @@ class ChatReader:
                 if isinstance(text, list):  # Mistral's parts
                     text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
                 self._prose.add(text_in(text), out)
-            self._refused = self._refused or bool(delta.get("refusal"))
+            self._refused |= bool(delta.get("refusal"))
             for call in delta.get("tool_calls") or ():
                 id = self._calls.feed(call, out)
                 if self._quirks.extra_content and (extra := call.get(EXTRAS)):
@@ -327,14 +326,14 @@ class ChatReader:
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
-        own = {"reasoning_details": self._details, EXTRAS: self._extras}
-        opaque = (Opaque(self._provider, {name: value}) for name, value in own.items() if value)
+        to_send_back = {"reasoning_details": self._details, EXTRAS: self._extras}
+        opaque = (Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
         message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _looks_whole(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
-        is_complete = self._calls.is_last_complete
+        is_complete = self._calls.is_last_complete  # None: the reply has no call, so its text counts
         return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
@@ -358,10 +357,10 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
         details.append({})
     last = details[-1]
     for key, value in detail.items():
-        if value is None or key not in _JOINED:
-            last[key] = last.get(key) if value is None else value
+        if value is None:
+            last.setdefault(key, None)
         else:
-            last[key] = (last.get(key) or "") + value
+            last[key] = (last.get(key) or "") + value if key in _JOINED else value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:

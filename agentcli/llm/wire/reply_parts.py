@@ -14,15 +14,13 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
 from agentcli.llm.wire import ArrivingBlock
 
-T = TypeVar("T")
 MAX_NAME_CHARS = 64
 MAX_REPAIR_CHARS = 4_096  # repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
 OPEN, CLOSE = "<think>", "</think>"
@@ -32,7 +30,7 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _MAX_FENCE_LINE = 100  # characters of a line that may be a fence
-_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
+_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # behind one of these, a text talks about the tag
 # The forms in which models write calls as plain text.
 _CALL_MARKS = (
     re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
@@ -43,7 +41,7 @@ _CALL_MARKS = (
 
 
 def read_items(
-    items: Iterable[T], feed: Callable[[T, list[StreamEvent]], None]
+    items: Iterable[Any], feed: Callable[[Any, list[StreamEvent]], None]
 ) -> tuple[list[StreamEvent], ProviderError | None]:
     """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
     out: list[StreamEvent] = []
@@ -83,7 +81,7 @@ def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
         if kind is TextDelta or kind is ThinkingDelta:
             joined.append(kind("".join([event.text for event in group])))  # type: ignore[union-attr]
         elif kind is ToolCallDelta:
-            for id, deltas in groupby(group, attrgetter("id")):
+            for id, deltas in groupby(group, lambda delta: delta.id):  # type: ignore[union-attr]
                 joined.append(ToolCallDelta(id, "".join([delta.partial_json for delta in deltas])))  # type: ignore[union-attr]
         else:
             joined += group
@@ -105,7 +103,7 @@ class Prose:
         self._state: Literal["start", "thinking", "text"] = "start"
         self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
         self._skips_newlines = False  # True behind a tag, until other text comes
-        self._may_end = True  # False once no tag can end reasoning any more
+        self._may_end = True  # False behind the first tag after the beginning: then all the rest is text
         self._last = ""  # the last character before `_held`
         self._line = ""  # the line before `_held`, as far as it may be a fence
         self._fence = ""  # the fence of the block of code that `_held` belongs to, if any
@@ -124,7 +122,7 @@ class Prose:
             self._emit(text, out)
             return
         self._held += text
-        first = len(out)  # the events behind it are those of this text
+        first = len(out)  # the position of this text's first event
         while self._held:
             if self._skips_newlines:
                 self._held = self._held.lstrip("\n")
@@ -154,7 +152,8 @@ class Prose:
             return False
         self._emit_held(tag.start(), out)
         self._may_end = False
-        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD and not self._fence):
+        is_spoken_of = self._last in _BEFORE_A_WORD or bool(self._fence)
+        if is_thinking or (tag[0] == CLOSE and not is_spoken_of):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
             self._state, self._is_unclosed = "text", False
             if not is_thinking:  # the text before the tag was reasoning
@@ -182,7 +181,7 @@ class Prose:
             if not self._fence:
                 self._fence = found[1] if (found := _FENCE.match(line)) else ""
             elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
-                self._fence = ""
+                self._fence = ""  # a line of at least as many marks, and nothing else, ends the block
 
     def close(self, out: list[StreamEvent]) -> None:
         self._emit_held(len(self._held), out)
@@ -342,8 +341,9 @@ class ArrivingCalls:
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None
         elif call is not None and name:  # a new call, unless the name continues or repeats that of the last one
-            is_other = (index is None and name != call.name) or (bool(arguments.strip()) and call.is_complete)
-            call = None if is_other else call
+            has_other_name = index is None and name != call.name
+            begins_again = bool(arguments.strip()) and call.is_complete
+            call = None if has_other_name or begins_again else call
         if call is None:
             call = _Call(self._ids.take(id), id)
             self._calls.append(call)
@@ -358,7 +358,10 @@ class ArrivingCalls:
         return self._calls[-1].is_complete if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
-        """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
+        """Return the complete calls, and True if the last one was lost because the reply was cut inside it.
+
+        Only the last one can be cut: the server has begun another one behind the rest.
+        """
         for call in self._calls:
             call.announce(out)
             out.append(ToolCallEnded(call.id))

@@ -33,7 +33,6 @@ from agentcli.llm.wire.chat_completions import (
     common_fields,
     function_of,
     media_rules,
-    parts_of,
     result_text,
 )
 from agentcli.llm.wire.reply_parts import CallIds, count_in, plain_id, plain_name, text_in, written_call
@@ -80,7 +79,7 @@ def _reply(message: Message, own: str) -> Items:
     """Return a reply's items in their order. Reasoning at the end is left out, because the API refuses it."""
     items: Items = []
     reasoning: Items = []
-    phase: dict[str, Any] = {}
+    phase: dict[str, Any] = {}  # of the next message: if it is a comment or the final answer
     for block in message.content:
         match block:
             case Opaque(of, data) if of == own:
@@ -100,7 +99,7 @@ def _reply(message: Message, own: str) -> Items:
 
 def _result(result: ToolResult) -> dict[str, Any]:
     text = result_text(result)
-    media = [part for part in parts_of(result) if not isinstance(part, Text)]
+    media = [part for part in result.parts if not isinstance(part, Text)]
     output = _parts(Text(text), *media) if media else text
     return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
 
@@ -119,7 +118,7 @@ def _parts(*blocks: Block) -> Items:
     return parts
 
 
-# The status for the code of an error inside a stream.
+# The status for the code of an error inside a stream. For these beginnings of a code it is 400.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
 _SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
@@ -161,7 +160,7 @@ class ResponsesReader:
                 raise _failure((event.get("response") or {}).get("error"))
             case "error":
                 raise _failure(event.get("error") or event)
-            case "" if event.get("error"):
+            case "" if event.get("error"):  # of a gateway, which knows no event types
                 raise embedded_error(event)
 
     def _add_delta(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> None:
