@@ -19,7 +19,7 @@ _ABOUT = """Print a script that completes commands, flags with their values, ses
 bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
 zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
 fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
-# The values of options and arguments, by their names: files, folders, or words of a kind.
+# The values of options and arguments, by their names: files, folders, or a kind of words (see `_words`).
 _VALUES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
     "sessions session_id": "sessions",
@@ -37,7 +37,6 @@ _agentcli_ask() {
 
 
 def run(arguments: list[str]) -> int:
-    """Print the script of a shell: `agentcli completion`."""
     print(script(server_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
     return 0
 
@@ -56,7 +55,9 @@ def script(shell: str) -> str:
         if hasattr(command, "FLAGS"):
             _add_flags(subparser, command.FLAGS)
         else:
-            _add_command(subparser, get_command(getattr(command, "app", command)), name)
+            _add_command(
+                subparser, get_command(getattr(command, "app", command)), name
+            )  # `app`: of a module with `run`
     return str(shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else ""))
 
 

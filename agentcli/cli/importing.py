@@ -192,7 +192,6 @@ def _take_choice(
 
 
 def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
-    """Take a permission rule of Claude Code's settings into the draft, or leave it out with the reason."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))

@@ -17,8 +17,7 @@ from agentcli.version import __version__
 
 
 def text_of_argument(argument: str) -> str:
-    """Return an argument as text that can be stored and sent."""
-    return text_of(os.fsencode(argument))
+    return text_of(os.fsencode(argument))  # bytes that are no UTF-8 are lone surrogates in `argument`
 
 
 def text_of(data: bytes) -> str:
@@ -191,12 +190,11 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
 
 
 def read_stdin() -> str:
-    """Return the text that was piped in; empty if stdin is a terminal or closed."""
     return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
 
 
 def _has_stdin() -> bool:
-    return not (sys.stdin is None or sys.stdin.closed or sys.stdin.isatty())
+    return sys.stdin is not None and not (sys.stdin.closed or sys.stdin.isatty())
 
 
 def unshared_stdin() -> BinaryIO:

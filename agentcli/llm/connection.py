@@ -234,8 +234,8 @@ class Response:
             else:
                 self._end()
         except TimeoutError as error:
-            message = f"{self._where} sent nothing for {self._read_timeout:g} s."
-            raise Timeout(message, is_answered=True) from error  # it took the request
+            # The server took the request.
+            raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
         except (HttpParserError, HttpParserUpgrade) as error:
             self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:

@@ -140,8 +140,10 @@ class HttpClient(Carrier):
                         yield response
                         return
                 url = target
-            loop = f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}"
-            raise BadRequest(f"{loop}. Is the base_url right?")
+            raise BadRequest(
+                f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}. "
+                "Is the base_url right?"
+            )
         except ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
             raise

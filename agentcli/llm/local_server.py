@@ -101,8 +101,10 @@ async def acquire(
         if (running := await _join(control, stamp_of(model))) is not None:
             return running
         if importlib.util.find_spec("xllamacpp") is None:
-            way = "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
-            raise UserError(f"Running a model on this machine needs the package xllamacpp. {way}")
+            raise UserError(
+                "Running a model on this machine needs the package xllamacpp. Run `./install.sh --extras local` or "
+                "`pip install 'agentcli[local]'`."
+            )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
@@ -147,8 +149,7 @@ def _find_model(path: Path) -> Path:
     except OSError as error:
         raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
     if mark != b"GGUF":
-        why = "it does not begin with the GGUF mark"
-        raise UserError(f"{path} is not a GGUF model file ({why}). Only GGUF files can be run locally.")
+        raise UserError(f"{path} is not a GGUF model file. Only GGUF files can be run locally.")
     return path
 
 
@@ -160,8 +161,7 @@ def _control_folder(state_folder: Path) -> Path:
         own.mkdir(mode=0o700, exist_ok=True)
         status = own.lstat()  # anybody can create a folder of this name in /tmp, or a link
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            way = "Remove it, or set TMPDIR to a folder of your own."
-            raise UserError(f"{own} is not a private folder of yours. {way}")
+            raise UserError(f"{own} is not private to you. Remove it, or set TMPDIR to a folder of your own.")
         folder = own / hashlib.sha256(path).hexdigest()[:12]
     make_private_folder(folder)
     return folder

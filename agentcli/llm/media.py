@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from operator import add, sub
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -55,14 +55,6 @@ class MediaRules(Struct, frozen=True, kw_only=True):
     edge: int = 16_000
     crowd: int = 1_000
     crowded_edge: int = 16_000
-
-
-@runtime_checkable
-class BoundsMedia(Protocol):
-    """A provider that knows which media it accepts."""
-
-    @property
-    def media_rules(self) -> MediaRules: ...
 
 
 def media_type_of(head: bytes) -> str:

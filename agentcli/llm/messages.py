@@ -16,8 +16,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
-log = logging.getLogger(__name__)
-
 Role = Literal["user", "assistant"]
 
 StopReason = Literal[
@@ -297,7 +295,7 @@ def _allowed(messages: Iterable[Message]) -> list[Message]:
 @lru_cache(maxsize=256)
 def log_once(text: str) -> None:
     """Log a warning once, however many requests it applies to."""
-    log.warning(text)
+    logging.getLogger(__name__).warning(text)
 
 
 # JSON with the faults that servers send: lone surrogates, and nesting without end

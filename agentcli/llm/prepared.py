@@ -15,7 +15,7 @@ from agentcli.llm.media import MediaRules, fit_media, media_in
 from agentcli.llm.messages import Message, encode_json, repair_messages
 
 MARK = b'"cache_control"'  # the key of a breakpoint: in a text its quotation marks would be escaped
-Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages as an API is sent them
+Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in the form of an API
 
 
 class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from math import ceil
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -141,7 +141,11 @@ class Health(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it."""
+    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it.
+
+    A provider may also have `media_rules`, the images and documents that it accepts, and a method `warm`, which sends
+    the beginning of a request, so that the first answer comes sooner.
+    """
 
     @property
     def name(self) -> str: ...
@@ -163,13 +167,6 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Release connections and processes; safe to call twice."""
-
-
-@runtime_checkable
-class Warmable(Protocol):
-    """A provider that answers the first request sooner if it was warmed with its beginning."""
-
-    async def warm(self, request: Request) -> None: ...
 
 
 async def complete(provider: Provider, request: Request) -> Done:

@@ -103,9 +103,11 @@ async def stream_reply(
         done = reader.done(last)
         for event in last:
             yield event
-        if 0 < window < (tokens := done.usage.prompt_tokens):
-            sizes = f"{tokens:,} prompt tokens, which its window of {window:,} does not hold"
-            raise ContextOverflow(f"{reader.model} was sent {sizes}: the beginning was dropped.")
+        if 0 < window < done.usage.prompt_tokens:
+            raise ContextOverflow(
+                f"{reader.model} was sent {done.usage.prompt_tokens:,} prompt tokens, more than its window of "
+                f"{window:,}: the beginning was dropped."
+            )
         yield done
     except ProviderError as error:
         error.partial = reader.partial()

@@ -45,7 +45,6 @@ TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
 REST_S = 30.0  # before a counter that failed is asked again: a conversation has hundreds of texts
 
-log = logging.getLogger("agentcli")
 _json = partial(json.dumps, ensure_ascii=False, default=str)
 _rests_until: dict[str, float] = {}
 # Fields that no model is shown, and recordings, which no provider here accepts.
@@ -297,7 +296,9 @@ def exact_count(address: str, model: str, text: str) -> int | None:
         return pool.submit(asyncio.run, _ask(address, body)).result(TIMEOUT_S + 1)
     except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
         why = str(error) or f"no answer within {TIMEOUT_S:g} s"
-        log.warning("The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why)
+        logging.getLogger("agentcli").warning(
+            "The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why
+        )
         _rests_until[address] = time.monotonic() + REST_S
         return None
     finally:

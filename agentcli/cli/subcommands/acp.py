@@ -48,7 +48,6 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
 
 
 def _log_in(config: Config) -> int:
-    """Ask for a provider, and let `agentcli login` ask for its key."""
     from agentcli.cli.subcommands import run_command
 
     echo(f"Providers that use an API key: {', '.join(Models(config).keys.takers())}.")

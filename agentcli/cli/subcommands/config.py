@@ -30,10 +30,10 @@ from agentcli.settings.load import Config, load_config, nested, personal_keys, p
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.setup.options import check_hosts
 
-app = make_app("Show and change settings.")
+config_app = make_app("Show and change settings.")
 
 
-@app.command()
+@config_app.command()
 def show(json: AsJson = False) -> None:
     """Show the settings that differ from the defaults (with --json: all), and report mistakes in them."""
     config = configuration()
@@ -57,7 +57,7 @@ def _check(config: Config) -> Builder:
 Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max. Put names with dots in quotes.")]
 
 
-@app.command()
+@config_app.command()
 def get(key: Key, json: AsJson = False) -> None:
     """Print the value of a setting (with --json, also where it comes from). Secrets are masked."""
     parts = write.key_parts(key)
@@ -76,7 +76,7 @@ def get(key: Key, json: AsJson = False) -> None:
     print_answer({"key": key, "value": value, "source": layer.source if layer else "default"}, text, as_json=json)
 
 
-@app.command("set")
+@config_app.command("set")
 def set_setting(
     key: Key,
     value: Annotated[str, typer.Argument(help='A TOML value: 3, true, ["a", "b"]. Strings need no quotes.')],
@@ -100,7 +100,7 @@ def set_setting(
     echo(f"Set {key} in {file}.{override}" + " To use it, run agentcli config trust." * (scope != "user"))
 
 
-@app.command()
+@config_app.command()
 def path(json: AsJson = False) -> None:
     """Show the files and folders in use."""
     config = configuration()
@@ -116,7 +116,7 @@ def path(json: AsJson = False) -> None:
     print_answer({name: str(value) for name, value in rows.items()}, text, as_json=json)
 
 
-@app.command()
+@config_app.command()
 def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without asking.")] = False) -> None:
     """Trust this project's own settings until their files change. In a terminal, shows them and asks first."""
     config = configuration()
@@ -169,7 +169,7 @@ def _show_by_pages(text: str) -> bool:
     return True
 
 
-@app.command("import")
+@config_app.command("import")
 def import_settings(
     tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: both.")] = "",
     project: Annotated[bool, typer.Option("--project", help="Write this project's settings, not yours.")] = False,
@@ -195,7 +195,6 @@ def import_settings(
 
 
 def _show(draft: Draft, plan: write.MergedFile) -> None:
-    """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.kept)]

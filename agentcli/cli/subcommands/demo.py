@@ -26,7 +26,7 @@ CHANGE = "with_tax in price.py subtracts the tax from the net amount. It must ad
 
 
 @single_command
-def app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
+def demo_app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
     """Ask a question and make a small change in a sample repository, with real tools. Your files are not touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"

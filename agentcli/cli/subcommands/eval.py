@@ -235,7 +235,6 @@ def report(
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
-    """Return the object that `eval compare --json` prints."""
     return {
         "a": found.a.id,
         "b": found.b.id,

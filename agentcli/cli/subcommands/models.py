@@ -24,10 +24,10 @@ from agentcli.models.providers import SEARCH_KEY
 from agentcli.settings.load import Config
 
 HEADINGS: tuple[str, ...] = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
-app = make_app("List and check models.")
+models_app = make_app("List and check models.")
 
 
-@app.command("list")
+@models_app.command("list")
 def list_models(
     check: Annotated[bool, typer.Option("--check", help="Show which models are available now, and how.")] = False,
     json: AsJson = False,
@@ -59,7 +59,7 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
     return running, await models.reach(running)
 
 
-@app.command()
+@models_app.command()
 def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL. Default: the model in use.")] = "") -> None:
     """Check that the server of a model answers and accepts the key."""
     name, health = asyncio.run(_check(model))
@@ -76,7 +76,7 @@ async def _check(model: str) -> tuple[str, Health]:
         await models.aclose()
 
 
-@app.command()
+@models_app.command()
 def default() -> None:
     """Print the default model."""
     echo(asyncio.run(Models(configuration()).default()))
@@ -93,7 +93,7 @@ SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key a
 
 
 @single_command
-def login(
+def login_app(
     provider: Annotated[str, typer.Argument(help="The provider. Default: show where each key comes from.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the saved key.")] = False,
     untried: Annotated[bool, typer.Option("--untried", help="Save the key without testing it.")] = False,

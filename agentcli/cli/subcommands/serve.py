@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.agent.interfaces import EventStore
 from agentcli.agent.result import to_json_line
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import set_up_logging, warn
@@ -52,8 +51,6 @@ _END_S = 20.0  # for all workers to store what they have
 _GRACE_S = 1  # for answers that are under way
 _CHECK_EVERY_S = 0.1  # for workers that have ended, and for signals
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-log = logging.getLogger(__name__)
 
 
 def run(arguments: list[str]) -> int:
@@ -287,9 +284,17 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
     settings, paths, loop = worker.config.settings.serve, worker.config.paths, asyncio.get_running_loop()
     with _inner_socket(paths.state / "serve", settings.advertise) as (inner, address):
-        store = _store(worker.config, address)
-        open_session = partial(open_for_client, worker.options, store, is_server=True, on_notice=log.warning)
-        events, idle_s = _events(worker.config), settings.idle_minutes * 60
+        store: UsageStore
+        if settings.database:
+            from agentcli.infra.sessions.postgres import PostgresSessions
+
+            store = PostgresSessions(settings.database, address=address, on_notice=warn)
+        else:
+            store = SqliteSessions(paths.sessions, address=address, on_notice=warn)
+        on_notice = logging.getLogger(__name__).warning
+        open_session = partial(open_for_client, worker.options, store, is_server=True, on_notice=on_notice)
+        events = RedisEvents(settings.redis) if settings.redis else SqliteEvents(paths.sessions)
+        idle_s = settings.idle_minutes * 60
         hosting = Hosting(open_session, store, events, account_of=partial(_account, worker), idle_s=idle_s)
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
@@ -323,14 +328,6 @@ def _import_server() -> None:
         ) from error
 
 
-def _store(config: Config, address: str) -> UsageStore:
-    if config.settings.serve.database:
-        from agentcli.infra.sessions.postgres import PostgresSessions
-
-        return PostgresSessions(config.settings.serve.database, address=address, on_notice=warn)
-    return SqliteSessions(config.paths.sessions, address=address, on_notice=warn)
-
-
 def _account(worker: Worker, user_id: str) -> DayAccount | None:
     """Return the account of all that a user's sessions cost on a day; None if the user has no limit."""
     limits = {token.user_id: token.budget_usd for token in worker.tokens}
@@ -340,9 +337,3 @@ def _account(worker: Worker, user_id: str) -> DayAccount | None:
     make_private_folder(folder)
     name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
     return DayAccount(folder / f"{name}.db", {"usd": limit})
-
-
-def _events(config: Config) -> EventStore:
-    if config.settings.serve.redis:
-        return RedisEvents(config.settings.serve.redis)
-    return SqliteEvents(config.paths.sessions)

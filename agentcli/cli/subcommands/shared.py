@@ -25,7 +25,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def make_app(help: str = "") -> typer.Typer:
-    """Return an app for a group of commands."""
     return typer.Typer(help=help, no_args_is_help=bool(help), add_completion=False, rich_markup_mode=None)
 
 
@@ -90,7 +89,6 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_answer(data: Any, text: str, *, as_json: bool) -> None:
-    """Print `data` as JSON for programs, or `text` for people."""
     print_json(data) if as_json else echo(text)
 
 

@@ -52,18 +52,16 @@ from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
-app = make_app("List the model's tools, or run them yourself.")
+tools_app = make_app("List the model's tools, or run them yourself.")
 
 
 class ToolCallLine(msgspec.Struct, frozen=True):
-    """A line of input for `tools run`."""
-
     name: str
     input: dict[str, Any] = {}
     id: str = ""
 
 
-@app.command("list")
+@tools_app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
     """List all tools: where each comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
@@ -77,7 +75,7 @@ def list_tools(as_json: AsJson = False) -> None:
     )
 
 
-@app.command("run")
+@tools_app.command("run")
 def run_tools(
     name: Annotated[str, typer.Argument(help="The tool to run. Default: read calls from stdin.")] = "",
     input: Annotated[str, typer.Argument(help="Its arguments as JSON.")] = "{}",
@@ -92,7 +90,6 @@ def run_tools(
 
 
 def _parse_arguments(input: str) -> dict[str, Any]:
-    """Return a tool's arguments. Raises `DecodeError` and `JSONDecodeError`."""
     if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
         input = json.dumps(_with_text(json.loads(input)))
     return msgspec.json.decode(input, type=dict[str, Any])
@@ -205,7 +202,6 @@ class Bench(NamedTuple):
     answers: TTLCache[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
-        """Run a call and return the object that `tools run` writes for it."""
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
         if call.id and (known := self.answers.get(key)) is not None:
             return known
@@ -290,8 +286,6 @@ def explain(
 
 
 class CommandLine(msgspec.Struct, frozen=True):
-    """A line of input for `permissions explain`."""
-
     command: str
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,7 +26,6 @@ from agentcli.llm.wire.reply_parts import call_events
 if TYPE_CHECKING:
     from agentcli.llm.local_server import LocalServer
 
-log = logging.getLogger(__name__)
 
 # Small models also write their calls as plain text. With a temperature of 0, most of their calls were right.
 QUIRKS = Quirks(
@@ -65,10 +63,8 @@ class LocalProvider(BaseProvider):
 
     async def warm(self, request: Request) -> None:
         """Start the server and let it read the fixed beginning of `request`, so that the first answer comes sooner."""
-        try:
+        with suppress(ProviderError):  # the first prompt will report it
             await complete(self, msgspec.structs.replace(request, max_tokens=1))
-        except ProviderError:
-            log.debug("warming failed", exc_info=True)  # the first prompt will report it
 
     async def _connected(self) -> HttpClient:
         async with self._starting:

@@ -273,13 +273,13 @@ def _lenient(text: str) -> Any:
     for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):  # repair_json would drop line ends
         with suppress(ValueError, RecursionError):
             return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
-    try:  # Python's own notation: single quotes, True, None
-        with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
-            value = ast.literal_eval(text.strip())
+    with (
+        suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError),
+        warnings.catch_warnings(action="ignore"),  # of escapes like \d, which would reach the terminal
+    ):
+        value = ast.literal_eval(text.strip())  # Python's own notation: single quotes, True, None
         if isinstance(value, dict):
             return json.loads(json.dumps(value, allow_nan=False))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        pass
     ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
     if len(text) > MAX_REPAIR_CHARS or ends_in_string:
         return None
