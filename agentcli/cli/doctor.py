@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -265,7 +265,7 @@ def _missing_in(command: str, subject: Subject) -> str:
 
 def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     """Find MCP servers that could not be started; none is started for that."""
-    specs, results = _read_specs(partial(server_specs, subject.config), "docs/mcp.md")
+    specs, results = _read_specs(lambda on_notice: server_specs(subject.config, on_notice), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
         yield "problem", f"{len(specs)} MCP servers are configured, but the extra mcp is not installed.", EXTRA

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     config = load_for(options, _working_directory(options.cd))
     is_text = options.output_format == options.input_format == "text"
-    has_screen = _is_terminal() and is_text and not options.print
+    is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    has_screen = is_terminal and is_text and not options.print
     set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
         warn(notice)
@@ -159,10 +159,6 @@ def _working_directory(folder: str | None) -> Path:
     except OSError as error:
         raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
     return current_folder()
-
-
-def _is_terminal() -> bool:
-    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
 
 
 def _prompt(options: argparse.Namespace) -> str:
@@ -227,7 +223,7 @@ class Ending:
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
-        self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
+        self.unfinished: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
         self.has_answered = False
         self._out = out
         self._format = ""  # read from the bare arguments, because signals and failures come before they are parsed

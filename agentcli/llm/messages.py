@@ -78,8 +78,6 @@ class Document(Struct, frozen=True, tag="document"):
 
 
 class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
-    """The result of a call, as the model sees it."""
-
     tool_use_id: str
     content: str | tuple[Text | Image | Document, ...] = ""
     is_error: bool = False
@@ -294,7 +292,6 @@ def _allowed(messages: Iterable[Message]) -> list[Message]:
 
 @lru_cache(maxsize=256)
 def log_once(text: str) -> None:
-    """Log a warning once, however many requests it applies to."""
     logging.getLogger(__name__).warning(text)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -223,7 +222,7 @@ class LineParser:
         """Return the item in the bytes before an end; empty if they hold none."""
         if self._at_start:
             self._at_start = False
-            part = part.removeprefix(BOM_UTF8)
+            part = part.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of UTF-8
         return self._read(part)
 
     def _read(self, part: bytes) -> str | bytes:

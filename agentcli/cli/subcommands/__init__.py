@@ -61,7 +61,6 @@ def load_command(name: str) -> Any:
 
 
 def run_command(name: str, arguments: list[str]) -> int:
-    """Run a subcommand and return the exit code. Raises `UserError`."""
     gc.enable()
     command = load_command(name)
     if hasattr(command, "run"):

@@ -16,7 +16,6 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm import local_weights as weights
 from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
-from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.token_encoders import ModelFacts
 from agentcli.models.choice import EMBEDDED, Models
@@ -34,7 +33,7 @@ def list_models(
 ) -> None:
     """List all known models: window, longest reply, prices (USD per million tokens), how tokens are counted."""
     models = Models(configuration())
-    infos: list[ModelInfo] = list(models.table())
+    infos = list(models.table())
     reach: dict[str, str] = {}  # how each provider can be asked now, by its name; "" if it cannot
     if check:
         running, reach = asyncio.run(_reached(models))
@@ -104,13 +103,13 @@ def login_app(
     models = Models(config)
     variables = {name: models.keys.variables(name) for name in models.keys.takers()} | SEARCH
     if provider and provider not in variables:
-        known = ", ".join(variables)
-        raise UsageError(f"{provider!r} uses no key{did_you_mean(provider, variables)}. Providers that do: {known}.")
+        near = did_you_mean(provider, variables)
+        raise UsageError(f"{provider!r} uses no key{near}. Providers that do: {', '.join(variables)}.")
     if not provider:
         if remove:
             raise UsageError("Name the provider: agentcli login --remove PROVIDER.")
-        rows = [(name, names[0], models.keys.place(name)) for name, names in variables.items() if name not in SEARCH]
-        rows += [(name, names[0], config.place_of_key(names[0])) for name, names in SEARCH.items()]
+        places = {name: models.keys.place(name) for name in models.keys.takers()}
+        rows = [(name, names[0], places.get(name, config.place_of_key(names[0]))) for name, names in variables.items()]
         data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]
         shown = [(name, variable, place or "no key") for name, variable, place in rows]
         print_list(data, ("provider", "variable", "key"), shown, as_json=json)

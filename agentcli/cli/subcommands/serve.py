@@ -183,7 +183,15 @@ class Worker(Struct, frozen=True):
 
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with `count` processes until a signal comes, and return the exit code."""
-    _import_server()  # once for all processes
+    try:  # the imports are shared by all processes
+        import uvicorn  # noqa: F401
+
+        import agentcli.frontends.http.routes  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
+            "'agentcli[server]'."
+        ) from error
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
     for path in (worker.config.paths.state / "serve").glob("*.sock"):  # of processes that were killed
@@ -314,18 +322,6 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
             server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # ours handle signals
             await server.serve(sockets=[worker.listener, inner])
         return 128 + received["signal"] if received else 1
-
-
-def _import_server() -> None:
-    try:
-        import uvicorn  # noqa: F401 - to find out now if it is there
-
-        import agentcli.frontends.http.routes  # noqa: F401 - as above
-    except ImportError as error:
-        raise UsageError(
-            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
-            "'agentcli[server]'."
-        ) from error
 
 
 def _account(worker: Worker, user_id: str) -> DayAccount | None:

@@ -83,16 +83,12 @@ def run_tools(
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     try:
-        call = ToolCallLine(name, _parse_arguments(input)) if name else None
+        if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
+            input = json.dumps(_with_text(json.loads(input)))
+        call = ToolCallLine(name, msgspec.json.decode(input, type=dict[str, Any])) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
     raise typer.Exit(asyncio.run(_run_calls(call, parse_mode(permission_mode))))
-
-
-def _parse_arguments(input: str) -> dict[str, Any]:
-    if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
-        input = json.dumps(_with_text(json.loads(input)))
-    return msgspec.json.decode(input, type=dict[str, Any])
 
 
 def _with_text(value: Any, key: str = "") -> Any:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,8 +42,9 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         config, argument = configuration(), "list" if only_list else "yes" if yes else ""
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
-        work = partial(_run, config, direction, session=session, argument=argument)
-        id, result = in_store(work, config.paths.sessions)
+        id, result = in_store(
+            lambda store: _run(config, direction, store, session=session, argument=argument), config.paths.sessions
+        )
         files = [
             {"path": _relative(Path(file.path)), "change": file.how, **({"why": file.why} if file.why else {})}
             for file in result.files

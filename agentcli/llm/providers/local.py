@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complet
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
-from agentcli.llm.wire.reply_parts import call_events
+from agentcli.llm.wire.reply_parts import CallIds, call_events
 
 if TYPE_CHECKING:
     from agentcli.llm.local_server import LocalServer
@@ -100,7 +99,7 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
         yield TextDelta(end)
     can_edit = "```" in text and any(tool.name == "file_edit" for tool in request.tools)
     edits = block_edits(text, request) if can_edit else []
-    calls = [ToolUse(f"call_{secrets.token_hex(6)}", name, input) for name, input in edits]
+    calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
     stop = "end_turn" if calls else done.stop_reason

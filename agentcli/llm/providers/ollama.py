@@ -158,8 +158,6 @@ def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
 
 
 class OllamaReader:
-    """Builds a reply from the stream's lines."""
-
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
         self.model, self.is_finished, self.is_closed = info.id, False, False
         self._request, self._info, self._ids = request, info, ids

@@ -195,8 +195,6 @@ def block_to_wire(block: Block) -> dict[str, Any]:
 
 
 class _ContentBlock(ArrivingBlock):
-    """A content block of this API."""
-
     @property
     def name(self) -> str:
         return str(self.start.get("name", ""))
@@ -360,7 +358,6 @@ class AnthropicReader:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Return the token counts of a `usage` object of the Messages API."""
     objects = (usage.get(name) for name in ("cache_creation", "output_tokens_details"))
     creation, details = (value if isinstance(value, dict) else {} for value in objects)
     return Usage(

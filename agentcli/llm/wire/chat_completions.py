@@ -7,7 +7,6 @@ ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -155,9 +154,12 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
     if request.system:
         cached = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
         yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
-    build = partial(_to_wire, quirks=quirks, provider=provider)
-    rules, form = media_rules(info, quirks), ("chat", provider, quirks)
-    yield from request.prepared.to_wire(request.messages, rules, form=form, build=build)
+    yield from request.prepared.to_wire(
+        request.messages,
+        media_rules(info, quirks),
+        form=("chat", provider, quirks),
+        build=lambda messages: _to_wire(messages, quirks=quirks, provider=provider),
+    )
 
 
 def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
@@ -239,8 +241,6 @@ def wire_id(id: str, quirks: Quirks) -> str:
 
 
 class ChatReader:
-    """Builds a reply from the stream's chunks."""
-
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids

@@ -5,7 +5,6 @@ of the openai SDK 3.54.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from agentcli.llm import provider as llm
@@ -60,8 +59,10 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    rules, own = media_rules(info, quirks), provider + OPAQUE_SUFFIX
-    body["input"] = request.prepared.to_wire(request.messages, rules, form=own, build=partial(_to_wire, own=own))
+    own = provider + OPAQUE_SUFFIX
+    body["input"] = request.prepared.to_wire(
+        request.messages, media_rules(info, quirks), form=own, build=lambda messages: _to_wire(messages, own=own)
+    )
     return request.sent(body | quirks.extra_body)
 
 
