@@ -125,8 +125,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
             from agentcli.models.choice import Models
 
             models = Models(config)
-            running = [(name, "here") for name in await models.running()]
-            table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
-            return [*running, *table]
+            table = ((f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table())
+            return [*((name, "here") for name in await models.running()), *table]
         case _:
             return []

@@ -1,7 +1,5 @@
 """Runs the program: from the arguments to one front end, and from its end to an exit code and a last result."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc
@@ -56,7 +54,7 @@ def run(arguments: list[str], signals: Sequence[int]) -> int:
     return code or 1
 
 
-def _run(arguments: list[str], ending: Ending) -> int:
+def _run(arguments: list[str], ending: "Ending") -> int:
     try:
         _check_memory_limit()
         if arguments and arguments[0] in COMMANDS:
@@ -105,7 +103,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _run_session(options: argparse.Namespace, ending: Ending) -> int:
+def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     config = load_for(options, _working_directory(options.cd))
     is_text = options.output_format == options.input_format == "text"
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))

@@ -3,8 +3,6 @@
 Nothing it writes steers a terminal, an output that takes nothing is reported, and keys are masked in the log.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -102,7 +100,7 @@ class WatchedOutput(io.FileIO):
         return self._last_line() == (_RESULT, False)
 
     @classmethod
-    def in_place_of_stdout(cls) -> WatchedOutput:
+    def in_place_of_stdout(cls) -> "WatchedOutput":
         """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
         before = sys.stdout
         if before is None:

@@ -253,8 +253,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 await session.close()
                 raise
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
-        has_commands = options.output_format == "stream-json" or is_command
-        commands = opener.commands(warn) if has_commands else CommandSet(())
+        lists_commands = options.output_format == "stream-json"
+        commands = opener.commands(warn) if is_command or lists_commands else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 

@@ -1,7 +1,5 @@
 """Speaks HTTP/1.1 with asyncio and httptools, over TLS and through proxies, and reuses connections."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -48,7 +46,7 @@ class Connections:
     @asynccontextmanager
     async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncIterator["Response"]:
         """Send a request and give its response, whose body is not read yet.
 
         `addresses` are tried in place of those that the host's name has.
@@ -68,7 +66,7 @@ class Connections:
             if not connection.can_be_reused:
                 await self._close(connection)
 
-    async def _idle_to(self, origin: Origin) -> Response | None:
+    async def _idle_to(self, origin: Origin) -> "Response | None":
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -77,7 +75,7 @@ class Connections:
                 return connection
         return None
 
-    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
+    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> "Response":
         """Return a connection to the server or its proxy through the first of `addresses` that answers."""
         peer = origin_of(url) if self._proxy is None else self._proxy.origin
         if self._tls is None and "https" in (url.scheme, peer.scheme):
@@ -94,7 +92,7 @@ class Connections:
         self._open.add(connection)
         return connection
 
-    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> Response:
+    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
         """Return a connection for requests to `url`. `address` is that of `peer`, which is the server or its proxy.
 
         Raises:
@@ -151,7 +149,7 @@ class Connections:
         why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
         return ConnectionFailed(f"Could not connect to {self._where} ({why}). Is the server running?")
 
-    async def _close(self, connection: Response) -> None:
+    async def _close(self, connection: "Response") -> None:
         self._open.discard(connection)
         connection.abort()
         await asyncio.sleep(0)  # the socket closes with the loop's next round

@@ -144,10 +144,8 @@ def _find_model(path: Path) -> Path:
     try:
         with path.open("rb") as file:
             mark = file.read(4)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no model file {path}. Name an existing .gguf file.") from error
     except OSError as error:
-        raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"Could not read the model file {path}: {error.strerror or error}.") from error
     if mark != b"GGUF":
         raise UserError(f"{path} is not a GGUF model file. Only GGUF files can be run locally.")
     return path

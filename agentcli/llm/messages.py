@@ -3,8 +3,6 @@
 `repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -181,7 +179,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         """The tokens that the request and its reply take of the window."""
         return self.prompt_tokens + self.output_tokens
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: "Usage") -> "Usage":
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         names = (name for name in self.__struct_fields__ if name != "cost_usd")
         counts = {name: getattr(self, name) + getattr(other, name) for name in names}

@@ -3,8 +3,6 @@
 Tokens are estimated by bytes, scaled by a factor that is learned for each model from its provider's counts.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -36,7 +34,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     cache_write_1h: Usd | None = None
     cache_read: Usd | None = None  # the price of input if absent
     above: Positive | None = None
-    higher: Prices | None = None
+    higher: "Prices | None" = None
 
     def cost(self, usage: Usage) -> float:
         """Return the USD for one request, all of which has the prices for the length of its prompt."""
@@ -54,7 +52,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             + usage.cache_read_input_tokens * read
         ) / 1_000_000
 
-    def times(self, factor: float) -> Prices:
+    def times(self, factor: float) -> "Prices":
         rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
         dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
         return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
@@ -236,10 +234,10 @@ class Size(NamedTuple):
     def bytes(self) -> int:
         return self.ascii + self.foreign
 
-    def plus(self, other: Size) -> Size:
+    def plus(self, other: "Size") -> "Size":
         return Size(*map(add, self, other))
 
-    def minus(self, other: Size) -> Size:
+    def minus(self, other: "Size") -> "Size":
         return Size(*map(sub, self, other))
 
 

@@ -3,8 +3,6 @@
 Each message is prepared once, so that a later request only works on those that are new.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -21,7 +19,7 @@ Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in th
 class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
     """The valid messages of a request, and what is prepared of their conversation."""
 
-    prepared: PreparedMessages
+    prepared: "PreparedMessages"
 
 
 class PreparedMessages:

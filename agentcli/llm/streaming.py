@@ -1,7 +1,5 @@
 """Streams the reply to one request: takes the body apart as it arrives, and runs the loop that all providers share."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -59,7 +57,7 @@ async def stream_reply(
     *,
     build: Callable[[], dict[str, Any]],
     reader: EventReader,
-    parser: LineParser | None = None,
+    parser: "LineParser | None" = None,
     content_type: str = "text/event-stream",
     whole: str = "",
     window: int = 0,
@@ -122,7 +120,7 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 
 
 async def _parsed(
-    response: Response, parser: LineParser, content_type: str, whole: str
+    response: Response, parser: "LineParser", content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
     """Yield the body's items, a list for each piece; a JSON object with the field `whole` is a reply too."""
     if content_type not in response.headers.get("content-type", content_type).lower():
@@ -153,7 +151,7 @@ async def _parsed(
 
 
 def stream_openai(
-    carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
+    carrier: Carrier, request: Request, info: ModelInfo, quirks: "Quirks"
 ) -> AsyncGenerator[StreamEvent, None]:
     """Stream the reply of a server that speaks Chat Completions or OpenAI's Responses API."""
     ids, tools = CallIds(request.call_ids), frozenset(tool.name for tool in request.tools)

@@ -3,8 +3,6 @@
 It serves callers who want a count. The tokens of requests are only estimated (`estimate` in models.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip
@@ -93,7 +91,7 @@ class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
+def _encoding(file: str, pattern: str) -> "tiktoken.Encoding":
     """Read an encoding; one of this package takes 0.2 s and 60 MB. Raises `ConfigError`."""
     import tiktoken  # 60 ms, only for those who count
 
@@ -176,12 +174,13 @@ class Encoders:
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
-            near = did_you_mean(row.encoder, known)
-            raise ValueError(f"no encoder {row.encoder!r}{near}; there is {', '.join(known)}")
+            raise ValueError(
+                f"no encoder {row.encoder!r}{did_you_mean(row.encoder, known)}; there is {', '.join(known)}"
+            )
         self._rows.pop(key, None)  # so that it becomes the last registered one
         self._rows[key] = row
 
-    def with_file(self, file: Path) -> Encoders:
+    def with_file(self, file: Path) -> "Encoders":
         """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads

@@ -230,7 +230,7 @@ async def test_the_key_is_for_this_user_only(model: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("absent.gguf", None, "There is no model file"),
+        ("absent.gguf", None, "Could not read the model file"),
         ("other.gguf", b"PK\x03\x04 a zip file", "not a GGUF model file"),
         ("broken.gguf", b"GGUF\x03\x00", r"ended while starting[\s\S]*broken\.gguf"),
     ],

@@ -36,10 +36,7 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     """Serve until the editor closes stdin or a signal comes. Stdout is for messages; all else goes to stderr."""
     sys.stdout.flush()
     out = os.dup(1)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # stderr is closed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(2, 1)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
     agent = AcpAgent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
     with interrupt_on_signals(agent.leave) as received:

@@ -68,10 +68,13 @@ def get(key: Key, json: AsJson = False) -> None:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
         value = value[part]
-    if isinstance(value, dict):
-        text = write.to_toml(value).rstrip()
-    else:
-        text = "" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string()
+    match value:
+        case dict():
+            text = write.to_toml(value).rstrip()
+        case str() | None:
+            text = value or ""
+        case _:
+            text = tomlkit.item(value).as_string()
     layer = config.layer_of(".".join(parts))
     print_answer({"key": key, "value": value, "source": layer.source if layer else "default"}, text, as_json=json)
 
@@ -94,6 +97,7 @@ def set_setting(
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
+    # The new text takes the place of the file, with the rest as it is.
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
@@ -140,10 +144,9 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without as
         for file in files
         if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are described below
     ]
-    for spec in servers:
-        if spec.is_of_project:
-            own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
-            texts.append(f"{describe_server(spec)}{own}")
+    for spec in (spec for spec in servers if spec.is_of_project):
+        own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
+        texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     if yes or not sys.stdin.isatty():
         echo(exposed("\n".join(texts)))
@@ -162,7 +165,7 @@ def _show_by_pages(text: str) -> bool:
     unread: list[Fragment] = [("", f"{text}\n")]
     while unread:
         columns, lines = shutil.get_terminal_size()
-        page, unread = first_rows(unread, columns, max(1, lines - 2))
+        page, unread = first_rows(unread, columns, max(1, lines - 2))  # the question needs two rows
         echo(plain(page).removesuffix("\n"))
         if unread and not typer.confirm(f"Show the rest ({rows_of(unread, columns):,} more rows)?", default=True):
             return False
@@ -178,10 +181,9 @@ def import_settings(
     """Import the settings of Claude Code and Codex. Shows what it would write and skip, and asks first."""
     if tool and tool not in TOOLS:
         raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
-    config = configuration()
     plans = [
         (draft, write.merge_settings(draft.target, draft.values))
-        for draft in drafts(config, (tool,) if tool else TOOLS, is_project=project)
+        for draft in drafts(configuration(), (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
         _show(draft, plan)

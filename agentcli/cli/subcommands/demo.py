@@ -56,8 +56,7 @@ async def _tour(repository: Path, model: str) -> int:
         small = session.runtime.models.info(session.snapshot().model).small
         for prompt in (QUESTION, CHANGE):
             view.print_prompt(prompt)
-            blocks = with_attachments(prompt, session.snapshot().workspace, bare_names=small)
-            async for event in agent.stream(blocks):
+            async for event in agent.stream(with_attachments(prompt, session.snapshot().workspace, bare_names=small)):
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")

@@ -112,7 +112,10 @@ def _finish_run(
 
 
 def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
-    """Print a line on stderr for an attempt that has ended; failed ones are made again, and not counted."""
+    """Print a line on stderr for an attempt that has ended.
+
+    One with a `failure`, which is not the model's, is made again and gets none of the `numbers`.
+    """
     outcome, failure = attempted.outcome, attempted.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
@@ -285,17 +288,17 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
             yield field.replace("_", " ")
     if a.about.agentcli != b.about.agentcli:
         yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
-    before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
-    if before.isdisjoint(after):
+    # Hashes of the tools and the system prompt; empty if no request was sent.
+    prefixes_of_a, prefixes_of_b = ({outcome.work.prefix for outcome in run.outcomes} - {""} for run in (a, b))
+    if prefixes_of_a.isdisjoint(prefixes_of_b):
         yield "the tools or the system prompt"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:
     change = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
-    rates = [
-        f"{rate * len(side):.0f}/{len(side)}" for rate, side in zip(pair.pass_rates, (pair.a, pair.b), strict=True)
-    ]
-    return pair.task, *rates, f"{pair.difference:+.2f}", change
+    rates = zip(pair.pass_rates, (pair.a, pair.b), strict=True)
+    passed = [f"{rate * len(attempts):.0f}/{len(attempts)}" for rate, attempts in rates]
+    return pair.task, *passed, f"{pair.difference:+.2f}", change
 
 
 def _number(value: float) -> str:

@@ -40,7 +40,7 @@ def list_models(
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
     in_table = {info.provider for info in infos}
-    without_models = [name for name, how in reach.items() if how and name not in in_table]
+    without_models = [name for name, how in reach.items() if how and name not in in_table]  # that can be asked
     data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in without_models]
     rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in without_models]
     headings = HEADINGS
@@ -167,8 +167,9 @@ def status(json: AsJson = False) -> None:
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
     running = asyncio.run(running_servers(config.paths.state / "local"))
-    has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
-    servers = [{key: getattr(server, key) for key in keys} for server in running]
+    has_weights, context = path.is_file(), config.settings.local.context
+    public_fields = ("pid", "model", "context", "linger_s")  # not the key
+    servers = [{name: getattr(server, name) for name in public_fields} for server in running]
     data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
     lines = [
         f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}",

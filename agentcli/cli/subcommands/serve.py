@@ -123,16 +123,15 @@ def _listen(options: argparse.Namespace) -> tuple[socket.socket, dict[str, str]]
 
 
 def _bind_unix(path: Path) -> socket.socket:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        if path.is_socket() and client.connect_ex(str(path)):  # nobody listens: its server was killed
+            path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if path.is_socket() and listener.connect_ex(str(path)):
-        path.unlink()  # left behind by a server that was killed
-        listener.close()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+    umask = os.umask(0o177)  # the socket gets the mode 0600 when it is created
     try:
         listener.bind(str(path))
     finally:
-        os.umask(before)
+        os.umask(umask)
     return listener
 
 
@@ -194,7 +193,7 @@ def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
         ) from error
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
-    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # of processes that were killed
+    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock, of processes that were killed
         if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
             path.unlink(missing_ok=True)
     worker.listener.listen(2_048)
@@ -208,7 +207,8 @@ class Workers:
         self._worker = worker
         self._started: dict[int, float] = {}  # the time of each start, by process id
         self._signal = 0
-        self._parent, self._alive = os.pipe()  # closed when this process ends, which its workers notice
+        # The workers read `_parent`, whose other end this process holds until it ends: so they notice its end.
+        self._parent, self._alive = os.pipe()
 
     def run(self, count: int, on_ready: Callable[[], None]) -> int:
         for number in _END_SIGNALS:
@@ -220,7 +220,7 @@ class Workers:
         while not self._signal and count:
             with suppress(BlockingIOError):
                 count -= len(os.read(ready, 1_024))  # each process writes one byte once it serves
-            if any(self._ended()):
+            if self._ended():
                 self._end()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
             time.sleep(_CHECK_EVERY_S)
@@ -245,12 +245,13 @@ class Workers:
             return
         for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # Ctrl-C is the parent's alone: a second signal would have a worker leave at once
+        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone: with its SIGTERM, a worker would get two and leave at once
         os.close(self._alive)
         _work_in_child(self._worker, on_ready, self._parent)
 
     def _ended(self) -> list[tuple[int, int]]:
-        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]
+        """Return the ids and the exit statuses of the processes that have ended since the last call."""
+        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]  # the id is 0 for one that runs
         return [(pid, status) for pid, status in states if pid]
 
     def _end(self) -> int:
@@ -327,7 +328,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 def _account(worker: Worker, user_id: str) -> DayAccount | None:
     """Return the account of all that a user's sessions cost on a day; None if the user has no limit."""
     limits = {token.user_id: token.budget_usd for token in worker.tokens}
-    if (limit := limits.get(user_id, limits[""])) is None:
+    if (limit := limits.get(user_id, limits[""])) is None:  # "": the token of the server itself
         return None
     folder = worker.config.paths.state / "serve" / "budgets"
     make_private_folder(folder)

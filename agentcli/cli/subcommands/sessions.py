@@ -40,8 +40,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file
 
-_MAX_FAULTS = 50  # lines
-_MAX_LISTED = 1_000_000_000
+_MAX_FAULTS = 50  # that are printed
+_MAX_LISTED = 1_000_000_000  # as good as all
 Everywhere = Annotated[bool, typer.Option("--all", help="Include the sessions of all directories.")]
 Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="Show at most this many; 0 for all.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a session, its first letters, or its name.")]
@@ -190,14 +190,14 @@ def redact(
 
     async def work(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
-        for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED) if found else ():
-            entries += (await store.load(agent.id))[1]
-        every = [*secrets]
+        to_redact = [*secrets]
         if found:
+            for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED):
+                entries += (await store.load(agent.id))[1]
             masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
             texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
-            every += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
-        return info.id, await store.redact(info.id, every) if every else 0
+            to_redact += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
+        return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
     id, places = in_store(work)
     copies = _copies(config.paths.sessions)
@@ -266,7 +266,8 @@ def usage_app(
     json: AsJson = False,
 ) -> None:
     """Show the tokens and costs of the stored sessions by day, model, tool and user."""
-    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    year, month, day, *_ = time.localtime()
+    midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system knows if it is summer time
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
     found = in_store(lambda store: store.usage(since=since, session=session))
     if json:

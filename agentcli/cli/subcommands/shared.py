@@ -1,7 +1,5 @@
 """Helpers of the subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
@@ -52,7 +50,7 @@ def configuration(*, warns: bool = False) -> Config:
     return config
 
 
-def in_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
+def in_store(work: Callable[["SqliteSessions"], Awaitable[T]], file: Path | None = None) -> T:
     """Return the result of `work` on the stored sessions, or on those in `file`; the store is closed after it."""
     from agentcli.infra.sessions.sqlite import SqliteSessions
 
@@ -101,11 +99,11 @@ def print_list(
     numeric: Collection[str] = (),
     empty: str = "",
 ) -> None:
-    """Print `data` as JSON for programs, or `rows` as a table for people; `empty` is said in place of no rows."""
+    """Print `data` as JSON for programs, or `rows` as a table for people, and `empty` if there are none."""
     print_json(data) if as_json else print_table(headings, rows, numeric=numeric, empty=empty)
 
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
-    sys.stdout.flush()
+    sys.stdout.flush()  # what was printed before stands in front of it
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

@@ -1,7 +1,5 @@
 """`agentcli tools` lists and runs the model's tools; `agentcli permissions` explains policy decisions on commands."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import hashlib
@@ -113,7 +111,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
         if services.mask is not None:
-            services.mask.keeps_structured = ("file_read",)  # the raw text
+            services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
         services.levels = msgspec.structs.replace(services.levels, gives_all=True)
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
@@ -124,7 +122,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
             return interrupted.exit_code
 
 
-async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
+async def _answer_calls(single: ToolCallLine | None, bench: "Bench") -> int:
     if single is not None:
         answer = await bench.answer(single)
         _write(answer)
@@ -141,7 +139,7 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
 async def _next_line(input: BinaryIO) -> bytes:
     """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
     line: Future[bytes] = Future()
-    line.set_running_or_notify_cancel()  # from now on it cannot be cancelled, as `readline` cannot
+    line.set_running_or_notify_cancel()  # so that it cannot be cancelled: `read` would fail to set its result
 
     def read() -> None:
         try:
@@ -157,14 +155,15 @@ async def _next_line(input: BinaryIO) -> bytes:
         raise UsageError(f"Could not read stdin: {error.strerror}.") from error
 
 
-async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
+async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
         id, message = _id_in(line), f"Not a valid call: {_problem(line, error)}. Write a line like {example}"
-        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
-        return _answer(ToolCallLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
+        call_error = CallError("invalid_parameters", "invalid_parameters", message, id)
+        finished = ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=call_error)
+        return _answer(ToolCallLine("", id=id), finished)
     return await bench.answer(call)
 
 
@@ -181,7 +180,7 @@ def _problem(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
         half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
         return f"it is not valid JSON ({error}){half}"
-    problem, _, path = str(error).replace("`", "").partition(" - at $.")
+    problem, _, path = str(error).replace("`", "").partition(" - at $.")  # Expected `str`, got `int` - at `$.name`
     problem = problem[:1].lower() + problem[1:]
     return f"{path}: {problem}" if path else problem
 
@@ -190,7 +189,6 @@ class Bench(NamedTuple):
     """Runs calls as in a conversation, but no model reads the results.
 
     An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
-    Only so many answers are kept, and each for so long.
     """
 
     calls: SessionCalls
@@ -213,7 +211,7 @@ class Bench(NamedTuple):
 
 
 @asynccontextmanager
-async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator[Bench]:
+async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator["Bench"]:
     """Yield a bench with the rules and the workspace of a session here; closes it and the builder."""
     rules = builder.rules()
     workspace = builder.workspace(rules)
@@ -251,7 +249,7 @@ def _write(answer: dict[str, Any]) -> None:
 
 permissions_app = make_app("Explain permissions.")
 
-_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}
+_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}  # the names that programs are given
 
 
 @permissions_app.callback()
@@ -285,9 +283,9 @@ class CommandLine(msgspec.Struct, frozen=True):
     command: str
 
 
-def _explain_line(line: bytes, explainer: CommandExplainer) -> dict[str, Any]:
+def _explain_line(line: bytes, explainer: "CommandExplainer") -> dict[str, Any]:
     """Return the verdict on a line; one that cannot be read is not allowed, and has an `error` beside the rest."""
-    command = ""
+    command = ""  # until the line has been read
     try:
         command = msgspec.json.decode(line, type=CommandLine).command
         return explainer.explain(command)
@@ -308,7 +306,7 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
+        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"  # which needs no look
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property
@@ -319,7 +317,7 @@ class CommandExplainer:
     def _decide(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
-        assert analysis is not None
+        assert analysis is not None  # the tool is bash
         if analysis.verdict == "try":
             facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
         return decide(facts, self._mode, self._rules), facts, analysis

@@ -4,8 +4,6 @@ Anthropic's SDK signs the requests for the clouds; their bodies are our own. The
 thread, because that takes over a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -111,7 +109,7 @@ class AnthropicProvider(MessagesProvider):
 class CloudProvider(MessagesProvider):
     """One Claude model in a cloud. Anthropic's SDK signs its requests with the credentials of the cloud's tools."""
 
-    def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
+    def __init__(self, info: ModelInfo, *, service: "Service", read_timeout: float = 600.0) -> None:
         super().__init__(structs.replace(info, takes_temperature=False, sends_back="none"))
         self._can_count = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
@@ -220,7 +218,7 @@ class SdkClient(Carrier):
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> "_SdkResponse":
         """Return the response with any status. Raises `ProviderError`."""
         import anthropic
         import httpx2
@@ -268,7 +266,7 @@ class SdkClient(Carrier):
             await client.close()
 
 
-def _client(service: Service, http: httpx2.AsyncClient) -> Any:
+def _client(service: Service, http: "httpx2.AsyncClient") -> Any:
     """Return the SDK's client for a service. The vendor's libraries raise their own errors if a setting is missing."""
     import anthropic
 
@@ -342,7 +340,7 @@ def _is_vendor_error(error: Exception) -> bool:
 class _SdkResponse(Response):
     """The SDK's response in the form of ours. AWS's frames become server-sent events."""
 
-    def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
+    def __init__(self, response: "httpx2.Response", failure: Callable[[BaseException], ProviderError]) -> None:
         self.masked = mask_of(dict(response.request.headers), str(response.request.url))
         self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
         self.status, self.reason = response.status_code, response.reason_phrase

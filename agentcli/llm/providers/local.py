@@ -1,7 +1,5 @@
 """The embedded model: llama.cpp's server in a child process, started on demand and shared between programs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
@@ -37,7 +35,7 @@ class LocalProvider(BaseProvider):
     """The model of one server. `start` returns the server for the first request, and again if the server has ended."""
 
     def __init__(
-        self, info: ModelInfo, *, start: Callable[[], Awaitable[LocalServer]], read_timeout: float = 600.0
+        self, info: ModelInfo, *, start: Callable[[], Awaitable["LocalServer"]], read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="none"))
         self._start = start

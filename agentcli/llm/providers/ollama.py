@@ -164,7 +164,7 @@ class OllamaReader:
         self._prose = Prose()
         self._load_reason = ""  # "load" or "unload": the server only did that, which is no reply
         self._uses: list[ToolUse] = []
-        self._last: dict[str, Any] = {}  # the line that ends the reply
+        self._is_cut, self._usage = False, Usage()  # once the reply has ended
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `line` means to `out`. Raises `ProviderError` for an error."""
@@ -181,8 +181,9 @@ class OllamaReader:
         elif line.get("done"):
             self._prose.close(out)
             self.is_finished = self.is_closed = True
-            self._last = line
-            out.append(UsageUpdate(usage_from_wire(line)))
+            self._is_cut = line.get("done_reason") == "length"
+            self._usage = Usage(count_in(line.get("prompt_eval_count")), count_in(line.get("eval_count")))
+            out.append(UsageUpdate(self._usage))
 
     def _add_call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         function = call.get("function") or {}
@@ -201,20 +202,15 @@ class OllamaReader:
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.
         expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # as in English
-        counted = count_in(self._last.get("prompt_eval_count"))
+        counted = self._usage.input_tokens
         if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
             raise ContextOverflow(
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
-        is_cut = self._last.get("done_reason") == "length"
-        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
-        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
+        reason: StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, self._usage, self.model)
 
     def partial(self, *, calls: bool = False) -> Message:
         self._prose.close([])
         return Message("assistant", (*self._prose.blocks(), *(self._uses if calls else ())))
-
-
-def usage_from_wire(line: dict[str, Any]) -> Usage:
-    return Usage(input_tokens=count_in(line.get("prompt_eval_count")), output_tokens=count_in(line.get("eval_count")))

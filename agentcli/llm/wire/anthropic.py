@@ -190,8 +190,7 @@ def block_to_wire(block: Block) -> dict[str, Any]:
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
         case ToolResult(id, tuple(parts), is_error):
             block = ToolResult(id, without_empty_text(parts), is_error)  # type: ignore[arg-type]  # the same blocks
-    wire: dict[str, Any] = msgspec.to_builtins(block)
-    return wire
+    return dict(msgspec.to_builtins(block))
 
 
 class _ContentBlock(ArrivingBlock):

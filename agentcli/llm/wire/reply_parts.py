@@ -4,8 +4,6 @@ Models write reasoning into their text and arguments that are no JSON; servers s
 calls late or never, and use one id twice. The readers of the wire formats leave all of that to this module.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -335,7 +333,7 @@ class ArrivingCalls:
             call.add(arguments, out)
         return call.id
 
-    def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
+    def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> "_Call":
         """Return the call that a delta continues, or a new one that it begins."""
         call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
         if call is not None and id and call.wire_id:
