@@ -229,9 +229,7 @@ def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
 
 def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
-    draft.leave_out(
-        source_key, LOGIN if is_secret else "export it in your shell, where commands get their variables from"
-    )
+    draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
 
 
 _RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}

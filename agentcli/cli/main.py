@@ -142,8 +142,7 @@ def _with_writable_home(config: Config) -> Iterator[Config]:
     from msgspec.structs import replace
 
     # The old folder stays out of the reach of tools, as the state of any session is.
-    sandbox = config.settings.sandbox
-    sandbox = replace(sandbox, masked=(*sandbox.masked, str(config.paths.state)))
+    sandbox = replace(config.settings.sandbox, masked=(*config.settings.sandbox.masked, str(config.paths.state)))
     with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
         paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))
         yield replace(config, paths=paths, settings=replace(config.settings, sandbox=sandbox))

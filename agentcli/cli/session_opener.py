@@ -68,10 +68,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the names of the table's models, and their columns; those with a key come first.
-
-        `with_key` leaves out all others, also those whose provider needs no key.
-        """
+        """Return the table's models with their columns, those with a key first; `with_key` only those that need it."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
@@ -253,8 +250,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 await session.close()
                 raise
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
-        lists_commands = options.output_format == "stream-json"
-        commands = opener.commands(warn) if is_command or lists_commands else CommandSet(())
+        commands = opener.commands(warn) if is_command or options.output_format == "stream-json" else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 

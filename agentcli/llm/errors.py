@@ -149,10 +149,7 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for an HTTP status, and the message and `code` in its body.
-
-    `otherwise` is the text if there is no message. `should_retry` is what the server itself says about it.
-    """
+    """Return the error for a status, and the `message` and `code` of its body; `otherwise` stands in for no message."""
     text = f"{code} {message}"
     kind = next(
         row_kind
@@ -223,11 +220,8 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
-    """Return the seconds until a used-up limit resets, from a refusal without `retry-after`; None if it has none.
-
-    Such as `x-ratelimit-reset-tokens: 6m0s`, unless `x-ratelimit-remaining-tokens` says that something remains. Several
-    limits may be used up, so the longest time counts.
-    """
+    """Return the seconds until all used-up limits reset, from a refusal without `retry-after`; None if it has none."""
+    # x-ratelimit-reset-tokens: 6m0s counts if x-ratelimit-remaining-tokens is 0 or missing.
     times = [
         value
         for name, value in headers.items()
@@ -241,10 +235,7 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Return the seconds until a time; None if it cannot be read, or is too far away to be right.
-
-    It is a number of units, a duration (`6m0s`), a time since 1970 in seconds or milliseconds, or a date.
-    """
+    """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date."""
     text = text.strip()
     try:
         if re.fullmatch(_NUMBER, text):

@@ -348,8 +348,7 @@ class Users:
         if not self._open:
             is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # else nobody will use this server again
             self._ending.cancel()
-            wait_s = self._info.linger_s if is_current else 0.0
-            self._ending = asyncio.get_running_loop().call_later(wait_s, self.end)
+            self._ending = asyncio.get_running_loop().call_later(self._info.linger_s if is_current else 0.0, self.end)
 
     def end(self, code: int = 0) -> None:
         """End the process at once, because the engine's own teardown would wait for a reply without a reader."""

@@ -23,7 +23,6 @@ TOKENS_PER_IMAGE = 1_600  # for an image of the largest useful size, and for one
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
 TOKENS_PER_PAGE = 3_000
 BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
-MAX_KNOWN = 1_000  # images and PDFs whose facts are kept
 _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
@@ -100,7 +99,7 @@ def facts_of(data: str) -> MediaFacts:
     """Return the facts of an image or a PDF in base64; each content is decoded once."""
     key = hash(data)
     if key not in _known:
-        if len(_known) > MAX_KNOWN:
+        if len(_known) > 1_000:  # so that a long conversation does not fill the memory
             _known.clear()
         try:
             content = base64.b64decode(data, validate=True)

@@ -139,10 +139,7 @@ def user_message(text: str) -> Message:
 
 
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
-    """Return the blocks with ? for each lone surrogate, which JSON cannot hold.
-
-    Python reads bytes that are no UTF-8 as lone surrogates, in names of files for example.
-    """
+    """Return the blocks with ? for lone surrogates, which JSON cannot hold: Python reads bytes that are no UTF-8 so."""
     return tuple(
         structs.replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
@@ -186,7 +183,6 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         return Usage(**counts, cost_usd=sum(costs) if costs else None)
 
 
-LOST = "The result was lost."
 _BLOCKS_OF_ROLE = {
     "user": (Text, Image, Document, ToolResult), "assistant": (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 }  # fmt: skip
@@ -225,10 +221,7 @@ def repair_messages(
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages for APIs whose roles alternate and end with the user.
-
-    Replies of reasoning alone are left out.
-    """
+    """Return the messages, without replies of reasoning alone, for APIs whose roles alternate and end with the user."""
     with_answer = (message for message in messages if message.role == "user" or message.has_answer)
     joined = _joined(with_answer, roles=("user", "assistant"))
     return [*joined, Message("user", (GO_ON,))] if joined and joined[-1].role == "assistant" else joined
@@ -269,16 +262,13 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
     results: list[Block] = []
     for old_id, new_id in calls:
         # Calls that had one id take its results one after the other.
-        own_results = found.get(old_id) or [ToolResult(old_id, LOST, is_error=True)]
+        own_results = found.get(old_id) or [ToolResult(old_id, "The result was lost.", is_error=True)]
         results.append(structs.replace(own_results.pop(0), tool_use_id=new_id))
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
 def _allowed(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without blocks that their role cannot have and without empty messages.
-
-    Neighbouring messages of the user are joined.
-    """
+    """Return the messages without blocks that their role cannot have and without empty ones, and join the user's."""
     allowed = (
         Message(
             message.role, without_empty_text(b for b in message.content if isinstance(b, _BLOCKS_OF_ROLE[message.role]))

@@ -1,7 +1,4 @@
-"""Prepares the messages of a conversation for its requests.
-
-Each message is prepared once, so that a later request only works on those that are new.
-"""
+"""Prepares each message of a conversation once, so that the work for a request is only that for the new messages."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise

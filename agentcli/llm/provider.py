@@ -143,8 +143,8 @@ class Health(Struct, frozen=True):
 class Provider(Protocol):
     """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it.
 
-    A provider may also have `media_rules`, the images and documents that it accepts, and a method `warm`, which sends
-    the beginning of a request, so that the first answer comes sooner.
+    It may also have `media_rules`, its limits for images and documents, and `warm(request)`, which lets the server read
+    the beginning of a request before the first one.
     """
 
     @property

@@ -112,10 +112,7 @@ def _finish_run(
 
 
 def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
-    """Print a line on stderr for an attempt that has ended.
-
-    One with a `failure`, which is not the model's, is made again and gets none of the `numbers`.
-    """
+    """Print a line for an attempt that has ended; one with a `failure` is made again, and gets no number yet."""
     outcome, failure = attempted.outcome, attempted.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
@@ -126,9 +123,9 @@ def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) ->
 
 def _without_tasks(config: Config, tasks: Path) -> Config:
     """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
-    sandbox = config.settings.sandbox
-    sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
-    return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
+    replace, masked = msgspec.structs.replace, (*config.settings.sandbox.masked, str(tasks.resolve()))
+    sandbox = replace(config.settings.sandbox, masked=masked)
+    return replace(config, settings=replace(config.settings, sandbox=sandbox))
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:

@@ -300,11 +300,13 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
             store = PostgresSessions(settings.database, address=address, on_notice=warn)
         else:
             store = SqliteSessions(paths.sessions, address=address, on_notice=warn)
-        on_notice = logging.getLogger(__name__).warning
-        open_session = partial(open_for_client, worker.options, store, is_server=True, on_notice=on_notice)
+        open_session = partial(
+            open_for_client, worker.options, store, is_server=True, on_notice=logging.getLogger(__name__).warning
+        )
         events = RedisEvents(settings.redis) if settings.redis else SqliteEvents(paths.sessions)
-        idle_s = settings.idle_minutes * 60
-        hosting = Hosting(open_session, store, events, account_of=partial(_account, worker), idle_s=idle_s)
+        hosting = Hosting(
+            open_session, store, events, account_of=partial(_account, worker), idle_s=settings.idle_minutes * 60
+        )
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)

@@ -83,10 +83,10 @@ class AnthropicProvider(MessagesProvider):
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if uses_sdk:
-            service = Service(
-                platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent
+            self._carrier = SdkClient(
+                Service(platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent),
+                read_timeout=read_timeout,
             )
-            self._carrier = SdkClient(service, read_timeout=read_timeout)
         else:
             header = "x-api-key" if api_key else "authorization"
             self._carrier = HttpClient(

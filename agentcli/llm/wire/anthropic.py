@@ -351,9 +351,8 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the message so far. Of blocks that have not ended it has only text and thinking."""
-        readable = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
-        finished = (block.finish() for block in readable)
-        return Message("assistant", tuple(block for block in finished if block is not None))
+        blocks = (block.finish() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
+        return Message("assistant", tuple(block for block in blocks if block is not None))
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:

@@ -356,10 +356,7 @@ class ArrivingCalls:
         return self._calls[-1].is_complete if self._calls else None
 
     def end(self, out: list[StreamEvent], *, was_cut: bool, is_finished: bool) -> tuple[list[ToolUse], bool]:
-        """Return the complete calls, and True if the last one was lost because the reply was cut inside it.
-
-        Only the last one can be cut: the server has begun another one behind the rest.
-        """
+        """Return the complete calls, and True if the last one was lost because the reply was cut inside it."""
         for call in self._calls:
             call.announce(out)
             out.append(ToolCallEnded(call.id))
@@ -382,7 +379,6 @@ class _Call(ArrivingBlock):
         self.wire_id, self.name, self.is_announced = wire_id, "", False
 
     def announce(self, out: list[StreamEvent]) -> None:
-        """Append the event that the call has begun, once."""
         if not self.is_announced:
             self.is_announced = True
             out.append(ToolCallStarted(self.id, self.name))
