@@ -55,9 +55,8 @@ def script(shell: str) -> str:
         if hasattr(command, "FLAGS"):
             _add_flags(subparser, command.FLAGS)
         else:
-            _add_command(
-                subparser, get_command(getattr(command, "app", command)), name
-            )  # `app`: of a module with `run`
+            # A module with a `run` of its own has its typer app in `app`.
+            _add_command(subparser, get_command(getattr(command, "app", command)), name)
     return str(shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else ""))
 
 

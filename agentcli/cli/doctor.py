@@ -120,7 +120,7 @@ def check_program(
 
 
 def check_sandbox(subject: Subject) -> Iterator[Result]:
-    """Check how commands are confined. Making the workspace also reverts what a killed session left behind."""
+    """Check how commands are confined. Making the workspace also finishes what a killed session left, with a notice."""
     notices: list[str] = []
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)

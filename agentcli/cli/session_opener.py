@@ -164,7 +164,7 @@ async def open_for_client(
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
-    except BaseException:  # also if the client has left meanwhile
+    except BaseException:  # also if it is cancelled
         await builder.aclose()
         raise
     if request.mode:

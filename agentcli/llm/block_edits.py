@@ -102,7 +102,8 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     classes = {old.name for text in files.values() for old in _outline(text) if old.is_class}
     for new in _outline(block):
         # The methods of an existing class are replaced one by one; a new class is added whole.
-        if (new.class_name and new.class_name not in classes) or (new.is_class and new.name in classes):
+        is_method = bool(new.class_name)
+        if (is_method and new.class_name not in classes) or (new.is_class and not is_method and new.name in classes):
             continue
         new_lines = lines[new.first : new.end]
         key = (new.class_name, new.name)

@@ -162,8 +162,8 @@ class Connections:
 class Response:
     """A connection, and the response to its newest request. `masked` masks keys in a text.
 
-    `status` is 0 until the head of the response has arrived, and `received` counts the bytes of the body before they
-    are decompressed. httptools calls the `on_` methods.
+    `status` is 0 until the head of the response has arrived, `received` counts the bytes of the body before they are
+    decompressed, and `idle_since` is 0 while a request uses the connection. httptools calls the `on_` methods.
     """
 
     masked: Mask = str

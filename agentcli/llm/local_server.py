@@ -322,7 +322,7 @@ class Users:
     def __init__(self, info: ServerInfo, control: Path) -> None:
         self._info, self._control, self._inode = info, control, control.stat().st_ino
         self._open: set[asyncio.StreamWriter] = set()
-        self._greeting = b""
+        self._greeting = b""  # a line with the `ServerInfo`, once the model is loaded
 
     async def serve(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)

@@ -62,10 +62,10 @@ class PreparedMessages:
         # another one may be joined to the last of them. A second reply must follow: without one, as after a rewind, the
         # request has a breakpoint inside the prepared messages.
         end = len(self._messages)
-        if end == 0 or messages[:end] != self._messages:
-            return end == 0
+        if end == 0:
+            return True
         replies = _replies(messages, end)
-        return len(replies) > 1 and replies[0] == end
+        return messages[:end] == self._messages and len(replies) > 1 and replies[0] == end
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
         """Return the messages for a request, repaired if a provider would refuse them; prepared ones are valid."""

@@ -96,9 +96,9 @@ async def stream_reply(
             error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
             if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
-        last: list[StreamEvent] = []
-        done = reader.done(last)
-        for event in last:
+        last_events: list[StreamEvent] = []
+        done = reader.done(last_events)
+        for event in last_events:
             yield event
         if 0 < window < done.usage.prompt_tokens:
             raise ContextOverflow(

@@ -123,9 +123,9 @@ def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) ->
 
 def _without_tasks(config: Config, tasks: Path) -> Config:
     """Return the configuration with the tasks out of the agent's reach, because they hold solutions."""
-    replace, masked = msgspec.structs.replace, (*config.settings.sandbox.masked, str(tasks.resolve()))
-    sandbox = replace(config.settings.sandbox, masked=masked)
-    return replace(config, settings=replace(config.settings, sandbox=sandbox))
+    sandbox = config.settings.sandbox
+    sandbox = msgspec.structs.replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
+    return msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:

@@ -108,8 +108,10 @@ def login_app(
     if not provider:
         if remove:
             raise UsageError("Name the provider: agentcli login --remove PROVIDER.")
-        places = {name: models.keys.place(name) for name in models.keys.takers()}
-        rows = [(name, names[0], places.get(name, config.place_of_key(names[0]))) for name, names in variables.items()]
+        rows = [
+            (name, names[0], config.place_of_key(names[0]) if name in SEARCH else models.keys.place(name))
+            for name, names in variables.items()
+        ]
         data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]
         shown = [(name, variable, place or "no key") for name, variable, place in rows]
         print_list(data, ("provider", "variable", "key"), shown, as_json=json)

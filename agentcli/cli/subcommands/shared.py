@@ -105,5 +105,5 @@ def print_list(
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
-    sys.stdout.flush()  # what was printed before stands in front of it
+    sys.stdout.flush()  # text that is still buffered comes first
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

@@ -306,7 +306,7 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"  # which needs no look
+        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"  # without a sandbox
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property

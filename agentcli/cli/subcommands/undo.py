@@ -143,7 +143,7 @@ def blame_app(
         columns = ""
         if (author := line.author) is not None:
             prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
-            # The first 13 characters of a session id are its time (UUIDv7), so they identify it.
+            # The first 13 characters of an id are its time in milliseconds (UUIDv7), which tells sessions apart.
             columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 

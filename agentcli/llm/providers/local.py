@@ -100,5 +100,5 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
     calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
-    stop = "end_turn" if calls else done.stop_reason
+    stop = "end_turn" if calls else done.stop_reason  # the edits end its answer: they are run, and no request follows
     yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)

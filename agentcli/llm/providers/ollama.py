@@ -77,7 +77,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     details = details if isinstance(details, dict) else {}
     windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
     if isinstance(abilities, list):
-        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others only think or do not
         info = msgspec.structs.replace(
             info,
             thinking=form if "thinking" in abilities else "none",
@@ -201,7 +201,7 @@ class OllamaReader:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.
-        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # as in English
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # 4 bytes: English text
         counted = self._usage.input_tokens
         if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
             raise ContextOverflow(

@@ -128,7 +128,7 @@ class Prose:
             elif self._state == "start":
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
-                    break
+                    break  # the rest of the tag may still come
                 self._state = "thinking" if begun.startswith(OPEN) or self._is_unclosed else "text"
                 if begun.startswith(OPEN):
                     self._held, self._skips_newlines, self._is_unclosed = begun.removeprefix(OPEN), True, False
@@ -149,7 +149,7 @@ class Prose:
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
-        self._may_end = False
+        self._may_end = False  # a tag that is only text stays held, and is emitted with the rest
         is_spoken_of = self._last in _BEFORE_A_WORD or bool(self._fence)
         if is_thinking or (tag[0] == CLOSE and not is_spoken_of):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
