@@ -94,7 +94,7 @@ def _set_values(action: Any, name: str, group: str = "") -> None:
         ask = f"agentcli __complete {kind} 2>/dev/null"
         words = {
             "bash": f"_agentcli_{kind}",
-            "zsh": f" _agentcli_ask {kind}",
+            "zsh": f" _agentcli_ask {kind}",  # behind a space, because zsh would add arguments of its own
             "fish": f"({ask})",
             "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
         }

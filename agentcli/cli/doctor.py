@@ -122,6 +122,7 @@ def check_program(
 def check_sandbox(subject: Subject) -> Iterator[Result]:
     """Check how commands are confined. Making the workspace also finishes what a killed session left, with a notice."""
     notices: list[str] = []
+    # Without the rules: a mistake in one is not about the sandbox.
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
     try:
@@ -147,14 +148,14 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
 def check_local_model(subject: Subject) -> Iterator[Result]:
     has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
     yield "ok", "engine installed" if has_engine else "engine not installed (./install.sh --extras local)", ""
-    file, again = folder / weights.PINNED.file_name, "agentcli local install"
+    file, install = folder / weights.PINNED.file_name, "agentcli local install"
     if is_file(file) and weights.installed(folder) is None:
         size = f"{file.stat().st_size:,} bytes of {weights.PINNED.size:,}"
-        yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {again}"
+        yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {install}"
     elif any(folder.glob(".*.parts")):
-        yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {again}"
+        yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {install}"
     if name := subject.config.settings.local.model:
-        own = subject.models.local_path("default")
+        own = subject.models.local_path("default")  # the file that the setting names
         if not own.is_file() or own.open("rb").read(4) != b"GGUF":
             yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
 

@@ -115,7 +115,7 @@ def server_parser(prog: str, description: str, flags: Flags) -> argparse.Argumen
     """Return a parser of these flags, also for a subcommand that needs no typer."""
     layout = argparse.RawDescriptionHelpFormatter
     flag_parser = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
-    flag_parser.set_defaults(input_format="text")
+    flag_parser.set_defaults(input_format="text")  # which is read where sessions are opened, also by servers
     for names, options in flags:
         flag_parser.add_argument(*names, **options)
     return flag_parser

@@ -160,7 +160,7 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id:
+        if is_server and request.id:  # the server itself notes which model a client chose for a session
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)

@@ -51,6 +51,7 @@ def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bo
         is_whole = parts.scheme in schemes and bool(host) and parts.port != 0
     except ValueError:
         return False
+    # `urlsplit` takes any character in a host.
     return is_whole and written.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
 
 

@@ -95,7 +95,7 @@ async def acquire(
     """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
-    name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]  # short, for the path of a socket
     control = _control_folder(state_folder) / f"{name}.sock"
     async with _locked(control.with_suffix(".lock"), on_wait):
         if (running := await _join(control, stamp_of(model))) is not None:
@@ -232,7 +232,7 @@ async def _order(control: Path, word: bytes) -> bool:
                 while await asyncio.get_running_loop().sock_recv(connection, 4096):
                     pass
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, TimeoutError):
-        return False
+        return False  # nobody listens, or it is busy and does not end
     except OSError:
         pass  # the server ended, and the connection with it
     return True

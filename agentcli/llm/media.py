@@ -124,7 +124,7 @@ def image_tokens(data: str, family: str) -> int:
         scale = min(1.0, 2_048 / max(size), 768 / min(size))
         return 85 + 170 * ceil(width * scale / 512) * ceil(height * scale / 512)
     if family == "gemini":
-        return 258 if max(size) <= 384 else 258 * ceil(width / 768) * ceil(height / 768)
+        return 258 if max(size) <= 384 else 258 * ceil(width / 768) * ceil(height / 768)  # a small one is one tile
     return max(1, min(TOKENS_PER_IMAGE, ceil(width * height / 750)))
 
 

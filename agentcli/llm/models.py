@@ -190,8 +190,8 @@ def provider_names() -> tuple[str, ...]:
 # Tokens
 
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
-TOKENS_PER_MESSAGE = 4
-SAFETY = 1.1
+TOKENS_PER_MESSAGE = 4  # its role and separators
+SAFETY = 1.1  # the margin of an estimate
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
 HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight

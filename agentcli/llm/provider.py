@@ -251,7 +251,8 @@ async def limit_reply(
                 return
             case TextDelta(text) | ThinkingDelta(text) | ToolCallDelta(_, text):
                 size = len(text) if text.isascii() else len(text.encode(errors="replace"))
-                total, arguments = total + size, arguments + size * isinstance(event, ToolCallDelta)
+                total += size
+                arguments += size if isinstance(event, ToolCallDelta) else 0
         if arguments > limits.max_arguments_mb * MB:
             raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {limits.max_arguments_mb:g} MB")
         if total > limits.max_reply_mb * MB:
@@ -289,8 +290,7 @@ def with_wait(text: str, error: ProviderError) -> str:
 def clock_time(at: float) -> str:
     """Return a time of today as 14:05, and one of another day with its date."""
     then, now = time.localtime(at), time.localtime()
-    is_today = then[:3] == now[:3]  # year, month, day
-    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", then)
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)  # [:3]: year, month and day
 
 
 def time_span(span_s: float) -> str:

@@ -61,7 +61,7 @@ Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max. Put na
 def get(key: Key, json: AsJson = False) -> None:
     """Print the value of a setting (with --json, also where it comes from). Secrets are masked."""
     parts = write.key_parts(key)
-    setting_type(parts)
+    setting_type(parts)  # raises `UsageError` for a setting that does not exist
     config = configuration()
     value = write.without_secrets(msgspec.to_builtins(config.settings), mask)
     for part in parts:
@@ -97,7 +97,7 @@ def set_setting(
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
-    # The new text takes the place of the file, with the rest as it is.
+    # The new text, without a byte order mark, takes the place of the file; all other settings are as they are.
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
@@ -132,13 +132,13 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without as
     trusted = load_config(current_folder(), trust=True)
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
-    try:
+    try:  # reading the hooks adds the programs that they run
         _ = Hooks(trusted, is_bare=False, on_notice=echo, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         warn(str(error))
     for server in servers:
         programs.add_server(server)
-    digests = programs.pins.to_trust()
+    digests = programs.pins.to_trust()  # of the files that hooks and servers run; empty for a missing one
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files

@@ -75,11 +75,11 @@ def run_tasks(
 ) -> None:
     """Run a model on tasks and store the results. Continues an unfinished run with the same arguments."""
     config = configuration()
-    append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
         model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
-        append_system_prompt=append or "",
+        append_system_prompt=text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
+        or "",
         skills=tuple(map(str, skills or ())),
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
@@ -89,7 +89,7 @@ def run_tasks(
     place = "" if folder == BUNDLED else str(folder.resolve())
     about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
-        parallel = 1 if variant.model.startswith("local/") else 4
+        parallel = 1 if variant.model.startswith("local/") else 4  # the embedded model answers one request at a time
     make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
     run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
     print_answer(_as_result(run), _summary(run), as_json=json)

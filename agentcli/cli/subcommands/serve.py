@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
     token = read_or_create_token(token_file)
     listener, address = _listen(options)
     limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
-    own = ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)
+    own = ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # the user "" is the owner
     worker = Worker(options, config, (own, *limits.tokens.values()), listener)
 
     def announce() -> None:

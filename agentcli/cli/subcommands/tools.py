@@ -63,7 +63,7 @@ class ToolCallLine(msgspec.Struct, frozen=True):
 def list_tools(as_json: AsJson = False) -> None:
     """List all tools: where each comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
-    facts = [{"name": one.name, "source": one.source, "mode": one.mode, "effect": one.effect} for one in tools]
+    facts = [{"name": t.name, "source": t.source, "mode": t.mode, "effect": t.effect} for t in tools]
     print_list(
         [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
         ("name", "source", "runs", "effect", "description"),
@@ -112,7 +112,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
         services = bench.calls.services
         if services.mask is not None:
             services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
-        services.levels = msgspec.structs.replace(services.levels, gives_all=True)
+        services.levels = msgspec.structs.replace(services.levels, gives_all=True)  # nothing is cut
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
             await servers.join(bench.calls)

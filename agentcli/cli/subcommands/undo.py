@@ -30,7 +30,6 @@ _MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
-
     def command(
         session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
@@ -107,7 +106,8 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
         _, entries = await store.load(info.id)
         turn = History(entries).find(direction)
         # An interrupted call has changes that are not in the log yet.
-        if turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id):
+        is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id)
+        if is_usable:
             return info.id
         with_conflicts = with_conflicts or (info.id if turn else "")
     return with_conflicts or (sessions[0].id if sessions else "")
@@ -143,7 +143,7 @@ def blame_app(
         columns = ""
         if (author := line.author) is not None:
             prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
-            # The first 13 characters of an id are its time in milliseconds (UUIDv7), which tells sessions apart.
+            # 42 characters and the prompt. The first 13 of an id, its time (UUIDv7), tell sessions apart.
             columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 

@@ -176,7 +176,7 @@ class SdkClient(Carrier):
         try:
             async with self._opening:
                 if key not in self._clients:
-                    check_sendable(service.base_url or "https://named.by.sdk", headers)
+                    check_sendable(service.base_url or "https://chosen.by.sdk", headers)
                     try:
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
@@ -212,7 +212,7 @@ class SdkClient(Carrier):
         address = str(client.base_url)
         self.shown_url = redacted_address(address.rstrip("/"))
         if proxy := proxy_for(address):
-            proxy_tls = tls if proxy.origin[0] == "https" else None
+            proxy_tls = tls if proxy.origin.scheme == "https" else None
             sdk_proxy = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=proxy_tls)
             client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=sdk_proxy))
             self.shown_url += f" (through the proxy {proxy.url})"

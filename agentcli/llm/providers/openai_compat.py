@@ -82,7 +82,7 @@ class OpenAICompatProvider(BaseProvider):
                     raise
                 listed = None
         if listed is None:  # the last path, that of the list, counts
-            return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
+            return Health(True, f"{self.name} answers, but only a request shows whether it accepts the key")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         ids = tuple(str(id).removeprefix("models/") for id in found)  # Gemini's ids have this prefix

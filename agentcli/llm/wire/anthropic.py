@@ -68,8 +68,8 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    made = [message for message in messages if isinstance(message, dict)]
-    body |= _thinking(request, model, made)
+    new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON, prepared before
+    body |= _thinking(request, model, new)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
     if request.tools:
@@ -77,7 +77,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
         body["tools"][-1]["cache_control"] = CACHE
     if request.system:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
-    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], made)
+    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
     body["messages"] = messages
     return request.sent(body)
 
@@ -85,7 +85,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
 def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
-    can_think = request.effort is not None and request.max_tokens > 2048
+    can_think = request.effort is not None and request.max_tokens > 2048  # the API wants a budget of 1,024 at least
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
         fields["thinking"] = {"type": "adaptive", "display": "summarized"}
     elif model.thinking == "budget" and can_think and not _continues_without_thinking(messages):
@@ -118,7 +118,7 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
     new = len([*_to_wire(request.messages[request.earlier_messages :])])  # a message without blocks is not sent
     earlier = messages[: len(messages) - new]
-    for message in (*earlier[-1:], *messages[-1:]):
+    for message in (*earlier[-1:], *messages[-1:]):  # neither is `Raw`: prepared messages end before both
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
@@ -146,7 +146,7 @@ def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, An
         blocks += [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
         blocks.append(block)
     marked = [block for block in blocks if "cache_control" in block]
-    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
+    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)  # ours are this object
     for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
     marked = [block for block in marked if "cache_control" in block]
@@ -265,7 +265,7 @@ class AnthropicReader:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
-        if self._stop_reason not in (*_CUT_REASONS, "refusal"):
+        if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then all blocks are whole, also without their end
             for block in self._blocks:
                 self._close(block, out)
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
