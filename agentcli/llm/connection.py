@@ -193,7 +193,7 @@ class Response:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()
         except TimeoutError as error:
-            raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
+            raise Timeout(f"{self._where} did not read the request for {self._read_timeout:g} s.") from error
         except OSError:
             pass  # a server may refuse a request before it has read all of it, and its response has the reason
         while not self.status:

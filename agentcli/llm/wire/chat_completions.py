@@ -287,7 +287,7 @@ class ChatReader:
                 if reason == "error":
                     raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
-                    raise Overloaded("The service broke the reply off: it has no room at the moment.")
+                    raise Overloaded("The service stopped the reply because it is overloaded.")
                 self.is_finished = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:

@@ -59,7 +59,7 @@ def text_in(value: Any) -> str:
     """Return a text that a server sent; empty for null. Raises `TypeError` for any other value."""
     if isinstance(value, str | None):
         return value or ""
-    raise TypeError(f"{value!r} stands where a text belongs")
+    raise TypeError(f"{value!r} is not a text")
 
 
 def count_in(value: Any) -> int:
