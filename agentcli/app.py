@@ -33,7 +33,7 @@ from agentcli.infra.shared import FileLocks
 from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request, Warmable
+from agentcli.llm.provider import Provider, Request
 from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
@@ -359,9 +359,9 @@ class Builder:
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""
         provider, info = await self._resolve(session.state)
-        if isinstance(provider, Warmable):
+        if warm := getattr(provider, "warm", None):
             prefix = session.runtime.prefix(info)
-            await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
+            await warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         if resolve := self._options.parts.resolve:

@@ -30,7 +30,6 @@ from agentcli.setup.options import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
-    """Start a session on the console."""
     project, is_stored = folder_text(project_root(config.cwd)), not options.no_session
     opener, notices = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
@@ -79,19 +78,15 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._options = options
         # A live screen sets another function.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-        builder = Builder(
-            config,
-            store=make_store(config, options, self._notify),
-            options=options_from(options),
-            is_interactive=True,
-            on_notice=self._notify,
-        )
+
+        def notify(text: str) -> None:
+            self.on_notice(text)  # the function that is set when it is called
+
+        store = make_store(config, options, notify)
+        builder = Builder(config, store=store, options=options_from(options), is_interactive=True, on_notice=notify)
         super().__init__(config, builder)
         self._warming: asyncio.Task[None] | None = None
         self.root = project_root(config.cwd)
-
-    def _notify(self, text: str) -> None:
-        self.on_notice(text)  # the function that is set now
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
@@ -113,12 +108,12 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def _model_of(self, choice: SessionChoice) -> str:
         """Return the model of the session that is resumed; empty for a new one."""
-        store, id = self.stored_sessions, choice.id
-        if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
+        id = choice.id
+        if choice.how == "newest" and (newest := await self.stored_sessions.list(cwd=self._config.cwd, limit=1)):
             id = newest[0].id
         if choice.how == "new" or not id:
             return ""
-        _, entries = await store.load(id)
+        _, entries = await self.stored_sessions.load(id)
         return self._builder.model_of(Conversation(entries))
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
@@ -191,10 +186,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 title = "This key does not work"
                 if not health.is_reached:
                     title = f"{provider} could not be reached, so the key was not tested"
-                if (
-                    await terminal.choose(title, [("Try again", "with this key or another"), ("Save it anyway", "")])
-                    != 1
-                ):
+                choices = [("Try again", "with this key or another"), ("Save it anyway", "")]
+                if await terminal.choose(title, choices) != 1:
                     continue
             return await self._use_key(terminal, provider, key, health)
         return None

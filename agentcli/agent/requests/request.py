@@ -31,7 +31,7 @@ from agentcli.conversation.entries import (
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.media import BoundsMedia, omission_notices
+from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo, estimate, request_size
 
@@ -93,9 +93,9 @@ async def _request(turn: Turn) -> llm.Done:
 
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
-    reported, provider = turn.state.model.reported, target.provider
+    reported, rules = turn.state.model.reported, getattr(target.provider, "media_rules", None)
     holding = [request.messages[n] for n in request.prepared.special(request.messages)]
-    texts = omission_notices(holding, provider.media_rules) if isinstance(provider, BoundsMedia) else []
+    texts = omission_notices(holding, rules) if rules else []
     for notice in (f"{target.name}: {text}." for text in texts):
         if notice not in reported:
             reported.add(notice)

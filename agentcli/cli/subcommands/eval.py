@@ -75,11 +75,11 @@ def run_tasks(
 ) -> None:
     """Run a model on tasks and store the results. Continues an unfinished run with the same arguments."""
     config = configuration()
-    append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
         model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
-        append_system_prompt=append or "",
+        append_system_prompt=text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
+        or "",
         skills=tuple(map(str, skills or ())),
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
@@ -89,7 +89,7 @@ def run_tasks(
     place = "" if folder == BUNDLED else str(folder.resolve())
     about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
-        parallel = 1 if variant.model.startswith("local/") else 4
+        parallel = 1 if variant.model.startswith("local/") else 4  # the embedded model answers one request at a time
     make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
     run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
     print_answer(_as_result(run), _summary(run), as_json=json)
@@ -112,7 +112,7 @@ def _finish_run(
 
 
 def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
-    """Print a line on stderr for an attempt that has ended; failed ones are made again, and not counted."""
+    """Print a line for an attempt that has ended; one with a `failure` is made again, and gets no number yet."""
     outcome, failure = attempted.outcome, attempted.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
@@ -235,7 +235,6 @@ def report(
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
-    """Return the object that `eval compare --json` prints."""
     return {
         "a": found.a.id,
         "b": found.b.id,
@@ -286,17 +285,17 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
             yield field.replace("_", " ")
     if a.about.agentcli != b.about.agentcli:
         yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
-    before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
-    if before.isdisjoint(after):
+    # Hashes of the tools and the system prompt; empty if no request was sent.
+    prefixes_of_a, prefixes_of_b = ({outcome.work.prefix for outcome in run.outcomes} - {""} for run in (a, b))
+    if prefixes_of_a.isdisjoint(prefixes_of_b):
         yield "the tools or the system prompt"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:
     change = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
-    rates = [
-        f"{rate * len(side):.0f}/{len(side)}" for rate, side in zip(pair.pass_rates, (pair.a, pair.b), strict=True)
-    ]
-    return pair.task, *rates, f"{pair.difference:+.2f}", change
+    rates = zip(pair.pass_rates, (pair.a, pair.b), strict=True)
+    passed = [f"{rate * len(attempts):.0f}/{len(attempts)}" for rate, attempts in rates]
+    return pair.task, *passed, f"{pair.difference:+.2f}", change
 
 
 def _number(value: float) -> str:
