@@ -41,7 +41,10 @@ _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD"
 
 
 class LiveFiles:
-    """The files that are open for writing. If one were replaced, what its program writes next would be lost."""
+    """The files that are open for writing. If one were replaced, what its program writes next would be lost.
+
+    A conflict ends with the `advice`. With `spares_databases` no file of SQLite is replaced.
+    """
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
@@ -50,7 +53,7 @@ class LiveFiles:
             with contextlib.suppress(OSError), os.scandir(process) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):
-                        if entry.stat(follow_symlinks=False).st_mode & 0o200:
+                        if entry.stat(follow_symlinks=False).st_mode & 0o200:  # the link shows if it is open to write
                             status = os.stat(entry.path)  # noqa: PTH116
                             self._open.add((status.st_dev, status.st_ino))
 
@@ -105,7 +108,7 @@ class _Application:
         self._changes = changes = group.changes
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:
-            for path in paths:
+            for path in paths:  # a file that was only half written
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
@@ -153,7 +156,9 @@ class _Application:
         after, now = self._changes.after.get(path), None
         with contextlib.suppress(OSError):
             now = self._now(path)
-        return now is after if now is None or after is None else not differs(now._replace(owner=after.owner), after)
+        if now is None or after is None:
+            return now is after
+        return not differs(now._replace(owner=after.owner), after)
 
     def _move(self, group: ChangeGroup) -> bool:
         """Move a new folder if it is on the same disk; return False if not. Nobody else uses its contents yet."""
@@ -163,8 +168,9 @@ class _Application:
             return False
         self._require_unchanged(path)
         self._make_folders_around(path)
-        for one in reversed(group.paths):  # the outermost folder can only be moved while its owner may write to it
-            _forget_overlay(self._changes.after[one], keeps_mode=one == path)
+        for inner_path in reversed(group.paths):
+            # The outermost folder gets its mode at the end: it can only be moved while its owner may write to it.
+            _forget_overlay(self._changes.after[inner_path], keeps_mode=inner_path == path)
         with self._opened(path) as (folder, name):
             if entry_at(name, folder=folder) is not None:
                 raise ConflictError(MADE_MEANWHILE)
@@ -180,7 +186,8 @@ class _Application:
         try:
             now = self._now(path)
         except OSError as error:
-            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):  # it is to become the folder around it
+            # A file or link is in the place of the folder around it, which this group makes a folder.
+            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return
             raise
         if now is None:
@@ -202,10 +209,10 @@ class _Application:
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
             folder = os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
             try:
-                contents = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+                contents = [f"{path}/{entry}" for entry in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
             finally:
                 os.close(folder)
-            if any(one not in self._changes.before or one in self._changes.after for one in contents):
+            if any(inner not in self._changes.before or inner in self._changes.after for inner in contents):
                 raise ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
@@ -216,11 +223,10 @@ class _Application:
         with self._opened(path) as (folder, name):
             if before is not None and before.kind == after.kind == "file" and has_same_content(before, after):
                 return _set_mode(folder, name, after)
-            replaced = before if before is not None and before.kind != "folder" else None
-            check = partial(_require_same, folder, name, replaced)
+            replaced = before if before is not None and before.kind != "folder" else None  # a folder is gone already
             options: dict[str, Any] = {
                 "temporary": self._temporary(name),
-                "check": check,
+                "check": partial(_require_same, folder, name, replaced),
                 "replaces": replaced is not None,
             }
             if after.kind == "file":
@@ -313,7 +319,8 @@ def _fill(target: int, after: FileEntry) -> None:
     if os.geteuid() == 0:
         os.fchown(target, *after.owner)
     os.fchmod(target, after.mode)
-    os.utime(target, ns=(after.stamp[2], after.stamp[2]))
+    modified_ns = after.stamp[2]
+    os.utime(target, ns=(modified_ns, modified_ns))
 
 
 def _set_mode(folder: int, name: str, after: FileEntry) -> None:
@@ -334,13 +341,13 @@ def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
     for name in os.listxattr(entry.source, follow_symlinks=False):
         if name.startswith(OVERLAY_ATTRIBUTES):
             os.removexattr(entry.source, name, follow_symlinks=False)
-    is_moded = entry.kind in {"file", "folder"} and not keeps_mode
-    if is_moded and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
+    has_mode = entry.kind in {"file", "folder"}
+    if has_mode and not keeps_mode and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
         os.chmod(entry.source, entry.mode)  # noqa: PTH101
 
 
 def _is_database(folder: int, name: str) -> bool:
-    if any(entry_at(f"{name}-{kind}", folder=folder) is not None for kind in ("wal", "journal")):
+    if any(entry_at(f"{name}-{log}", folder=folder) is not None for log in ("wal", "journal")):  # SQLite's own files
         return True
     with contextlib.suppress(OSError), FileIO(os.open(name, READ_FLAGS, dir_fd=folder)) as file:
         return file.read(len(_DATABASE)) == _DATABASE
