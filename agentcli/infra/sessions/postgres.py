@@ -14,7 +14,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
@@ -112,7 +112,7 @@ class Database:
             except (Error, UnicodeEncodeError) as error:
                 raise (_ConnectionLost if connection is not None and connection.closed else StorageError)(
                     f"Sessions could not be read or written in Postgres at {place} "
-                    f"({' '.join(str(error).split())}): see that it runs, can be reached and lets this user in."
+                    f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."
                 ) from None
             finally:
                 if connection is not None and connection.info.transaction_status == TransactionStatus.IDLE:
@@ -130,10 +130,11 @@ class Database:
             try:
                 await connection.execute("SELECT 1")
                 return connection
-            except BaseException as error:
+            except Error:  # the server was restarted, or the connection was cut: the next one is tried
                 await connection.close()
-                if not isinstance(error, Error):  # the error of a server that was restarted, or of a cut connection
-                    raise
+            except BaseException:
+                await connection.close()
+                raise
         # Statements are not prepared, so that a pooler may be in between.
         connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
         try:
@@ -175,8 +176,8 @@ def _storable(text: str) -> str:
 def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     """Return the parts of a URL, and host and port for messages.
 
-    Raises:
-        StorageError: If messages of Postgres could show a part of the password.
+    Raises `StorageError` if messages of Postgres could show a part of the password: an @ or a / in it that is not
+    escaped makes the rest of it a part of the host, the database or the port.
     """
     try:
         parts = conninfo_to_dict(url)
@@ -185,7 +186,7 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     ports = str(parts.get("port") or "0").split(",")
     if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
         raise StorageError(
-            "The address of the sessions in Postgres cannot be read: write it as postgresql://USER:PASSWORD@HOST:PORT/"
+            "The address of the sessions in Postgres cannot be read. Write it as postgresql://USER:PASSWORD@HOST:PORT/"
             "DATABASE, with %40 for @, %2F for / and so on in the password."
         ) from None
     host = parts.get("host") or parts.get("hostaddr") or "this machine"
@@ -207,8 +208,8 @@ class Lease(Ownership):
         if not await db.value(query, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
             self.is_lost_or_wanted = True
             raise StorageError(
-                f"Another program goes on with session {self.session_id} and this one may not write to it any more: "
-                f"open it again with --resume {self.session_id}."
+                f"Another program has taken over session {self.session_id}, so this one can no longer write to it. To "
+                f"open it again: --resume {self.session_id}"
             )
 
     async def release(self) -> None:
@@ -274,7 +275,7 @@ class Leases:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in leases:
+                for lease in leases:  # one without a row is lost
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
@@ -330,9 +331,10 @@ def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 @lru_cache
 def _in_postgres(sql: str) -> str:
-    """Return a statement of `Tables` in the form of psycopg, with the schema before the tables."""
+    """Return a statement of `Tables` in the form of psycopg: `%(id)s` for `:id`, and the schema before the tables."""
     sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%"))
+    sql = sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%")
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)  # `::` is a cast, and no parameter
 
 
 class _OrderedWork:
@@ -352,9 +354,9 @@ class _OrderedWork:
     async def _do(self, work: Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
-                with suppress(
-                    _ConnectionLost
-                ):  # the server was restarted, or this program was stopped for some seconds
+                # The server was restarted, or this program was stopped for some seconds. The work may be repeated,
+                # because entries that are stored already are left out.
+                with suppress(_ConnectionLost):
                     return await self._run(work)
                 return await self._run(work)
             except StorageError:
@@ -389,11 +391,10 @@ class PostgresSessions(TableSessions):
 
     async def _holder(self, session_id: str) -> str | None:
         query = "SELECT address FROM agentcli.leases WHERE session_id = :id AND expires > clock_timestamp()"
-        address: str | None = await self._run(lambda db: db.value(query, id=session_id))
-        return address
+        return cast("str | None", await self._run(lambda db: db.value(query, id=session_id)))
 
     async def close(self) -> None:
-        for one in list(self._logs.values()):
-            await one.drain()
+        for session_log in list(self._logs.values()):
+            await session_log.drain()
         await self._leases.close()
         await self._database.close()

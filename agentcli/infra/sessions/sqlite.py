@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import filelock
@@ -104,9 +104,8 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
         steps = work(SqliteTables(db))
         try:
             steps.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        except StopIteration as end:  # it carries what the coroutine returns
+            return cast("T", end.value)
         raise AssertionError("work on SQLite waits for something")
 
     return run
@@ -137,8 +136,8 @@ def _replace_damaged(path: Path) -> str:
                 with suppress(FileNotFoundError):
                     Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
     except (filelock.Timeout, OSError) as error:
-        raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
-    return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
+        raise StorageError(f"{path} is damaged and could not be replaced ({error}). Try again.") from error
+    return f"The session database was damaged and has no sound copy. It is kept as {kept_as}, and a new one is used."
 
 
 class _WriterSessions(TableSessions):
@@ -175,13 +174,14 @@ class SqliteSessions(_WriterSessions):
         """Connect to the file, into which the sessions of an `agents.db` beside it are moved."""
         make_private_folder(self.path.parent)
         connect = connect_or_replace if self._has_opened_session else database.connect
-        connection, agents = connect(self.path, self._notify), self.path.with_name("agents.db")
+        connection = connect(self.path, self._notify)
+        agents = self.path.with_name("agents.db")
         if agents.exists():
             _take_over_agents(connection, agents, self._notify)
         return connection
 
     def _notify(self, notice: str) -> None:
-        """Inform the person from the thread that writes: what they see is changed in the loop."""
+        """Inform the person from the thread that writes, by way of the event loop, in which front ends run."""
         with suppress(RuntimeError):  # the loop has ended
             self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
@@ -233,7 +233,7 @@ class SqliteSessions(_WriterSessions):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except (filelock.Timeout, OSError) as error:
-            raise StorageError(f"Copies of {self.path} could not be removed ({error}): redact again.") from error
+            raise StorageError(f"Copies of {self.path} could not be removed ({error}). Redact again.") from error
         await asyncio.to_thread(maintenance.make_copy, self.path)
         return places
 

@@ -26,7 +26,6 @@ from agentcli.settings.files import folder_text
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
-
 _USED = f"""
 SELECT session_id, user_id, {ENTRY} FROM entries
 JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
@@ -186,8 +185,8 @@ class TableSessions(ABC):
         unreadable = [entry.body.error for entry in entries if isinstance(entry.body, Unreadable)]
         if unreadable:
             self._on_notice(
-                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out: "
-                f"{unreadable[0]}. agentcli sessions show {session_id} shows where they stood."
+                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out because they "
+                f"cannot be read: {unreadable[0]}. To see where they were: agentcli sessions show {session_id}"
             )
 
     async def load(
@@ -290,13 +289,13 @@ class TableSessions(ABC):
 def _position_of(start: str | None, ids: Sequence[str]) -> int:
     """Return the newest position of the one id that begins with `start`; without a `start` the last position.
 
-    Raises:
-        StorageError: If no id or several ids begin so.
+    An id may occur twice, because a model may use the id of a call again. Raises `StorageError` if no id or several
+    ids begin so.
     """
     if start is None:
         return len(ids) - 1
     matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
     if len(matches) != 1:
         count = "Several entries begin" if matches else "No entry begins"
-        raise StorageError(f"{count} with {start!r}: agentcli sessions show ID --json has the id of each.")
-    return len(ids) - 1 - ids[::-1].index(matches.pop())
+        raise StorageError(f"{count} with {start!r}. To list the ids: agentcli sessions show ID --json")
+    return max(position for position, id in enumerate(ids) if id in matches)
