@@ -17,7 +17,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import structs
@@ -106,7 +106,7 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        masked = [str(BUNDLED), str(task.folder.parent)]
+        masked = [str(BUNDLED), str(task.folder.parent)]  # the agent must not see checks and solutions
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
@@ -121,7 +121,8 @@ class LocalEngine:
         home.mkdir()
         environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
         environment["HOME"] = str(home)
-        paths, flags = Paths(folder / "config", folder / "state", folder / "cache"), reduce(merge_values, layers)
+        paths = Paths(folder / "config", folder / "state", folder / "cache")
+        flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
         return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
@@ -309,7 +310,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     if result.timed_out:
         return CheckResult(reason=f"The check timed out after {task.check_time_s:g} s.")
     passed, output = result.exit_code == 0, result.output.strip()
-    last_line = output.rpartition("\n")[2].strip()
+    last_line = output.rpartition("\n")[2].strip()  # a check may end its output with a score
     score = min(1.0, float(last_line)) if _SCORE.fullmatch(last_line) else float(passed)
     if len(output) > MAX_REASON_CHARS:
         half = MAX_REASON_CHARS // 2
@@ -352,8 +353,7 @@ class RayEngine:
             environment=dict(self._person.environment),
         )
         try:
-            attempted: Attempted = await reference
-            return attempted
+            return cast("Attempted", await reference)
         except asyncio.CancelledError:
             self._ray.cancel(reference, force=True)
             raise

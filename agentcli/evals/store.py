@@ -175,10 +175,6 @@ class EvalRun(Struct, frozen=True, kw_only=True):
     def passed(self) -> int:
         return sum(outcome.passed for outcome in self.outcomes)
 
-    @property
-    def cost_usd(self) -> float | None:
-        return cost_of(self.outcomes)
-
     def of_task(self, task: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.task == task]
 
@@ -224,8 +220,8 @@ class EvalStore:
                 return self._run(str(rows[0][0]))
             now = time.time()
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
-            row = (id, about.key, now, msgspec.json.encode(about).decode())
-            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", row)
+            about_json = msgspec.json.encode(about).decode()
+            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, about.key, now, about_json))
             return EvalRun(id=id, created=now, ended=None, about=about)
 
     @contextmanager
@@ -259,7 +255,7 @@ class EvalStore:
 
     def find(self, name: str) -> EvalRun:
         """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
-        runs = self.runs()
+        runs = self.runs()  # the newest first
         found = [run for run in runs if name in (run.id, run.about.name)][:1]
         found = found or [run for run in runs if name and run.id.startswith(name)]
         if len(found) == 1:
@@ -293,4 +289,4 @@ class EvalStore:
         try:
             yield
         except (apsw.Error, OSError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self._path}: {error}. Free some space, or move the file away.") from error
+            raise StorageError(f"{self._path} failed: {error}. Free some space, or move the file away.") from error

@@ -227,8 +227,7 @@ def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
     """Remove the streams for which an SQL condition is true. Their rows stay, so that no id is used again."""
     numbers = f"SELECT number FROM streams WHERE {condition}"  # noqa: S608  # all conditions are in this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
-    state = "is_there = 0, status = 'complete', note = ''"
-    db.execute(f"UPDATE streams SET {state} WHERE {condition}", (value,))  # noqa: S608
+    db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {condition}", (value,))  # noqa: S608
 
 
 # Redis Streams, for servers on several machines: https://redis.io/docs/latest/develop/data-types/streams/

@@ -55,8 +55,7 @@ class FileLocks:
                     for number in numbers:
                         await locks.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
                     for number in numbers:
-                        file_lock = await self._acquire(number)
-                        locks.callback(file_lock.release)
+                        locks.callback((await self._acquire(number)).release)
             except TimeoutError as error:
                 raise ToolError(
                     f"{Path(keys[0]).name} was not changed: another call has been changing it for more than "

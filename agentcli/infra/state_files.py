@@ -247,8 +247,8 @@ class MemoryFiles:
         path = self.place_of(name)
         try:
             make_private_folder(self.folder)
-            lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
-            held_lock = lock.acquire()
+            lock_file = self.folder.parent / f".{self.folder.name}.lock"
+            held_lock = filelock.FileLock(lock_file, timeout=_LOCK_TIMEOUT_S).acquire()
         except OSError as error:  # filelock's Timeout is one, too
             raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
         with held_lock:

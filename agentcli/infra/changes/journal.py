@@ -31,6 +31,8 @@ PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
+    """The note of a call. Both methods raise `OSError`, `read` also `msgspec.MsgspecError`."""
+
     call_id: str
     before: dict[str, FileState | None] | None = None  # the states of the files that it names
     indexes: dict[str, str] = {}  # if it names none: the file of each root's index
@@ -38,11 +40,9 @@ class CallNote(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a note. Raises `OSError` and `msgspec.MsgspecError`."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def write(self, file: Path) -> None:
-        """Write the note. Raises `OSError`."""
         replace_private_file(file, msgspec.json.encode(self), syncs=False)
 
 

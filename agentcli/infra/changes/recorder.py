@@ -124,8 +124,10 @@ class Recorder:
                     return await asyncio.to_thread(work)
                 except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
                     reason = getattr(error, "strerror", None) or error
-                    message = f"The state of the files could not be kept in {self.objects.folder}: {reason}."
-                    raise ToolError(message, kind="resource_error") from error
+                    raise ToolError(
+                        f"The state of the files could not be stored in {self.objects.folder}: {reason}.",
+                        kind="resource_error",
+                    ) from error
 
         task = asyncio.create_task(in_order())
         try:

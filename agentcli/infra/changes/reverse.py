@@ -98,8 +98,9 @@ class PlannedRestoration:
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if exists or parent in changes.after:
                     break
-                folder = FileState("folder", _FOLDER_MODE)
-                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)
+                changes.after[parent] = self._new_entry(
+                    changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
+                )
         return changes
 
     def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
@@ -132,9 +133,10 @@ def plan_restoration(
     for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
-        if is_removed_folder and not removed.issuperset(_paths_in(plan.path)):  # it has other contents, so it stays
-            plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
-            removed.discard(plan.path)
+        with suppress(OSError):  # it cannot be read
+            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:  # it stays
+                plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
+                removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
@@ -184,8 +186,7 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
     else:
         raise ConflictError("it was changed since")
     if state is not None and not state.is_stored:
-        reason = f"it was too large ({state.size:,} bytes), or could not be read"
-        raise ConflictError(f"its earlier contents were not stored: {reason}")
+        raise ConflictError(f"its earlier contents were not stored ({state.size:,} bytes): too large, or not readable")
     return state
 
 
@@ -233,12 +234,6 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     if plan.outcome.how == "removed" and exists:  # a folder
         return RestoredFile(plan.path, "kept", "something else is in it")
     return plan.outcome
-
-
-def _paths_in(folder: str) -> list[str]:
-    with suppress(OSError):
-        return [entry.path for entry in os.scandir(folder)]
-    return []
 
 
 def _common_folder(paths: Sequence[str]) -> str:

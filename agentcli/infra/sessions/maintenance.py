@@ -21,7 +21,7 @@ import msgspec
 
 from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
-from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.history import counted, last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
@@ -191,7 +191,7 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
     await db.replace_bodies(changes)
     if total:
         newest = (await entries_of(db, session_id))[-1]
-        text = f"Texts were struck out of this session in {total} place{'s' * (total != 1)}."
+        text = f"Texts were struck out of this session in {counted(total, 'place')}."
         note = entry_now(new_id(), newest.id, ContextNote(text))
         await db.insert(session_id, StoredEntries((note,), await last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):

@@ -244,8 +244,8 @@ class TableSessions(ABC):
                 return
 
         async def work(db: Tables) -> None:
-            id = await tables.full_id(db, session_id)
-            await db.rows("UPDATE sessions SET name = :name WHERE id = :id AND trashed = 0", name=name, id=id)
+            statement = "UPDATE sessions SET name = :name WHERE id = :id AND trashed = 0"
+            await db.rows(statement, name=name, id=await tables.full_id(db, session_id))
 
         await self._run(work)
 
