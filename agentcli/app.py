@@ -17,7 +17,7 @@ from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
+from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnLimits, TurnStep
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
@@ -33,7 +33,7 @@ from agentcli.infra.shared import FileLocks
 from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request, Warmable
+from agentcli.llm.provider import Provider, ReplyLimits, Request, RetryPolicy, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
@@ -47,8 +47,10 @@ from agentcli.setup.workspace import (
     make_checkpoints,
     make_masker,
 )
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
+from agentcli.tools.own_tools import guarded
 from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import Workspace
 
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from agentcli.agent.result import AnswerSchema
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
+
+MAX_ROUNDS, MAX_ROUNDS_IF_INTERACTIVE = 25, 100  # requests for one prompt, unless a setting says how many
 
 
 class Builder:
@@ -108,10 +112,8 @@ class Builder:
     ) -> Session:
         """Return a session ready for its first prompt.
 
-        An empty `model` is the stored conversation's or the settings'. Answers have to fit an `answer_schema`.
-
-        Raises:
-            UserError: If the conversation cannot be opened, or if a setting, the model or a tool is wrong.
+        An empty `model` is the stored conversation's or the settings'. Answers must fit an `answer_schema`. Raises
+        `UserError` if the conversation cannot be opened, or if a setting, the model or a tool is wrong.
         """
         settings = self.config.settings
         registry = self.offered_tools()
@@ -155,33 +157,44 @@ class Builder:
 
     def model_of(self, conversation: Conversation) -> str:
         """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
-        is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])
+        is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])  # flags come last
         return "" if is_named_by_flag else chosen_model(conversation)
 
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        settings, parts = self.config.settings, self._options.parts
+        settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         return Runtime(
             models=ModelAccess(
                 resolve=self._resolve,
                 prefix_for=self.prefixes.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
-                retry=setup.retry_policy(settings),
+                retry=RetryPolicy(
+                    settings.retry.max,
+                    settings.retry.initial_delay,
+                    ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s),
+                ),
                 temperature=settings.tokens.temperature,
                 effort=settings.tokens.effort,
             ),
             calls=calls,
             log=log,
             steps=steps,
-            limits=setup.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            limits=TurnLimits(
+                max_turns=limits.max_turns or (MAX_ROUNDS_IF_INTERACTIVE if self._is_interactive else MAX_ROUNDS),
+                max_tokens=settings.tokens.max_output,
+                asks=self._is_interactive,
+                budgets=setup.budget_of(settings.budgets, "turn"),
+                waits_for_reset=limits.wait_for_reset,
+                max_breaks=int(self._goes_on),
+            ),
             context=replace(
                 parts.context,
                 policy=parts.context.policy or watch,
                 watch=watch,
                 warn_at=settings.compaction.warn_at,
-                count_texts=self._count_texts,
+                count_texts=self.models.count_texts,
             ),
             hooks=parts.hooks,
         )
@@ -277,8 +290,9 @@ class Builder:
 
             cache: TextCache = {}
             if self.store.is_lasting:
-                folder = self.config.paths.state / "summaries"
-                cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
+                cache = SummaryFiles(
+                    self.config.paths.state / "summaries", hours=settings.cache_hours, max_files=settings.cache_entries
+                )
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
             return Compactor(
                 settings=settings,
@@ -291,11 +305,6 @@ class Builder:
         watch = ContextWatch(settings, make_compactor)
         workspace.resources.past = partial(LogSearch, conversation)
         return watch
-
-    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
-        from agentcli.llm.token_encoders import text_tokens
-
-        return text_tokens(texts, info.id, self.models.encoders)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
         tools = self.config.settings.tools
@@ -313,7 +322,10 @@ class Builder:
 
     @cached_property
     def _all_tools(self) -> ToolRegistry:
-        return setup.all_tools(self._options.parts.tools)
+        """The built-in tools and the caller's own, whatever the settings say."""
+        own_tools = self._options.parts.tools
+        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in own_tools)
+        return ToolRegistry((*builtin_tools(), *map(guarded, added)))
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""

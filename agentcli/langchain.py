@@ -104,7 +104,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
             case {"type": "file", "base64": data, "mime_type": kind}:
                 yield Document(Base64Source(kind, data))
             case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
-                head, _, data = url.removeprefix("data:").partition(",")
+                head, _, data = url.removeprefix("data:").partition(",")  # data:image/png;base64,iVBORw0…
                 kind, _, encoding = head.partition(";")
                 yield Image(Base64Source(kind, data if encoding else base64.b64encode(data.encode()).decode()))
             case _:
@@ -112,7 +112,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
 
 
 def _use(call: Any, number: int) -> ToolUse:
-    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))
+    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
 
 
 # Tools
@@ -130,8 +130,8 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
     async def call(**arguments: Any) -> tuple[Any, Any]:
-        input = {name: value for name, value in arguments.items() if value is not None}
-        finished = await agent.call_tool(spec.name, input)
+        given = {name: value for name, value in arguments.items() if value is not None}  # None: it was left out
+        finished = await agent.call_tool(spec.name, given)
         content = _tool_message(finished.result).content
         if finished.result.is_error:
             raise ToolException(str(content))

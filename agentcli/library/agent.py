@@ -245,11 +245,10 @@ class Agent:
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
         recorded = (
-            nullcontext() if not stream_id or self._events is None else recording(session, self._events, stream_id)
+            nullcontext() if self._events is None or not stream_id else recording(session, self._events, stream_id)
         )
         async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
-            with self._turns.marking():
-                session.submit(Prompt(blocks, tools=tuple(tools)))
+            self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))))
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
@@ -260,7 +259,7 @@ class Agent:
                     with self._turns.reading():
                         yield event
             finally:
-                if last is None:
+                if last is None:  # the stream was closed, or its task cancelled
                     session.submit(Interrupt())
                     await session.idle()
                 await self._save_entries()
@@ -303,7 +302,7 @@ class Agent:
         Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
         as a notebook's, where `await agent.run(prompt)` works.
         """
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # there is no event loop
             asyncio.get_running_loop()
             raise UsageError("run_sync works only without an event loop. Here, await agent.run(prompt).")
 
@@ -338,8 +337,8 @@ def _blocks_of(
 ) -> tuple[Block, ...]:
     """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
     blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
-    for one in attachments:
-        blocks += tuple(attached_file(workspace.cwd / one, workspace)) if isinstance(one, str | Path) else (one,)
+    for item in attachments:
+        blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
     return blocks
 
 

@@ -42,7 +42,6 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
-        """Return the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -104,8 +103,8 @@ class ProviderKeys:
         if first in config.kept_keys.typed:
             return config.key(first), ""
         token = next(filter(config.key_in_environment, token_variables), "")
-        is_alone = not token or config.key_in_environment(first)
-        return (config.key(first) if is_alone else ""), config.key(token) if token else ""
+        uses_key = not token or config.key_in_environment(first)  # a stored key does not count beside a token
+        return (config.key(first) if uses_key else ""), (config.key(token) if token else "")
 
     def lines(self) -> list[str]:
         """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
@@ -217,8 +216,8 @@ class ProviderMaker:
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
         """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
-        platform: Any
-        platform, environment = info.provider, self._config.environment.get
+        environment = self._config.environment.get
+        platform: Any = info.provider
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
             install = "pip install 'agentcli[cloud]' (or ./install.sh --extras cloud)"
             raise UsageError(f"{platform} needs the libraries of its cloud: {install}.")
@@ -228,7 +227,8 @@ class ProviderMaker:
             case "bedrock":
                 region = environment("AWS_REGION") or environment("AWS_DEFAULT_REGION") or ""
             case "vertex":
-                region, key, token = environment("CLOUD_ML_REGION") or "", "", key or token
+                region = environment("CLOUD_ML_REGION") or ""
+                key, token = "", key or token  # Vertex takes only a token
                 project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
                 if not region:
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
@@ -279,8 +279,9 @@ class ProviderMaker:
         resource, version = environment("AZURE_RESOURCE_NAME"), environment("OPENAI_API_VERSION")
         address = environment("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
         if not address:
-            variables = "AZURE_OPENAI_ENDPOINT, or providers.azure.base_url"
-            raise UsageError(f"azure needs the address of your resource: set {variables}.")
+            raise UsageError(
+                "azure needs the address of your resource: set AZURE_OPENAI_ENDPOINT, or providers.azure.base_url."
+            )
         if not is_address(address):
             raise ConfigError(NO_ADDRESS, key="AZURE_OPENAI_ENDPOINT")
         base = address.rstrip("/").removesuffix("/openai/v1") + "/openai"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,19 +19,16 @@ from msgspec import Struct
 from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
 from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
 from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
-from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
+from agentcli.agent.runtime import ContextControl, Resolve
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.shared import DayAccount
 from agentcli.infra.state_files import DataFolder, FileGrants
 from agentcli.llm.models import preset_rows
-from agentcli.llm.provider import ReplyLimits, RetryPolicy
 from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
-from agentcli.settings.structs import BudgetSettings, Settings
-from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.own_tools import guarded
+from agentcli.settings.structs import BudgetSettings
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.version import __version__
@@ -123,28 +120,6 @@ async def open_log(
     return log, entries
 
 
-ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt, unless a setting says how many
-
-
-def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
-    """Return the limits of one prompt; with `asks` a person may allow more. `max_breaks` is as in `TurnLimits`."""
-    return TurnLimits(
-        max_turns=settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
-        max_tokens=settings.tokens.max_output,
-        asks=asks,
-        budgets=budget_of(settings.budgets, "turn"),
-        waits_for_reset=settings.limits.wait_for_reset,
-        max_breaks=max_breaks,
-    )
-
-
-def retry_policy(settings: Settings) -> RetryPolicy:
-    """Return how often a failed request is tried again, and the limits of one reply."""
-    limits = settings.limits
-    reply = ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s)
-    return RetryPolicy(settings.retry.max, settings.retry.initial_delay, reply)
-
-
 def session_budgets(config: Config) -> Budgets:
     settings = config.settings
     session = budget_of(settings.budgets, "session")
@@ -204,7 +179,7 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
     """Add the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
-        stored += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
+        stored += [(restriction.verb, restriction.rule, restriction.quote) for restriction in grants.restrictions()]
     except UserError as error:
         on_notice(str(error))
         return
@@ -215,12 +190,6 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
             rules.of(verb).append(rule)
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is skipped.")
-
-
-def all_tools(added: Sequence[Tool]) -> ToolRegistry:
-    """Return the built-in tools and a caller's own, whatever the settings say."""
-    added_tools = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
-    return ToolRegistry((*builtin_tools(), *map(guarded, added_tools)))
 
 
 def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
@@ -327,15 +296,16 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:
-    """Return the host and port of a provider; an empty host where that is not known."""
+    """Return the host and port of a provider; an empty host and 0 where they are not known."""
     variable, default = _SERVERS.get(provider, ("", ""))
     server = config.settings.providers.get(provider)
     configured = (server.base_url if server else "") or config.environment.get(variable, "")
     address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
     try:
-        parts = urlsplit(address if "//" in address else f"http://{address}")
-        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
-    except ValueError:  # no address; the provider that uses it reports that
+        parts = urlsplit(address if "//" in address else f"http://{address}")  # OLLAMA_HOST may be `host:port`
+        usual_port = 443 if parts.scheme == "https" else 80
+        return (parts.hostname, parts.port or usual_port) if parts.hostname else ("", 0)
+    except ValueError:  # it is not valid, which the provider reports
         return "", 0
 
 

@@ -33,8 +33,8 @@ from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # of the list of memory files
-_WORDS_OF_KIND = 2
-_USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
+_WORDS_OF_KIND = 2  # the first words of a reminder that say what kind it is
+_USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 
 Kind = tuple[str, tuple[str, ...]]
 
@@ -56,9 +56,9 @@ class PrefixBuilder:
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         kind = (info.small, info.window, tools)
         if (prefix := self._built.get(kind)) is None:
-            own_tools = [tool for tool in tools if not tool.server]
+            own_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
             specs = tuple(tool.spec() for tool in own_tools)
-            if info.small and not self.config.settings.tools.only:
+            if info.small and not self.config.settings.tools.only:  # fewer and shorter built-in tools
                 builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
                 specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
@@ -133,7 +133,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
     """
     newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
-        if isinstance(entry.body, Compaction):
+        if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
             newest |= {_kind(note): note.text for note in reminders if note.text in entry.body.carried}
         elif isinstance(entry.body, User) and entry.body.is_reminder:
             newest[_kind(entry.body)] = entry.body.text

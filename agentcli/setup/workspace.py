@@ -51,11 +51,13 @@ class WorkspaceFactory:
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image to run commands in.", "sandbox.kind")
         state = config.paths.state
+        # AGENTCLI_HOME has the settings, and in it the state: both are private.
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
 
-        def open_sandbox() -> Sandbox:  # of the caller, of this machine, or that with the files of an editor
+        def open_sandbox() -> Sandbox:
+            """Return the caller's sandbox, or this machine's, whose files an editor may have open."""
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             own_sandbox = make_sandbox(
@@ -98,8 +100,7 @@ def _added_folders(config: Config) -> list[Path]:
     folders = [config.cwd / from_home(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if not folder.is_dir():
-            message = f"{folder} is not a folder."
-            raise config.error(message, "permissions.additional_directories", item=name)
+            raise config.error(f"{folder} is not a folder.", "permissions.additional_directories", item=name)
     return folders
 
 
@@ -193,7 +194,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
 
 
 def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the secret files of a home whose folders XDG variables put elsewhere."""
+    """Yield secret files such as `~/.config/gh/hosts.yml` at the place where XDG variables put their folders."""
     for variable, default in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):
             moved = (path.removeprefix(default) for path in SECRET_HOME_PATHS if path.startswith(default))
@@ -212,7 +213,7 @@ def make_checkpoints(
 ) -> Checkpoints | None:
     """Return the checkpoints of changes below `roots`; None if the settings want none.
 
-    Those of a session that is not lasting are removed with it.
+    Checkpoints of a session that is not `is_lasting` are removed at its end.
     """
     if not config.settings.checkpoints.enabled:
         return None

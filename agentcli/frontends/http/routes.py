@@ -39,7 +39,7 @@ _IN_TERMINAL = (
     "Session {id} is open in a terminal. You can follow it but not steer it. To take it over, send the op "
     '{{"type":"take_over"}}, which closes it there.'
 )
-_OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
+_OWNER_TIMEOUT_S = 8.0  # longer than the lease of an owner that died
 
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
@@ -48,6 +48,7 @@ _SESSION = "/v1/sessions/{session_id}"
 
 
 def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+    """Return a decorator that makes a method of `Routes` the handler of an operation."""
 
     def register(handler: Handler) -> Handler:
         _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))
@@ -74,16 +75,16 @@ class Routes:
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> Any:
-            looking = asyncio.create_task(self._hosting.run())
+            hosting = asyncio.create_task(self._hosting.run())
             on_ready()
             try:
                 yield
             finally:
-                looking.cancel()
+                hosting.cancel()
                 await self._hosting.aclose()
 
-        failures = {HTTPException: _failure, UserError: _failure}
-        return Starlette(routes=routes, lifespan=lifespan, exception_handlers=failures)
+        handlers = {HTTPException: _failure, UserError: _failure}
+        return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
     @_operation("GET", "/health", "Check that the server is running.", answer=forms.ServerHealth, is_open=True)
     async def _health(self, request: Request) -> Response:
@@ -140,7 +141,7 @@ class Routes:
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
         owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
-        if owner == "":
+        if owner == "":  # a program without an address
             raise HttpError(409, "in_use", "The session is open in a terminal. Close it there, or take it over first.")
         if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
             return answer
@@ -153,7 +154,7 @@ class Routes:
         info, _ = await self._hosting.store.load(
             session_id, after=ALL_ENTRIES, user_id=token_of(request).user_id or None
         )
-        if info.id != session_id:
+        if info.id != session_id:  # the store also takes the beginning of an id, and a name
             raise NoSession(session_id[:80])
         return info
 
@@ -212,9 +213,8 @@ class Routes:
     ) -> Response:
         """Submit a request to the session here, or forward it to the server that owns the session.
 
-        Raises:
-            HttpError: If a terminal has the session, or its owner does not answer.
-            UserError: If the session rejects the request.
+        Raises `HttpError` if a terminal has the session, or its owner does not answer, and another `UserError` if the
+        session rejects the request.
         """
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
@@ -242,8 +242,9 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         info = await self._session_of(request)
         last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-        after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1  # an id that was never given
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        # Ids have 64 bits. -1 is an id that was never given out, so the reader gets a `reset`.
+        after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx does not hold events back
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -268,7 +269,7 @@ def _fields(info: SessionInfo) -> dict[str, Any]:
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:
+    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:  # Python refuses to read very long numbers
         raise HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
     return int(text)
 
@@ -334,7 +335,7 @@ def _frame(event: StreamEvent) -> bytes:
 
 
 async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
-    """Return the log as one event. Its id is that of the event of the newest entry, after which deltas may follow."""
+    """Return the log as one event. It has the id of the newest entry's event, after which deltas may follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)
     reset = system_object(
@@ -375,6 +376,7 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     except httpx2.HTTPError as error:
         if is_repeatable or isinstance(error, httpx2.ConnectError):
             return None
-        why = "The server that has the session open stopped. Check what was done."
-        raise HttpError(503, "unknown_outcome", why) from error
+        raise HttpError(
+            503, "unknown_outcome", "The server that has the session open stopped. Check what was done."
+        ) from error
     return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
