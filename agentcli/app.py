@@ -38,7 +38,6 @@ from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
 from agentcli.setup import options as setup
-from agentcli.setup.options import SessionChoice, SessionExport, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
 from agentcli.setup.workspace import (
     WorkspaceFactory,
@@ -75,7 +74,7 @@ class Builder:
         config: Config,
         *,
         store: SessionStore,
-        options: SessionOptions = SessionOptions(),
+        options: setup.SessionOptions = setup.SessionOptions(),
         can_ask: bool = False,
         is_interactive: bool = False,
         goes_on: bool = False,
@@ -97,7 +96,7 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._export = SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
+        self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
@@ -108,7 +107,11 @@ class Builder:
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(
-        self, choice: SessionChoice = SessionChoice(), *, model: str = "", answer_schema: AnswerSchema | None = None
+        self,
+        choice: setup.SessionChoice = setup.SessionChoice(),
+        *,
+        model: str = "",
+        answer_schema: AnswerSchema | None = None,
     ) -> Session:
         """Return a session ready for its first prompt.
 

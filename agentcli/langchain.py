@@ -1,6 +1,5 @@
 """Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
-import asyncio
 import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -13,7 +12,6 @@ from langchain_core.tools import StructuredTool, ToolException
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
-from agentcli.llm import messages as own
 from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -170,8 +168,6 @@ class LangChainProvider(BaseProvider):
                     whole = chunk if whole is None else whole + chunk
                     if chunk.text:
                         yield TextDelta(str(chunk.text))
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
         except Exception as error:
             raise _provider_error(error) from error
         if whole is None:
@@ -210,8 +206,8 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
     text, metadata = str(whole.text), whole.response_metadata
     blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
-    reason: own.StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
-    return Done(Message("assistant", blocks), reason, _usage(whole), model)
+    message, usage = Message("assistant", blocks), _usage(whole)
+    return Done(message, "max_tokens" if is_cut else "tool_use" if calls else "end_turn", usage, model)
 
 
 def _usage(whole: AIMessageChunk) -> Usage:

@@ -20,7 +20,6 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any, cast
 
 import msgspec
-from msgspec import structs
 
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt
@@ -124,7 +123,7 @@ class LocalEngine:
         paths = Paths(folder / "config", folder / "state", folder / "cache")
         flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
-        return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
+        return msgspec.structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
@@ -286,8 +285,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
     (copied / RECORD).write_bytes(record)
-    sandbox = structs.replace(config.settings.sandbox, masked=())
-    config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
+    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=())
+    config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
     shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import apsw
 import msgspec
 from filelock import FileLock, Timeout
-from msgspec import Struct
 
 from agentcli.conversation.history import counted
 from agentcli.errors import StorageError, UsageError
@@ -28,7 +27,7 @@ from agentcli.version import __version__
 End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
 
 
-class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The setup of the agent in which two runs may differ.
 
     `model` may also be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`. `settings`
@@ -43,7 +42,7 @@ class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
     settings: dict[str, Any] = {}
 
 
-class CheckResult(Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of a task's check: a score from 0 to 1, and the output of a check that did not pass."""
 
     passed: bool = False
@@ -51,7 +50,7 @@ class CheckResult(Struct, frozen=True):
     reason: str = ""
 
 
-class Spent(Struct, frozen=True):
+class Spent(msgspec.Struct, frozen=True):
     """The time and money that the agent took. The cost is None where a price is not known."""
 
     seconds: float = 0.0
@@ -59,7 +58,7 @@ class Spent(Struct, frozen=True):
     usage: Usage = Usage()
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's work, as its log shows it.
 
     `turns` counts requests, `tools` and `tool_errors` calls by tool, `claims` those of the answers by verdict. The work
@@ -77,7 +76,7 @@ class Work(Struct, frozen=True, kw_only=True):
     answered_by: str = ""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one attempt at a task; `sample` counts the attempts from 1."""
 
     task: str
@@ -103,7 +102,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
 
 
-class Attempted(Struct, frozen=True):
+class Attempted(msgspec.Struct, frozen=True):
     """An outcome with its packed conversation.
 
     A `failure` is an error of the provider or of this machine. It says nothing about the agent, so the outcome does not
@@ -129,14 +128,14 @@ def outcome_line(outcome: Outcome) -> str:
     return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, parts))}"
 
 
-class PlannedTask(Struct, frozen=True):
+class PlannedTask(msgspec.Struct, frozen=True):
     name: str
     version: str
     title: str
     difficulty: str
 
 
-class About(Struct, frozen=True, kw_only=True):
+class About(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a run. `tasks_folder` distinguishes sets of tasks that use the same names."""
 
     variant: Variant
@@ -162,7 +161,7 @@ class About(Struct, frozen=True, kw_only=True):
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
-class EvalRun(Struct, frozen=True, kw_only=True):
+class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     """A stored run. Times are seconds since 1970; `ended` is None while attempts are still to be made."""
 
     id: str

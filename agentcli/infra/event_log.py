@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +30,6 @@ KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after it
 POLL_S = 0.05  # for events of other processes
 TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
 _MAX_IDLE_POLLS = 20  # polls without a reader, after which polling ends
-_TAIL = 256  # the newest events of a stream stay in memory for its readers
 
 # `is_there` is 0 for a removed stream, whose row only keeps its last id.
 _KEEP_STATE = """
@@ -98,9 +96,8 @@ class SqliteEvents(WaitingReaders):
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
-        self._writer = Writer(path, partial(_open, path, keep_s))
+        self._writer = Writer(path, lambda: _open(path, keep_s))
         self._clock = time.time
-        self._tails: dict[str, list[StreamEvent]] = {}  # the newest events of streams with readers in this process
         self._looking: asyncio.Task[None] | None = None
 
     async def append(
@@ -128,12 +125,6 @@ class SqliteEvents(WaitingReaders):
             return int(last_id)
 
         last_id = await self._do(work)
-        tail = self._tails.pop(stream_id, [])
-        if stream_id in self._waiting:
-            new = [StreamEvent(id, data) for id, data in enumerate(events, last_id - len(events) + 1)]
-            if tail and new and new[0].id != tail[-1].id + 1:  # another process has written events between them
-                tail = []
-            self._tails[stream_id] = [*tail, *new][-_TAIL:]
         self._wake(stream_id)
         return last_id
 
@@ -141,10 +132,6 @@ class SqliteEvents(WaitingReaders):
         return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        tail = self._tails.get(stream_id)
-        if tail and tail[0].id <= after + 1 <= tail[-1].id:  # the ids of a tail have no gaps
-            return tail[after + 1 - tail[0].id :][:count]
-
         def work(db: apsw.Connection) -> list[StreamEvent]:
             return [StreamEvent(id, data) for id, data in db.execute(_EVENTS, (stream_id, after, count))]
 
@@ -186,7 +173,6 @@ class SqliteEvents(WaitingReaders):
 
     async def remove(self, stream_id: str) -> None:
         await self._do(lambda db: _remove(db, "id = ?", stream_id))
-        self._tails.pop(stream_id, None)
         self._wake(stream_id, is_removed=True)
 
     async def close(self) -> None:
@@ -266,8 +252,7 @@ return last
 class RedisEvents(WaitingReaders):
     """Implements `EventStore`. Streams that do not run are removed `keep_s` seconds after their last event.
 
-    Raises:
-        StorageError: If the extra `redis` is not installed.
+    Raises `StorageError` if the extra `redis` is not installed.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:

@@ -6,7 +6,6 @@ the permission rules that the person gave for good.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -60,9 +59,6 @@ class DataFolder:
     is_resumable: Callable[[str], bool] = field(default=lambda session_id: False, kw_only=True)
     settings: DataSettings = field(default=DataSettings(), kw_only=True)
     clock: Callable[[], float] = field(default=time.time, kw_only=True)
-
-    def of_session(self, session_id: str) -> SessionData:
-        return SessionData(self, session_id)
 
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
@@ -293,7 +289,7 @@ class MemoryFiles:
 
     def _content(self, path: Path) -> bytes:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link")
+            raise OSError("it is a link")
         return read_small_file(path, max_bytes=self._max_bytes)
 
     def place_of(self, name: str) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.interfaces import CallHooks, ConversationStore, Locks, NoHooks, SessionStore, TurnHooks
+from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
@@ -34,13 +34,11 @@ from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, Sessi
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import SearchProvider, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting import UsageCollector
-    from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.tools import MCPClient
-    from agentcli.tools.workspace import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 

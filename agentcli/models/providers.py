@@ -121,11 +121,7 @@ class ProviderKeys:
         return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
-        """Remove the keys that were stored or typed, and return a sentence about it.
-
-        Raises:
-            UsageError: If there is none.
-        """
+        """Remove the keys that were stored or typed, and return a sentence about it. Raises `UsageError` for none."""
         places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still has one." if in_environment else ""

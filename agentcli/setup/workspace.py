@@ -16,7 +16,7 @@ from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.state_files import DataFolder, MemoryFiles, memory_folder
+from agentcli.infra.state_files import DataFolder, MemoryFiles, SessionData, memory_folder
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
@@ -79,7 +79,7 @@ class WorkspaceFactory:
             session_grants=SessionGrants(Grants(hosts=settings.hosts)),
             settings=WorkspaceSettings(home_of(config.environment), config.settings.tools.charset or ""),
             resources=SessionResources(
-                data=self._data.of_session(session_id),
+                data=SessionData(self._data, session_id),
                 web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
                 memory=memory if self.has_memory else None,
             ),

@@ -15,7 +15,6 @@ from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import FilesRestored
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured
@@ -159,7 +158,7 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} removed from the conversation.")
         case entries.Labelled(name):
             yield Remark(f"Label: {name}")
-        case FilesRestored(_, changes):
+        case entries.FilesRestored(_, changes):
             yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were undone or reapplied.")
         case entries.PlanAccepted(plan):
             yield Remark("The plan was approved.", plan.strip())

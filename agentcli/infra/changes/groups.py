@@ -69,8 +69,7 @@ def shown_path(path: str) -> str:
 def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
     """Return a group with only some of the hunks of its one file, whose contents are written to `contents_path`.
 
-    Raises:
-        OSError: If the contents cannot be read or written.
+    Raises `OSError` if the contents cannot be read or written.
     """
     path = group.paths[0]
     before, after = group.changes.before[path], group.changes.after[path]

@@ -22,8 +22,7 @@ from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.infra.changes.state import ChangeSet, parents_of
 from agentcli.infra.changes.writing import remove_tree
-from agentcli.infra.sandbox.mount_points import NOTE as MOUNT_POINTS
-from agentcli.infra.sandbox.mount_points import remove_noted
+from agentcli.infra.sandbox import mount_points
 from agentcli.settings.files import make_private_folder, replace_file, replace_private_file
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, Conflict
 
@@ -121,7 +120,7 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
             if finish is None:
                 return
             finish(entry)
-        remove_noted(entry / MOUNT_POINTS)
+        mount_points.remove_noted(entry / mount_points.NOTE)
         remove_tree(entry)
     finally:
         os.close(lock)

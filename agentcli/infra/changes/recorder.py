@@ -7,7 +7,6 @@ that the changes of a killed process are found when the session is opened again.
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import os
 import shutil
@@ -95,8 +94,15 @@ class Recorder:
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        plan = functools.partial(plan_restoration, changes, self.objects, largest=self.limits.max_file_bytes)
-        return await self._in_thread(lambda: plan(scratch=self.scratch, finish=self._in_thread))
+        return await self._in_thread(
+            lambda: plan_restoration(
+                changes,
+                self.objects,
+                scratch=self.scratch,
+                largest=self.limits.max_file_bytes,
+                finish=self._in_thread,
+            )
+        )
 
     async def aclose(self) -> None:
         """Wait for work that is under way."""

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +19,6 @@ from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
-from agentcli.infra.sessions.database import SessionLock, Writer
 from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import (
     ENTRY,
@@ -141,7 +139,7 @@ def _replace_damaged(path: Path) -> str:
 
 
 class _WriterSessions(TableSessions):
-    def __init__(self, writer: Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, writer: database.Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer
 
@@ -164,7 +162,7 @@ class SqliteSessions(_WriterSessions):
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(Writer(path, self._connect), on_notice)
+        super().__init__(database.Writer(path, self._connect), on_notice)
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
@@ -194,7 +192,7 @@ class SqliteSessions(_WriterSessions):
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._has_opened_session = True
         self._copy_meanwhile()
-        deadline, lock = time.monotonic() + PATIENCE_S, SessionLock(self.path, session_id)
+        deadline, lock = time.monotonic() + PATIENCE_S, database.SessionLock(self.path, session_id)
         while True:
             try:
                 lock.acquire(address=self._address)
@@ -214,7 +212,7 @@ class SqliteSessions(_WriterSessions):
             await asyncio.sleep(0.1)
 
     async def _holder(self, session_id: str) -> str | None:
-        return SessionLock(self.path, session_id).holder()
+        return database.SessionLock(self.path, session_id).holder()
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
@@ -278,7 +276,7 @@ class MemorySessions(_WriterSessions):
     is_lasting = False
 
     def __init__(self) -> None:
-        super().__init__(Writer(None, database.connect_to_memory))
+        super().__init__(database.Writer(None, database.connect_to_memory))
         self._owned: set[str] = set()
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
@@ -291,7 +289,7 @@ class MemorySessions(_WriterSessions):
         if session_id in self._owned:
             raise SessionInUse(session_id)
         self._owned.add(session_id)
-        return Ownership(partial(self._owned.discard, session_id))
+        return Ownership(lambda: self._owned.discard(session_id))
 
     async def _holder(self, session_id: str) -> str | None:
         return "" if session_id in self._owned else None

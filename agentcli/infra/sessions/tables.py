@@ -12,7 +12,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 from unicodedata import combining, normalize
 from zlib import crc32
@@ -75,7 +75,7 @@ FROM sessions WHERE trashed = 0
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # to each side of the word that was found
 _WORD = re.compile(r"[^\W_]+")
-_LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
+_LAST_WITH_ACCENTS = "\u052f"  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
 
 
 class Tables(ABC):
@@ -301,22 +301,17 @@ class Words:
         return SearchHit(session_id, entry.id, kind, self.excerpt(text_of(entry.body)), time=entry.time, title=title)
 
 
-class _Folding(dict[int, str]):
-    """Small letters without accents, by code point. A character stays one character, so that positions agree."""
-
-    def __missing__(self, code: int) -> str:
-        letters = normalize("NFD", chr(code))
-        is_accented = code <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
-        self[code] = (letters[0] if is_accented else chr(code)).lower()[:1]  # the small letter of İ is two characters
-        return self[code]
-
-
-_FOLDING = _Folding()
+@cache
+def _folded_character(character: str) -> str:
+    """Return a small letter without accents. It is one character, so that positions agree."""
+    letters = normalize("NFD", character)
+    is_accented = character <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
+    return (letters[0] if is_accented else character).lower()[:1]  # the small letter of İ is two characters
 
 
 def folded(text: str) -> str:
     """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
-    return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
+    return text.lower() if text.isascii() else "".join(map(_folded_character, normalize("NFC", text)))
 
 
 def words_in(text: str) -> list[str]:
