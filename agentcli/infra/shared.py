@@ -21,7 +21,7 @@ from agentcli.settings.files import make_private_folder
 log = logging.getLogger(__name__)
 
 LOCK_FILES = 1_024  # names share these files, because nobody could ever remove a file for each name
-_LOCK_POLL_S = 0.01  # the locks of `filelock` can only wait in a thread
+_LOCK_POLL_S = 0.01  # between looks if another process has released a lock
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
 # A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have
@@ -54,8 +54,10 @@ class FileLocks:
                 async with asyncio.timeout(timeout_s):
                     for number in numbers:
                         await locks.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
+                    make_private_folder(self._folder)
                     for number in numbers:
-                        locks.callback((await self._acquire(number)).release)
+                        lock = filelock.AsyncFileLock(self._folder / f"{number}.lock", run_in_executor=False)
+                        await locks.enter_async_context(await lock.acquire(poll_interval=_LOCK_POLL_S))
             except TimeoutError as error:
                 raise ToolError(
                     f"{Path(keys[0]).name} was not changed: another call has been changing it for more than "
@@ -70,16 +72,6 @@ class FileLocks:
                     kind="resource_error",
                 ) from error
             yield
-
-    async def _acquire(self, number: int) -> filelock.BaseFileLock:
-        make_private_folder(self._folder)
-        lock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
-        while True:
-            try:
-                lock.acquire(timeout=0)
-                return lock
-            except filelock.Timeout:
-                await asyncio.sleep(_LOCK_POLL_S)
 
 
 class DayAccount(Account):
