@@ -126,10 +126,8 @@ class Builder:
         files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
         budgets = setup.session_budgets(self.config)
-        state = AgentState(
-            model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
-        )
-        state = restore_state(state, entries)
+        mode = parse_mode(settings.permissions.mode)
+        state = restore_state(AgentState(model=ModelChoice(name=""), mode=mode, rules=rules, budgets=budgets), entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log

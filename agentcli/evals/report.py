@@ -143,7 +143,6 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file and the folders above it. Raises `UserError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")

@@ -263,7 +263,6 @@ class EvalStore:
         raise UsageError(f"{problem} with {name!r}. To list the runs: `agentcli eval list`")
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
-        """Return the packed conversation of an attempt that is stored."""
         query = "SELECT transcript FROM attempts WHERE run_id = ? AND task = ? AND sample = ?"
         with self._transaction():
             ((data,),) = self._db.execute(query, (run_id, task, sample))

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct, field
 
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.settings.files import replace_file
@@ -24,22 +23,22 @@ Difficulty = Literal["easy", "medium", "hard", "special"]
 DIFFICULTIES: tuple[str, ...] = get_args(Difficulty)
 
 
-class TaskLimits(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that an attempt may take; `turns` are requests for each prompt."""
 
-    time_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
-    turns: Annotated[int, Meta(ge=1)] = 25
-    cost_usd: Annotated[float, Meta(gt=0)] = 1.0
+    time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 300.0
+    turns: Annotated[int, msgspec.Meta(ge=1)] = 25
+    cost_usd: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
-class Repository(Struct, frozen=True, forbid_unknown_fields=True):
+class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A local git clone to start from, in place of a tree, and the commit that is checked out."""
 
     path: str
     commit: str
 
 
-class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of a `task.toml`. A list of prompts is sent one by one; `check_time_s` limits the check."""
 
     title: str
@@ -48,7 +47,7 @@ class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tags: tuple[str, ...] = ()
     limits: TaskLimits = TaskLimits()
     settings: dict[str, Any] = {}
-    check_time_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+    check_time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 300.0
     repository: Repository | None = None
 
 
@@ -132,18 +131,18 @@ _PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
 
-class _Instance(Struct, frozen=True, kw_only=True):
+class _Instance(msgspec.Struct, frozen=True, kw_only=True):
     """A line of SWE-bench's file. The agent does not see its patches and its tests.
 
     `fail_to_pass` are the tests that must begin to pass, `pass_to_pass` those that must not fail.
     """
 
-    fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
-    pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
+    fail_to_pass: list[str] | str = msgspec.field(name="FAIL_TO_PASS")
+    pass_to_pass: list[str] | str = msgspec.field(name="PASS_TO_PASS")
     test_cmd: str | None = None
-    instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
-    repo: Annotated[str, Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
-    base_commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    instance_id: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}\Z")]
+    repo: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
+    base_commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
     problem_statement: str
     patch: str
     test_patch: str

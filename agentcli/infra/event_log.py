@@ -117,9 +117,14 @@ class SqliteEvents(WaitingReaders):
                 raise StreamMoved(stream_id)
             first = max(last_id, after) + 1
             last_id = first + len(events) - 1 if events else last_id
-            new_note = old_note if note is None else note
-            state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}
-            number = db.execute(_KEEP_STATE, {**state, "now": self._clock()}).get
+            state = {
+                "id": stream_id,
+                "status": status or old_status,
+                "last_id": last_id,
+                "note": old_note if note is None else note,
+                "now": self._clock(),
+            }
+            number = db.execute(_KEEP_STATE, state).get
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
             return int(last_id)

@@ -125,8 +125,8 @@ def session_budgets(config: Config) -> Budgets:
     session = budget_of(settings.budgets, "session")
     if (max_usd := settings.limits.max_budget_usd) is not None:
         session["usd"] = min(max_usd, session.get("usd", max_usd))
-    ledger = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
-    return Budgets((Account("session", session), ledger), warn_at=settings.budgets.warn_at)
+    day = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
+    return Budgets((Account("session", session), day), warn_at=settings.budgets.warn_at)
 
 
 def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"]) -> Amounts:

@@ -91,7 +91,6 @@ class PrefixBuilder:
         return replace(self, options=structs.replace(self.options, append_system_prompt=appended))
 
     def instructions(self) -> Instructions:
-        """Return the instruction files of the user and of this folder."""
         config = self.config
         if self.options.is_bare:
             return Instructions()
@@ -147,7 +146,6 @@ def _kind(note: User) -> Kind:
 
 
 def _memory_note(index: Sequence[tuple[str, str]]) -> User:
-    """List each memory file with its first line, within `MAX_INDEX_BYTES`."""
     lines: list[str] = []
     size = 0
     for name, first_line in index:

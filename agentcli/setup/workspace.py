@@ -178,13 +178,11 @@ def make_sandbox(
 
 def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
+    from agentcli.infra.sandbox.backends.choosing import KINDS, Docker, choose_confinement
+
     kind = settings.kind
     if kind == "docker":
-        from agentcli.infra.sandbox.backends.choosing import Docker
-
         return Docker(settings.docker_image)
-    from agentcli.infra.sandbox.backends.choosing import KINDS, choose_confinement
-
     tmp = state / "tmp"
     try:
         make_private_folder(tmp)

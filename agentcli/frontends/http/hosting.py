@@ -77,8 +77,8 @@ class Hosting:
                 return hosted
             info, _ = await self.store.load(session_id, after=ALL_ENTRIES)
             holder = await self.store.holder(session_id)
-            can_open = holder is None or (holder == "" and take_over)  # no server is asked to give a session up
-            if holder is not None and not can_open:
+            # A terminal, which has no address, can be asked to give the session up; another server is not.
+            if holder is not None and not (take_over and holder == ""):
                 return holder
             try:
                 request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, take_over=take_over)

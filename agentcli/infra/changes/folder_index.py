@@ -51,7 +51,6 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     min_borrowed: int = 200  # files; in a smaller folder all contents are copied
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
-        """Raise `TooManyFiles` for more than is covered."""
         if files > self.max_files:
             raise TooManyFiles(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
         if size > self.max_bytes:

@@ -297,9 +297,7 @@ def _with_missing_folders(paths: Iterable[str]) -> list[str]:
     """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
     paths_and_folders: dict[str, None] = {}
     for path in paths:
-        chain = [path]
-        while (folder := chain[-1].rpartition("/")[0]) and not os.path.lexists(folder):
-            chain.append(folder)
         if ".git" not in path.split("/"):
-            paths_and_folders |= dict.fromkeys(reversed(chain))
+            missing = itertools.takewhile(lambda folder: not os.path.lexists(folder), Path(path).parents)
+            paths_and_folders |= dict.fromkeys(reversed([path, *map(str, missing)]))  # outer folders first
     return [*paths_and_folders]

@@ -238,9 +238,8 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
 
 def _common_folder(paths: Sequence[str]) -> str:
     """Return the innermost existing folder around all paths. Raises `OSError` if a link leads to it by now."""
-    folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
-    while not folder.is_dir():
-        folder = folder.parent
+    common = Path(os.path.commonpath([Path(path).parent for path in paths]))
+    folder = next(folder for folder in (common, *common.parents) if folder.is_dir())
     if folder.resolve() != folder:
         raise OSError(errno.ELOOP, "a symbolic link is on the way", str(folder))
     return str(folder).rstrip("/")
@@ -248,10 +247,7 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 def _owner_of(path: str) -> tuple[int, int]:
     """Return the owner of the nearest existing folder around a path."""
-    folder = Path(path).parent
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    status = folder.lstat()
+    status = next(folder for folder in Path(path).parents if os.path.lexists(folder)).lstat()
     return status.st_uid, status.st_gid
 
 

@@ -154,11 +154,7 @@ class SqliteSessions(_WriterSessions):
     """Implements `SessionStore` on one database file, which is made at the first use.
 
     Once a day a sound copy of a database that was written to is put beside it, for `agentcli sessions fsck --repair`.
-
-    Args:
-        path: The database file.
-        address: Where others reach the program that has sessions open here.
-        on_notice: Informs the person.
+    `address` is where others reach the program that has sessions open here; `on_notice` informs the person.
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
