@@ -1,7 +1,5 @@
 """Keeps eval runs and the outcome of each attempt, as plain data in an SQLite file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform
@@ -11,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import apsw
 import msgspec
@@ -98,7 +96,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return {**row, **check, **spent, **work}
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Outcome:
+    def from_row(cls, row: dict[str, Any]) -> Self:
         return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
 
 

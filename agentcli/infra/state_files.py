@@ -4,8 +4,6 @@ These are large results of calls, summaries that models wrote, the memory of a p
 the permission rules that the person gave for good.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -3,8 +3,6 @@
 Below them are two parts of `Agent`: one keeps its prompts in order, one records their events for readers elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -120,7 +118,7 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
 
 # The agents of whose turns the running task is a part.
-_PROMPTED: ContextVar[frozenset[PromptOrder]] = ContextVar("_PROMPTED", default=frozenset())
+_PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())
 
 
 class PromptOrder:

@@ -1,7 +1,5 @@
 """Builds the prefix of requests (system text and tools), and the system reminders of a session's start."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,7 +83,7 @@ class PrefixBuilder:
             )
         return shown, NOTE if shown != specs else ""
 
-    def for_agent(self, prompt: str) -> PrefixBuilder:
+    def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""
         appended = _join(self.options.append_system_prompt, prompt)
         return replace(self, options=structs.replace(self.options, append_system_prompt=appended))

@@ -28,7 +28,6 @@ from agentcli.tools.workspace import SearchProvider, SessionGrants, SessionResou
 
 if TYPE_CHECKING:
     from agentcli.frontends.acp.client import ClientFiles
-    from agentcli.infra.changes.recorder import Recorder
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
@@ -216,7 +215,7 @@ def make_checkpoints(
     if not config.settings.checkpoints.enabled:
         return None
 
-    def make() -> Recorder:
+    def make() -> Checkpoints:
         from agentcli.infra.changes.folder_index import SnapshotLimits
         from agentcli.infra.changes.journal import PrivateFolder
         from agentcli.infra.changes.recorder import Recorder

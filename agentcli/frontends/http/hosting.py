@@ -159,8 +159,9 @@ class Hosting:
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
-                text = "%d sessions did not end within %.0f s. The next server resumes them."
-                log.warning(text, len(late), CLOSE_TIMEOUT_S)
+                log.warning(
+                    "%d sessions did not end within %.0f s. The next server resumes them.", len(late), CLOSE_TIMEOUT_S
+                )
         deadline = time.monotonic() + PEERS_TIMEOUT_S
         while time.monotonic() < deadline and await self._are_peers_running(own_ids):
             await asyncio.sleep(0.1)

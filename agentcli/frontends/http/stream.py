@@ -4,14 +4,12 @@ The note beside it counts the log's entries that were sent, and changes only tog
 writer first sends the missing ones, so a kill loses none and doubles none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -63,13 +61,13 @@ class StreamWriter:
         self.note = msgspec.json.decode(stored_note, type=StreamNote) if stored_note else StreamNote()
 
     @classmethod
-    async def of(cls, store: EventStore, stream_id: str) -> StreamWriter:
+    async def of(cls, store: EventStore, stream_id: str) -> Self:
         """Return a writer that adds what is missing, where nobody else writes. Raises `StorageError`."""
         state = await store.state(stream_id)
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
     @classmethod
-    async def acquire(cls, store: EventStore, stream_id: str) -> StreamWriter:
+    async def acquire(cls, store: EventStore, stream_id: str) -> Self:
         """Return the stream's only writer: a former one can write no more. Raises `StorageError`."""
         while True:
             writer = await cls.of(store, stream_id)

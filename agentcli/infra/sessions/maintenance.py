@@ -23,8 +23,7 @@ from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import counted, last_prompt_of, title_of
 from agentcli.errors import StorageError
-from agentcli.infra.sessions import database
-from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
+from agentcli.infra.sessions import database, tables
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ UPDATE entries SET own = NOT EXISTS (
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
 # The entries of the family with all their copies, and everything in the trash.
 _AFFECTED = f"""
-SELECT n, session_id, trashed, {ENTRY} FROM entries
+SELECT n, session_id, trashed, {tables.ENTRY} FROM entries
 WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
 """  # noqa: S608 - constant text
 
@@ -71,7 +70,7 @@ _FAULTS = {
 }
 
 
-async def remove(db: Tables, session_id: str) -> None:
+async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
     batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, 0, batch)
@@ -79,7 +78,7 @@ async def remove(db: Tables, session_id: str) -> None:
     await db.rows(db.forget_stream, id=session_id)
 
 
-async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+async def _move(db: tables.Tables, session_id: str, batch: float, target: float) -> None:
     """Move a session and its subagents from one batch of the trash to another. Batch 0 is not in the trash."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
@@ -87,7 +86,7 @@ async def _move(db: Tables, session_id: str, batch: float, target: float) -> Non
         await db.rows(statement, **names)
 
 
-async def id_in_trash(db: Tables, session_id: str) -> str:
+async def id_in_trash(db: tables.Tables, session_id: str) -> str:
     """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     ids = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
@@ -97,9 +96,9 @@ async def id_in_trash(db: Tables, session_id: str) -> str:
     return ids[0]
 
 
-async def restore(db: Tables, session_id: str) -> None:
+async def restore(db: tables.Tables, session_id: str) -> None:
     """Bring back the session of that id that was removed last. Raises `StorageError` if there is one again."""
-    if await is_stored(db, session_id):
+    if await tables.is_stored(db, session_id):
         raise StorageError(
             f"There is a new session with the id {session_id}. To restore the old one, remove the new one first: "
             f"agentcli sessions rm {session_id}"
@@ -151,7 +150,7 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `ENTRY` without the secrets, and the number of places they were in.
+        """Return a row of `tables.ENTRY` without the secrets, and the number of places they were in.
 
         Raises `StorageError` if the entry could not be read any more without them.
         """
@@ -165,7 +164,7 @@ class Secrets:
             redacted = text.encode(errors="surrogateescape")
         if not places:
             return row, 0
-        before, after = read_entry(row), read_entry((*other_columns, None, redacted))
+        before, after = tables.read_entry(row), tables.read_entry((*other_columns, None, redacted))
         if isinstance(after.body, Unreadable) and not isinstance(before.body, Unreadable):
             raise StorageError(
                 f"Entry {before.id} could not be read any more without that text. Give more of it. Nothing was changed."
@@ -175,7 +174,7 @@ class Secrets:
         return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
 
 
-async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
+async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     """Redact a session, all copies of its entries, and the trash. Return the places in it and in its subagents."""
     names = {"id": session_id, "agents": subagents_owner(session_id)}
     family = {str(id) for (id,) in await db.rows(_FAMILY.strip("()"), **names)}
@@ -190,13 +189,13 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
             total += places if id in family and not trashed else 0
     await db.replace_bodies(changes)
     if total:
-        newest = (await entries_of(db, session_id))[-1]
+        newest = (await tables.entries_of(db, session_id))[-1]
         text = f"Texts were struck out of this session in {counted(total, 'place')}."
-        note = entry_now(new_id(), newest.id, ContextNote(text))
-        await db.insert(session_id, StoredEntries((note,), await last_seq(db, session_id) + 1))
+        note = entry_now(tables.new_id(), newest.id, ContextNote(text))
+        await db.insert(session_id, StoredEntries((note,), await tables.last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
-        entries = await entries_of(db, id, trashed=trashed)
+        entries = await tables.entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
         name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
         await db.rows(

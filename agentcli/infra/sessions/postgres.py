@@ -3,8 +3,6 @@
 The owner of a session has a lease of some seconds by the clock of the database, and renews it every second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -196,7 +194,7 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
 class Lease(Ownership):
     """The ownership of a session. Even after it has expired, it is valid until another program takes the session."""
 
-    def __init__(self, leases: Leases, session_id: str, epoch: int) -> None:
+    def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
         super().__init__(lambda: None, lambda: self.is_lost_or_wanted)
         self.session_id = session_id
         self.epoch = epoch

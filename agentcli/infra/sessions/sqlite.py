@@ -18,21 +18,8 @@ import filelock
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions import database
+from agentcli.infra.sessions import database, tables
 from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import (
-    ENTRY,
-    OF_USER,
-    T,
-    Tables,
-    UnstoredSession,
-    Words,
-    Work,
-    folded,
-    read_entry,
-    store_entries,
-    text_of,
-)
 from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
@@ -43,11 +30,11 @@ log = logging.getLogger(__name__)
 
 _BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
 _HITS = f"""
-SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-WHERE n IN (
+SELECT sessions.id, title, {tables.ENTRY} FROM entries
+JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0 WHERE n IN (
     SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
     JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {OF_USER}
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {tables.OF_USER}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
 """  # noqa: S608 - constant text
@@ -66,7 +53,7 @@ WHERE session_id NOT IN (SELECT session_id FROM main.entries)
 """  # noqa: S608 - constant text
 
 
-class SqliteTables(Tables):
+class SqliteTables(tables.Tables):
     """The tables in SQLite. No method ever waits."""
 
     new_number = "(SELECT coalesce(max(n), 0) + 1 AS n FROM entries)"
@@ -88,22 +75,22 @@ class SqliteTables(Tables):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+    async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         while _index_some(self._db):
             pass
         hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
-        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in hits]
+        return [words.found_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
 
 
-def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
+def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables.T]:
     """Return work as a function of a connection, which runs it to its end because SQLite never waits."""
 
-    def run(db: apsw.Connection) -> T:
+    def run(db: apsw.Connection) -> tables.T:
         steps = work(SqliteTables(db))
         try:
             steps.send(None)
         except StopIteration as end:  # it carries what the coroutine returns
-            return cast("T", end.value)
+            return cast("tables.T", end.value)
         raise AssertionError("work on SQLite waits for something")
 
     return run
@@ -143,7 +130,7 @@ class _WriterSessions(TableSessions):
         super().__init__(on_notice)
         self._writer = writer
 
-    async def _run(self, work: Work[T]) -> T:
+    async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         return await self._writer.submit(in_sqlite(work))
 
     def _queue(self) -> WorkQueue:
@@ -179,7 +166,7 @@ class SqliteSessions(_WriterSessions):
         with suppress(RuntimeError):  # the loop has ended
             self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
-    async def _read(self, work: Work[T]) -> T:
+    async def _read(self, work: tables.Work[tables.T]) -> tables.T:
         try:
             return await self._run(work)
         except database.NotWritable as error:
@@ -277,8 +264,8 @@ class MemorySessions(_WriterSessions):
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
         """Add a session with entries that were kept elsewhere."""
-        new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
-        work = in_sqlite(lambda db: store_entries(db, new, StoredEntries(tuple(entries), 1)))
+        new = tables.UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
+        work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work).result()
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
@@ -297,8 +284,11 @@ class MemorySessions(_WriterSessions):
 def _index_some(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
-    rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
-    texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
+    rows = db.execute(
+        f"SELECT n, {tables.ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?",  # noqa: S608
+        (last, _BATCH),
+    ).fetchall()
+    texts = ((n, tables.folded(tables.text_of(tables.read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH
 

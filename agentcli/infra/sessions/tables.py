@@ -5,8 +5,6 @@ Work is written once, as coroutines on `Tables`. SQLite never waits, so there a 
 `Words` are the words of a search; `text_of` has the text of an entry that a search looks at.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -98,7 +96,7 @@ class Tables(ABC):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
+    async def search(self, words: "Words", *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
