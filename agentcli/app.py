@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
-MAX_ROUNDS, MAX_ROUNDS_IF_INTERACTIVE = 25, 100  # requests for one prompt, unless a setting says how many
-
 
 class Builder:
     """Builds sessions with one configuration, set of providers and store.
@@ -183,7 +181,7 @@ class Builder:
             log=log,
             steps=steps,
             limits=TurnLimits(
-                max_turns=limits.max_turns or (MAX_ROUNDS_IF_INTERACTIVE if self._is_interactive else MAX_ROUNDS),
+                max_turns=limits.max_turns or (100 if self._is_interactive else 25),  # a person can interrupt it
                 max_tokens=settings.tokens.max_output,
                 asks=self._is_interactive,
                 budgets=setup.budget_of(settings.budgets, "turn"),
@@ -204,7 +202,7 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        has_entries = bool(settings.mcp_servers or config.project.is_allowed)
+        has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project has a file of its own
         may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
         if not (may_have or mcp.file or mcp.servers or mcp.clients):
             return None
@@ -212,6 +210,7 @@ class Builder:
 
         is_strict = mcp.is_strict or not may_have
         specs = server_specs(config, self._on_notice, file=mcp.file, added=mcp.servers, is_strict=is_strict)
+        # A list of tools without one of a server hides all servers.
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):
             return None

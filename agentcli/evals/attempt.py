@@ -109,7 +109,7 @@ class LocalEngine:
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
-        layers: tuple[dict[str, Any], ...] = (
+        layers: tuple[dict[str, Any], ...] = (  # a later one takes precedence
             {"permissions": {"mode": "auto"}, "limits": limits},
             person_settings(person),
             task.settings,
@@ -167,7 +167,7 @@ async def _answer_prompts(
     try:
         async with asyncio.timeout(limit_s):
             for prompt in task.prompts:
-                if prompt.split()[0] == "/compact":
+                if prompt.split()[0] == "/compact":  # the one command that a task may use
                     await session.compact(prompt.removeprefix("/compact").strip())
                     continue
                 workspace = session.snapshot().workspace
@@ -285,7 +285,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
     (copied / RECORD).write_bytes(record)
-    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=())
+    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=())  # the check may see its task
     config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
     shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)

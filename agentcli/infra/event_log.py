@@ -20,8 +20,7 @@ import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import T, Writer, connect_to_memory
-from agentcli.infra.sessions.sqlite import connect_or_replace
+from agentcli.infra.sessions import database, sqlite
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class SqliteEvents(WaitingReaders):
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
-        self._writer = Writer(path, lambda: _open(path, keep_s))
+        self._writer = database.Writer(path, lambda: _open(path, keep_s))
         self._clock = time.time
         self._looking: asyncio.Task[None] | None = None
 
@@ -133,7 +132,7 @@ class SqliteEvents(WaitingReaders):
         self._wake(stream_id)
         return last_id
 
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+    async def _do(self, work: Callable[[apsw.Connection], database.T]) -> database.T:
         return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
@@ -191,12 +190,12 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = Writer(None, connect_to_memory)  # in place of that of a file, which was not opened yet
+        self._writer = database.Writer(None, database.connect_to_memory)  # that of a file was not opened yet
         self._ttl_s = ttl_s
         self._clock = clock
 
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        def remove_old_and_work(db: apsw.Connection) -> T:
+    async def _do(self, work: Callable[[apsw.Connection], database.T]) -> database.T:
+        def remove_old_and_work(db: apsw.Connection) -> database.T:
             _remove(db, "is_there AND touched <= ?", self._clock() - self._ttl_s)
             return work(db)
 
@@ -208,7 +207,7 @@ class MemoryEvents(SqliteEvents):
 
 def _open(path: Path, keep_s: float) -> apsw.Connection:
     make_private_folder(path.parent)
-    connection = connect_or_replace(path, log.warning, synchronous="normal")
+    connection = sqlite.connect_or_replace(path, log.warning, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
@@ -340,7 +339,7 @@ class RedisEvents(WaitingReaders):
         await self._ask(work)
         self._wake(stream_id, is_removed=True)
 
-    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[], Awaitable[database.T]]) -> database.T:
         try:
             return await work()
         except (self._error, OSError) as error:

@@ -161,7 +161,7 @@ class ProviderMaker:
         server = settings.providers.get(provider, ServerSettings())
         key, token = self._keys.credentials(provider)
         if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
-            key, token = "", key or token
+            key, token = "", key or token  # the key is sent as a bearer token
         match provider:
             case "anthropic":
                 from agentcli.llm.providers.anthropic import AnthropicProvider

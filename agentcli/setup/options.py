@@ -156,6 +156,7 @@ def configured_rules(
                 warning = check_rule(rule, tools, written=text, under_any_name=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
+            # A tool of a server may be unknown only because the server is not connected yet.
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in servers):
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
@@ -197,6 +198,7 @@ def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
     settings = config.settings.tools
     for key, names in (("tools.only", settings.only), ("tools.output_levels", settings.output_levels)):
         for name in names:
+            # "none" in `tools.only` leaves out all tools. Those of servers are not known yet.
             if name not in tools and name != "none" and not name.startswith("mcp__"):
                 known = [tool.name for tool in tools]
                 message = f"Unknown tool {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}."
@@ -266,7 +268,7 @@ def exported_to(config: Config) -> dict[str, str]:
     ):
         return {}
     base = (settings.endpoint or environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    own_addresses = {
+    own_addresses = {  # the variable for one signal holds the whole URL
         signal: environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
         for signal in signals
         if not settings.endpoint

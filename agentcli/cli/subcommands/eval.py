@@ -184,8 +184,15 @@ def list_runs(json: AsJson = False) -> None:
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
     passed, state = f"{run.passed}/{len(run.about.jobs)}", "" if run.ended else "unfinished"
-    cost = money(cost_of(run.outcomes))
-    return run.id, run.about.name, when(run.created), passed, cost, state, run.about.variant.model
+    return (
+        run.id,
+        run.about.name,
+        when(run.created),
+        passed,
+        money(cost_of(run.outcomes)),
+        state,
+        run.about.variant.model,
+    )
 
 
 @app.command()

@@ -82,8 +82,7 @@ async def _move(db: tables.Tables, session_id: str, batch: float, target: float)
     """Move a session and its subagents from one batch of the trash to another. Batch 0 is not in the trash."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        statement = f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch"  # noqa: S608
-        await db.rows(statement, **names)
+        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch", **names)  # noqa: S608
 
 
 async def id_in_trash(db: tables.Tables, session_id: str) -> str:

@@ -232,8 +232,8 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
 
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
     """Return the entries of a session whose number is greater than `after`."""
-    which = "session_id = :id AND trashed = :trashed AND seq > :after"
-    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - constant text
+    where = "session_id = :id AND trashed = :trashed AND seq > :after"
+    query = f"SELECT {ENTRY} FROM entries WHERE {where} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 

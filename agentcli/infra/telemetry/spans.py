@@ -139,9 +139,9 @@ class SessionSpans:
     def close(self) -> None:
         """End the spans that are still open as abandoned."""
         for agent in self._agents.values():
-            for span in (*(span for span, _ in agent.calls.values()), agent.turn):
-                if span is not None:
-                    self._finish(span, time.time_ns(), {}, error="abandoned")
+            open_calls = [span for span, _ in agent.calls.values()]
+            for span in filter(None, [*open_calls, agent.turn]):
+                self._finish(span, time.time_ns(), {}, error="abandoned")
 
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
