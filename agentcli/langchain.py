@@ -53,7 +53,7 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 continue
             case AIMessage():
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
-                new = Message("assistant", (*((Text(message.text),) if message.text else ()), *uses))
+                new = Message("assistant", (Text(message.text), *uses) if message.text else uses)
             case ToolMessage(content=content):
                 output = content if isinstance(content, str) else tuple(_blocks(content))
                 new = Message("user", (ToolResult(message.tool_call_id, output, message.status == "error"),))
@@ -199,12 +199,12 @@ def _function(spec: ToolSpec) -> dict[str, Any]:
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
     calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
-    calls += [
+    calls += [  # arguments that are no JSON
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]
     text, metadata = str(whole.text), whole.response_metadata
-    blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
+    blocks: tuple[Block, ...] = (Text(text), *calls) if text else tuple(calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
     message, usage = Message("assistant", blocks), _usage(whole)
     return Done(message, "max_tokens" if is_cut else "tool_use" if calls else "end_turn", usage, model)

@@ -248,7 +248,7 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    record = Record(entries, cwd)
+    record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
     return Work(
         turns=len(replies),
         tools=dict(Counter(result.name for result in results)),

@@ -135,6 +135,7 @@ class Models:
         if settings.provider.model:
             return "/".join(split_name(settings.provider.model))
         with_helper = [name for name, server in settings.providers.items() if server.api_key_helper]
+        # A key in the environment counts first, then a command that prints one, then a stored one.
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in with_helper),
@@ -156,7 +157,8 @@ class Models:
             _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))  # the keys of the list, and of a name in it
+        # They answer {"models": [{"name": …}, …]}, and {"data": [{"id": …}, …]}.
+        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))
         for (provider, rows_key, name_key), answer in zip(forms, answers, strict=True):
             with suppress(msgspec.ValidationError):
                 rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)

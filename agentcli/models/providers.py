@@ -49,9 +49,11 @@ class ProviderKeys:
         """Return the variables of a provider's key, the usual one first; none if it needs no key."""
         server = self._server(provider)
         if defaults := _VARIABLES.get(provider):
-            return (server.api_key_env or defaults[0], *defaults[1:])
-        variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
+            key, *tokens = defaults
+            return (server.api_key_env or key, *tokens)
+        # `needs_key` is None without a setting. The other PROVIDERS, such as ollama and vertex, take no key.
         takes_key = server.needs_key is not False and provider not in PROVIDERS
+        variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
         return (variable,) if variable and takes_key else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
@@ -96,11 +98,11 @@ class ProviderKeys:
             helper = KeyHelper(
                 command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
             )
-            return self._helpers.setdefault(provider, helper), ""
+            return self._helpers.setdefault(provider, helper), ""  # one for all models: it keeps the key for a while
         if not (variables := self.variables(provider)):
             return "", ""
         first, *token_variables = variables
-        if first in config.kept_keys.typed:
+        if first in config.kept_keys.typed:  # in this session, and so newer than all others
             return config.key(first), ""
         token = next(filter(config.key_in_environment, token_variables), "")
         uses_key = not token or config.key_in_environment(first)  # a stored key does not count beside a token

@@ -108,6 +108,7 @@ class FolderIndex:
         """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
+        # Undo needs the old contents, and only unchanged files may borrow theirs.
         self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
         previous, self.state = self.state, state
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):

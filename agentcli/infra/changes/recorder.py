@@ -144,6 +144,7 @@ class Recorder:
             raise
 
     def _begin(self, mark: Mark, paths: Sequence[Path] | None) -> None:
+        """Record the files that a call names, or without `paths` all of the workspace, and note the call."""
         self.objects.make()
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}

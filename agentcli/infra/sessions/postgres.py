@@ -17,8 +17,7 @@ from typing import Any, cast
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, Words, Work, new_id, read_entry, text_of, words_in
+from agentcli.infra.sessions import store, tables
 
 try:
     from psycopg import AsyncConnection, Error
@@ -52,9 +51,9 @@ _SEARCH = f"""
 WITH hits AS MATERIALIZED (
     SELECT n, time, session_id FROM entries WHERE own AND trashed = 0 AND words @@ :query::tsquery
 )
-SELECT sessions.id, title, {ENTRY} FROM (
+SELECT sessions.id, title, {tables.ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
-    WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
+    WHERE cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - constant text
 _UNTIL = "clock_timestamp() + interval '4 seconds'"
@@ -191,7 +190,7 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     return dict(parts), f"{host}:{parts['port']}" if parts.get("port") else str(host)
 
 
-class Lease(Ownership):
+class Lease(store.Ownership):
     """The ownership of a session. Even after it has expired, it is valid until another program takes the session."""
 
     def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
@@ -201,7 +200,7 @@ class Lease(Ownership):
         self.is_lost_or_wanted = False
         self._leases = leases
 
-    async def hold(self, db: Tables) -> None:
+    async def hold(self, db: tables.Tables) -> None:
         query = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
         if not await db.value(query, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
             self.is_lost_or_wanted = True
@@ -218,7 +217,7 @@ class Leases:
     """The leases of one store. `address` is where others reach this program, or ""."""
 
     def __init__(self, url: str, database: Database, address: str) -> None:
-        self.owner = new_id()
+        self.owner = tables.new_id()
         self._database = database
         self._renewing = Database(url, max_connections=1)  # of its own, so that renewing never has to wait
         self._address = _storable(address)
@@ -230,7 +229,7 @@ class Leases:
 
         The row says `wanted` while this program waits, and is cleared when it gives up.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + store.PATIENCE_S
         while True:
             async with self._database.transaction() as db:
                 epoch = await _value(db, _TAKE, session_id, self.owner, self._address)
@@ -277,7 +276,7 @@ class Leases:
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
-class PostgresTables(Tables):
+class PostgresTables(tables.Tables):
     new_number = "nextval('agentcli.entry_numbers') AS n"
     copy_number = "nextval('agentcli.entry_numbers')"
     next_use = "nextval('agentcli.uses')"
@@ -302,22 +301,22 @@ class PostgresTables(Tables):
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words that a search looks up; of a text with too many words the first ones."""
-        words = words_in(text_of(entry.body))
+        words = tables.words_in(tables.text_of(entry.body))
         sizes = accumulate(len(word.encode()) for word in words)
         return {"words": [word for word, size in zip(words, sizes, strict=True) if size <= _MAX_WORDS_BYTES]}
 
-    async def compute(self, function: Callable[[], T]) -> T:
+    async def compute(self, function: Callable[[], tables.T]) -> tables.T:
         return await asyncio.to_thread(function)
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+    async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         results: list[SearchHit] = []
         hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
                 if len(results) >= limit:
                     break
-                entry = read_entry(row)
-                if words.are_in(text_of(entry.body)):
+                entry = tables.read_entry(row)
+                if words.are_in(tables.text_of(entry.body)):
                     results.append(words.found_in(session_id, title, entry))
         return results
 
@@ -338,18 +337,18 @@ def _in_postgres(sql: str) -> str:
 class _OrderedWork:
     """Does the work of a log in order. Work goes on even if the task that waits for it is cancelled."""
 
-    def __init__(self, run: Callable[[Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
+    def __init__(self, run: Callable[[tables.Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
-    def submit(self, work: Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
+    def submit(self, work: tables.Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
-    async def _do(self, work: Work[StoredEntries]) -> StoredEntries:
+    async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
                 # The server was restarted, or this program was stopped for some seconds. The work may be repeated,
@@ -368,7 +367,7 @@ class _OrderedWork:
             await asyncio.wait(self._tasks)  # the tasks go on if this is cancelled
 
 
-class PostgresSessions(TableSessions):
+class PostgresSessions(store.TableSessions):
     """Implements `SessionStore`. Its arguments are those of `SqliteSessions`; tables are made at the first use."""
 
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
@@ -376,15 +375,15 @@ class PostgresSessions(TableSessions):
         self._database = Database(url, max_connections=_MAX_CONNECTIONS)
         self._leases = Leases(url, self._database, address)
 
-    async def _run(self, work: Work[T]) -> T:
+    async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         async with self._database.transaction() as db:
             return await work(PostgresTables(db))
 
-    def _queue(self) -> WorkQueue:
+    def _queue(self) -> store.WorkQueue:
         queue = _OrderedWork(self._run)
-        return WorkQueue(queue.submit, queue.drain)
+        return store.WorkQueue(queue.submit, queue.drain)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         return await self._leases.take(_storable(session_id), take_over=take_over)
 
     async def _holder(self, session_id: str) -> str | None:

@@ -18,8 +18,7 @@ import filelock
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions import database, tables
-from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions import database, store, tables
 from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
@@ -125,7 +124,7 @@ def _replace_damaged(path: Path) -> str:
     return f"The session database was damaged and has no sound copy. It is kept as {kept_as}, and a new one is used."
 
 
-class _WriterSessions(TableSessions):
+class _WriterSessions(store.TableSessions):
     def __init__(self, writer: database.Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer
@@ -133,8 +132,8 @@ class _WriterSessions(TableSessions):
     async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         return await self._writer.submit(in_sqlite(work))
 
-    def _queue(self) -> WorkQueue:
-        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
+    def _queue(self) -> store.WorkQueue:
+        return store.WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
 
 
 class SqliteSessions(_WriterSessions):
@@ -172,14 +171,14 @@ class SqliteSessions(_WriterSessions):
         except database.NotWritable as error:
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
         self._copy_meanwhile()
-        deadline, lock = time.monotonic() + PATIENCE_S, database.SessionLock(self.path, session_id)
+        deadline, lock = time.monotonic() + store.PATIENCE_S, database.SessionLock(self.path, session_id)
         while True:
             try:
                 lock.acquire(address=self._address)
-                return Ownership(lock.release, lock.wanted.exists)
+                return store.Ownership(lock.release, lock.wanted.exists)
             except filelock.Timeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
@@ -210,7 +209,7 @@ class SqliteSessions(_WriterSessions):
         from agentcli.infra.sessions import maintenance
 
         try:
-            with maintenance.copying(self.path, timeout_s=PATIENCE_S):
+            with maintenance.copying(self.path, timeout_s=store.PATIENCE_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except (filelock.Timeout, OSError) as error:
@@ -268,11 +267,11 @@ class MemorySessions(_WriterSessions):
         work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work).result()
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         if session_id in self._owned:
             raise SessionInUse(session_id)
         self._owned.add(session_id)
-        return Ownership(lambda: self._owned.discard(session_id))
+        return store.Ownership(lambda: self._owned.discard(session_id))
 
     async def _holder(self, session_id: str) -> str | None:
         return "" if session_id in self._owned else None
