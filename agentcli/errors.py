@@ -178,8 +178,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` if a name is nearly one of the known names, else an empty text."""
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""
+    return f" (did you mean {near}?)" if (near := nearest(name, known)) else ""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:

@@ -206,8 +206,12 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
     text, metadata = str(whole.text), whole.response_metadata
     blocks: tuple[Block, ...] = (Text(text), *calls) if text else tuple(calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
-    message, usage = Message("assistant", blocks), _usage(whole)
-    return Done(message, "max_tokens" if is_cut else "tool_use" if calls else "end_turn", usage, model)
+    return Done(
+        Message("assistant", blocks),
+        "max_tokens" if is_cut else "tool_use" if calls else "end_turn",
+        _usage(whole),
+        model,
+    )
 
 
 def _usage(whole: AIMessageChunk) -> Usage:

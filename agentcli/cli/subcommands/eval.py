@@ -183,16 +183,9 @@ def list_runs(json: AsJson = False) -> None:
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
-    passed, state = f"{run.passed}/{len(run.about.jobs)}", "" if run.ended else "unfinished"
-    return (
-        run.id,
-        run.about.name,
-        when(run.created),
-        passed,
-        money(cost_of(run.outcomes)),
-        state,
-        run.about.variant.model,
-    )
+    about, cost = run.about, money(cost_of(run.outcomes))
+    passed, state = f"{run.passed}/{len(about.jobs)}", "" if run.ended else "unfinished"
+    return run.id, about.name, when(run.created), passed, cost, state, about.variant.model
 
 
 @app.command()

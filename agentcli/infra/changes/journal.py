@@ -93,8 +93,8 @@ def finish_interrupted(parent: Path) -> str:
     remove_abandoned(parent, lambda folder: outcomes.append(_finish(folder)))
     names = ", ".join(name for outcome in outcomes for name in outcome.names)
     report = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
-    conflicts = [conflict for outcome in outcomes for conflict in outcome.conflicts]
-    report += [f"{conflict.name} was not applied: {conflict.why}." for conflict in conflicts]
+    for outcome in outcomes:
+        report += [f"{conflict.name} was not applied: {conflict.why}." for conflict in outcome.conflicts]
     return " ".join(report)
 
 
