@@ -111,9 +111,7 @@ def _failure(outcome: Outcome) -> str:
     reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
     # In code, GitHub finds no person and no issue. The fence is longer than any in the text.
     fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)
-    return (
-        f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"  # "#1" would be an issue
-    )
+    return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
 
 _NO_REFERENCE = "<!-- -->"  # after the sign of a person or an issue

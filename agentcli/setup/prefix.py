@@ -62,10 +62,10 @@ class PrefixBuilder:
             names = {spec.name for spec in specs}
             agents = self.agents() if "create_subagent" in names else ""
             skills = self.skills(info.window) if "skill" in names else ""
-            stubs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
+            server_specs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
             append = _join(self.options.append_system_prompt, agents, skills, note)
             text = system_prompt(small=info.small, replace=self.options.system_prompt, append=append)
-            prefix = self._built[kind] = Prefix(text, (*specs, *stubs))
+            prefix = self._built[kind] = Prefix(text, (*specs, *server_specs))
         return prefix
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:

@@ -298,7 +298,7 @@ class HostedSession:
             output.command_result(ended, started)
         self._writer.change(model=self._session.snapshot().model)
         await self._writer.write([value | {"stream_id": stream_id} for value in objects])
-        if ended.prompt is not None:
+        if ended.prompt is not None:  # the command stands for a prompt, as that of a skill does
             try:
                 await self._submit(ended.prompt, stream_id)
             except UserError as error:

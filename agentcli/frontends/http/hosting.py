@@ -191,7 +191,7 @@ class Hosting:
             except asyncio.CancelledError:
                 if not self._is_over:
                     raise
-                task.uncancel()  # it was `leave`
+                task.uncancel()  # `_leave` has cancelled it, so that the rest is read now
             finally:
                 self._waiting.discard(task)
         if found := await self.events.read(session_id, after, count):

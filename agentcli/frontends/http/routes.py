@@ -371,7 +371,7 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     It may be tried again if it was not sent, or if it `is_repeatable` and was not answered. Raises `HttpError` if its
     outcome is unknown.
     """
-    if FORWARDED in request.headers:
+    if FORWARDED in request.headers:  # by a server that took this one for the owner
         return None
     headers = {"authorization": request.headers["authorization"], FORWARDED: "1", "host": "localhost"}
     kind, _, path = address.partition(":")

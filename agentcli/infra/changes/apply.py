@@ -238,7 +238,7 @@ class _Application:
                     present = state.entry_at(name, folder=folder)
                     if present is None or present.kind != "folder":
                         raise
-        if self._folders.get(self._changes.at(path)) is None:
+        if self._folders.get(self._changes.at(path)) is None:  # not known, or to be removed for an earlier group
             self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:

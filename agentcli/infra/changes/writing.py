@@ -152,7 +152,7 @@ def copy_bytes(source: int, target: int) -> None:
 
 def copy_attributes(source: int, target: int) -> None:
     """Copy the extended attributes that can be read and set, without those of an overlay."""
-    if not hasattr(os, "listxattr"):
+    if not hasattr(os, "listxattr"):  # Python on a Mac does not have it
         return
     for name in os.listxattr(source):
         if not name.startswith((OVERLAY_ATTRIBUTES, "trusted.")):
