@@ -393,5 +393,5 @@ def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
             path.chmod(mode)
         else:
             path.symlink_to(os.fsdecode(content))
-    (folder / "start").mkdir(exist_ok=True)
+    (folder / "start").mkdir(exist_ok=True)  # without files in it, it was not sent
     return read_task(folder / "task.toml")

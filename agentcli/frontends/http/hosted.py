@@ -276,7 +276,7 @@ class HostedSession:
                     await self._host.check_model(request.name)
                 await json_input.control(self._host, request)
                 self._writer.change(model=self._session.snapshot().model)
-                await self._writer.write([])
+                await self._writer.write([])  # the note alone
 
     def _spawn_command(
         self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False

@@ -349,7 +349,7 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
     reset = system_object(
         "reset",
         session_id,
-        messages=wire_messages(Conversation(entries[: note.entries]).messages),
+        messages=wire_messages(Conversation(entries[: note.entries]).messages),  # later ones come as events
         model=note.model,
         permission_mode=note.mode,
         cwd=info.cwd,

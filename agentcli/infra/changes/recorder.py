@@ -240,7 +240,7 @@ class Recorder:
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
-        """Keep the indexes as they are now under a second name, since a refresh writes new files."""
+        """Keep the indexes as they are now under a second name, because a refresh writes new files."""
         names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):

@@ -227,6 +227,7 @@ class SqliteSessions(_WriterSessions):
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
+        # Nobody waits here for the copy of a large file, which is made while the program runs.
         is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
         if self._has_opened_session and is_small and database.is_copy_due(self.path):
             await self._writer.drain()

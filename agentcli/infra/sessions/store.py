@@ -236,7 +236,7 @@ class TableSessions(ABC):
 
     async def rename(self, session_id: str, name: str) -> None:
         log = self._logs.get(session_id)
-        if log is not None and log.new is not None:
+        if log is not None and log.new is not None:  # it is open here, and not stored so far
             await log.drain()
             if log.new is not None:  # the session gets its name when it is stored
                 log.new.name = name
