@@ -309,7 +309,7 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     """Return a preset with the settings of `[providers.NAME]` added."""
     from agentcli.llm.providers.openai_compat import Preset
 
-    # A server without a preset is one on this machine, or nearby, until its settings name a key.
+    # Without a preset a server needs no key, unless its settings name one.
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env or server.api_key_helper:
