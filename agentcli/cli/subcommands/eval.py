@@ -28,7 +28,7 @@ from agentcli.cli.subcommands.shared import (
 )
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
-from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, outcome_line
+from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
@@ -160,7 +160,8 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' The run is unfinished.'}"
+        f"cost {money(cost_of(run.outcomes))}, {seconds:,.0f} s of work."
+        f"{'' if run.ended else ' The run is unfinished.'}"
     )
 
 
@@ -182,8 +183,9 @@ def list_runs(json: AsJson = False) -> None:
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
-    passed, state = f"{run.passed}/{len(run.about.jobs)}", "" if run.ended else "unfinished"
-    return run.id, run.about.name, when(run.created), passed, money(run.cost_usd), state, run.about.variant.model
+    about, cost = run.about, money(cost_of(run.outcomes))
+    passed, state = f"{run.passed}/{len(about.jobs)}", "" if run.ended else "unfinished"
+    return run.id, about.name, when(run.created), passed, cost, state, about.variant.model
 
 
 @app.command()
@@ -264,8 +266,8 @@ def print_comparison(found: Comparison) -> None:
     echo("")
     for heading, tasks in (
         ("Not compared, because only one run has them or their versions differ", found.left_out),
-        ("Better", found.better),
-        ("Worse (regressions)", found.worse),
+        ("Better", [pair.task for pair in found.pairs if pair.difference > 0]),
+        ("Worse (regressions)", [pair.task for pair in found.pairs if pair.difference < 0]),
     ):
         if tasks:
             echo(f"{heading}: {', '.join(tasks)}.")
