@@ -21,7 +21,7 @@ from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error,
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import (
-    LARGEST_EDITABLE,
+    MAX_EDITABLE_BYTES,
     SNIFFED_BYTES,
     EncodingGuess,
     decode,
@@ -63,7 +63,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
             return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
-        if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
+        if path.suffix == ".ipynb" and size <= MAX_EDITABLE_BYTES:
             from agentcli.tools.text.notebooks import cells_as_text
 
             content = head + file.read()
@@ -253,7 +253,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
     is_certain = True
     if not guess.wide and not guess.bom and guess.broken:
         is_certain = guess.is_certain
-        if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
+        if file.tell() <= MAX_EDITABLE_BYTES:  # no edit is possible beyond, so the exact charset does not matter
             file.seek(head_end)
             decoded = decode(head + file.read(), declared)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)

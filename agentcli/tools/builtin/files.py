@@ -29,7 +29,7 @@ from agentcli.tools.text.apply import Edit, apply_edits, changes_only_ascii
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import (
     BOM,
-    LARGEST_EDITABLE,
+    MAX_EDITABLE_BYTES,
     DecodedText,
     decode,
     require_encodable,
@@ -93,7 +93,7 @@ def _size_of(file: BinaryIO) -> int:
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
     """Return the contents of a file that is to be changed. Raises `ToolError`."""
     with opened(path, workspace) as (file, size):
-        if size > LARGEST_EDITABLE:
+        if size > MAX_EDITABLE_BYTES:
             raise ToolError(
                 f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here: "
                 "change it with bash (sed -i, a script).",

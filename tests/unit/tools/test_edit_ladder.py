@@ -53,7 +53,7 @@ def test_an_exact_match_is_edited_and_one_with_other_line_ends_is_not() -> None:
 
 def test_replace_all_takes_every_line_end_but_nothing_looser() -> None:
     assert edit(b"a\r\nb\r\na\nb\n", "a\nb", "c", replace_all=True) == (b"c\r\nc\n", "")
-    with pytest.raises(ToolError, match="apart from indentation it stands 2 times"):
+    with pytest.raises(ToolError, match="Apart from indentation it occurs 2 times"):
         edit(b"\ta\n\ta\n", "  a\n", "  b\n", replace_all=True)
 
 
@@ -129,7 +129,7 @@ def test_indentation_is_taken_as_the_file_has_it(before: str, old: str, new: str
 
 
 def test_a_line_whose_indentation_cannot_be_determined_is_an_error() -> None:
-    with pytest.raises(ToolError, match="indentation cannot be told from it: 'deeper'"):
+    with pytest.raises(ToolError, match="indentation cannot be derived from it: 'deeper'"):
         edit(b"\tx\n\ty\n", "x\ny\n", "x\n    deeper\n")
 
 
@@ -182,7 +182,7 @@ def test_a_letter_is_not_found_inside_one_with_an_accent(before: str, old: str) 
     ],
 )
 def test_a_looser_match_must_be_the_only_one(content: bytes, old: str, difference: str) -> None:
-    with pytest.raises(ToolError, match=f"apart from {difference}.* it stands 2 times.*write it as one of them"):
+    with pytest.raises(ToolError, match=f"Apart from {difference}.* it occurs 2 times.*Copy one of these places"):
         edit(content, old, "new")
 
 

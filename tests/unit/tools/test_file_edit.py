@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.files import LARGEST_EDITABLE
+from agentcli.tools.builtin.files import MAX_EDITABLE_BYTES
 from agentcli.tools.text.apply import Edit, apply_edits, describe_nearest
 from agentcli.tools.text.encoding import DecodedText, decode
 from tests.properties import examples
@@ -240,7 +240,7 @@ def test_the_sign_for_such_bytes_does_not_take_their_place(bench: Bench) -> None
 
 def test_a_file_too_large_to_be_edited_is_an_error_that_says_what_to_use(bench: Bench) -> None:
     with bench.put("a").open("wb") as file:
-        file.truncate(LARGEST_EDITABLE + 1)
+        file.truncate(MAX_EDITABLE_BYTES + 1)
     error = bench.fails("file_edit", path="a", old_string="a", new_string="b")
     assert error.kind == "validation_error"
     assert "sed -i" in str(error)
@@ -348,7 +348,7 @@ def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(
         assert (after[: len(head)], after[len(after) - len(tail) :]) == (head, tail)
         assert lf(after) == lf(head) + new + lf(tail)
     else:
-        with pytest.raises(ToolError, match=f"stands {len(exact) or count} times"):
+        with pytest.raises(ToolError, match=f"occurs {len(exact) or count} times"):
             edited(text, [Edit(old, new)])
 
 

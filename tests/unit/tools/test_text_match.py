@@ -109,7 +109,7 @@ def test_of_places_within_one_another_the_first_is_meant_and_it_is_reported(befo
         "X",
         before.strip()[0],
     ]
-    assert "It begins once more in line 2, within it." in applied.notes[0]
+    assert "old_string also begins in line 2, inside this match." in applied.notes[0]
 
 
 @examples(500)
@@ -122,7 +122,7 @@ def test_what_counts_as_one_is_what_is_replaced_from_the_left(text: str, start: 
     if (count := text.count(old)) == 1:
         assert edit(text, old, "X").decoded.text == text.replace(old, "X")
     else:
-        with pytest.raises(ToolError, match=f"stands {count} times"):
+        with pytest.raises(ToolError, match=f"occurs {count} times"):
             edit(text, old, "X")
 
 
@@ -144,7 +144,7 @@ def test_every_place_in_a_row_of_the_same_is_found(row: str, times: int, more: s
 
 @pytest.mark.slow
 def test_a_long_piece_of_a_long_row_is_soon_refused() -> None:
-    with pytest.raises(ToolError, match="stands 10 times"):
+    with pytest.raises(ToolError, match="occurs 10 times"):
         edit("a" * 200_000, "a" * 20_000, "b")
 
 
