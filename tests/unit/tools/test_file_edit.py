@@ -84,7 +84,7 @@ def test_an_edit_beside_several_is_an_error_and_not_passed_over(bench: Bench, be
     path = bench.put("a", "one\ntwo\n")
     error = bench.fails("file_edit", path="a", edits=[{"old_string": "two", "new_string": "2"}], **beside)
     assert error.kind == "invalid_parameters"
-    assert "put this one among edits" in str(error)
+    assert "put this one into edits, too" in str(error)
     assert path.read_text() == "one\ntwo\n"
 
 
