@@ -73,7 +73,7 @@ async def test_a_long_page_is_cut_and_says_how_to_see_more(given: dict[str, Any]
     assert len(output.structured["text"]) == shown
     assert output.structured["truncated"] == (shown < 90_000)
     assert output.full.endswith("\n" + "x" * 90_000) == (shown in (28_000, 4_000))
-    note = f"[{shown:,} of 90,000 characters; for more, fetch with a larger max_chars]"
+    note = f"[{shown:,} of 90,000 characters. For more, fetch it with a larger max_chars.]"
     assert str(output.content).endswith(note) == (shown < 90_000)
 
 
