@@ -138,7 +138,7 @@ class SessionGrants:
 
 @dataclass
 class WorkspaceSettings:
-    """The person's home folder, and the charset of files that are not UTF-8 (empty: it is detected)."""
+    """The person's home folder, and the charset of files that are not UTF-8; empty if the settings name none."""
 
     home: Path = field(default_factory=Path.home)
     charset: str = ""
@@ -230,8 +230,9 @@ class Workspace:
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        is_below_home = path == "~" or path.startswith("~/")
-        return self.settings.home / path[2:] if is_below_home else self.cwd / name
+        if path == "~" or path.startswith("~/"):
+            return self.settings.home / path[2:]
+        return self.cwd / name
 
     def shown(self, path: Path) -> str:
         """Return a path as the model writes it: relative to the working directory if it is below that.
@@ -266,7 +267,10 @@ def display_name(path: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return the path that `display_name` gave this for, also if only parts of it are quoted; else the text itself."""
+    """Return the path that `display_name` shows as this text; a path may be quoted only in part, as `src/$'caf\\xe9'`.
+
+    A text that stands for no path of a file that is not UTF-8 is returned as it is.
+    """
     if "$'" not in text or re.search(_NO_BYTE, text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
