@@ -221,15 +221,15 @@ _VERBS = {
 }
 
 
-def call_title(name: str, input: dict[str, Any]) -> str:
+def call_title(name: str, input: dict[str, Any], max_chars: int = MAX_SUBJECT_CHARS) -> str:
     """Return a title such as `Read src/app.py` or `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
     value = input.get(key)
     subject = "" if value is None else " ".join(str(value).split())
     if name == "grep_search" and input.get("path") not in (None, "."):
         subject += f" in {input['path']}"
-    if len(subject) > MAX_SUBJECT_CHARS:
-        subject = subject[: MAX_SUBJECT_CHARS - 1] + "…"
+    if len(subject) > max_chars:
+        subject = subject[: max_chars - 1] + "…"
     return f"{verb} {subject}".strip()
 
 

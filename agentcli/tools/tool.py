@@ -366,7 +366,7 @@ class ToolRegistry:
         return name in self._tools
 
     def clone(self, *, exclude: Collection[str] = (), only: Collection[str] | None = None) -> ToolRegistry:
-        """Return a registry without some tools, or with only some. Raises `UsageError` if `only` has an unknown name."""
+        """Return a registry without some tools, or with only some. Raises `UsageError` for an unknown one in `only`."""
         if only is not None and (missing := [name for name in only if name not in self._tools]):
             raise UsageError(f"No tool {missing[0]!r}; there is {', '.join(self._tools)}.")
         return ToolRegistry(tool for tool in self if tool.name not in exclude and (only is None or tool.name in only))

@@ -81,7 +81,7 @@ class LoginTokens:
         await self._change(client=client_info.model_dump_json(exclude_none=True))
 
     async def keep_server(self, metadata: OAuthMetadata) -> None:
-        """Store where tokens are refreshed, so that a later process does not have to find that out."""
+        """Store where tokens are refreshed, so that a later process need not find that out."""
         await self._change(server=metadata.model_dump_json(exclude_none=True))
 
     async def _change(self, **changes: object) -> None:
@@ -103,7 +103,7 @@ class _Provider(OAuthClientProvider):
 
 
 class AsksForLogin(httpx2.Auth):
-    """Requests without a login: a server that rejects them needs one."""
+    """Sends requests without a login, and raises `OAuthFlowError` if the server rejects one with 401."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         response = yield request
@@ -159,7 +159,7 @@ async def login_auth(
     states: set[str] = set()  # random texts that our requests have and their answers repeat; others could be forged
 
     async def answer_browser(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = (await reader.readline()).decode("ascii", errors="replace")
+        line = (await reader.readline()).decode("ascii", errors="replace")  # `GET /callback?code=… HTTP/1.1`
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
         is_answer = target.path == "/callback" and bool(query) and query.get("state") in states
@@ -189,6 +189,7 @@ async def login_auth(
             tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
         )
         yield provider
+        # With a login, the SDK has found where its token is refreshed.
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)
 

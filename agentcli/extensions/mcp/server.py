@@ -98,10 +98,10 @@ class Server:
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of the newest attempts to connect
         self._needs_login = False
         self._asking = asyncio.Lock()
-        # The conversations that have its instructions, each by its ledger, of which every conversation has its own.
+        # The conversations that were given its instructions, each known by its ledger of files, which only it has.
         self._introduced_to: WeakSet[FileLedger] = WeakSet()
 
     @property
@@ -142,7 +142,8 @@ class Server:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if connecting.cancelled() and task is not None and not task.cancelling():  # `aclose` cancelled it
+            # Either `aclose` cancelled the connecting task, or somebody cancels the caller.
+            if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
@@ -159,7 +160,7 @@ class Server:
                     raise
         except ToolError as error:
             self._needs_login = isinstance(error, NeedsLogin)
-            if self._needs_login or not self.problem:  # `lost` may have set a problem that says more
+            if self._needs_login or not self.problem:  # meanwhile `lost` may have set one that says more
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
@@ -261,6 +262,7 @@ class Server:
     # The connection calls these
 
     def lost(self, why: str) -> None:
+        """Note that the connection has ended; the next call connects again."""
         self._client, self.problem = None, why
 
     def offer_changed(self) -> None:
@@ -322,7 +324,7 @@ class Server:
 
 
 def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
-    """Yield the texts for models that the second offer has and the first has not."""
+    """Yield the texts that models would see of the second offer, and that the first one does not have."""
     for tool in after.tools:
         if tool not in before.tools:
             yield f"{tool.name}: {tool.description} Arguments: {msgspec.json.encode(tool.schema).decode()}"
@@ -334,7 +336,7 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
 
 
 def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and that moves the deadline by the time that a person takes."""
+    """Return an `ask` that names the server, and that adds the time that the person takes to the deadline."""
 
     async def ask_and_extend(question: str, options: Sequence[str]) -> str | None:
         loop, end = asyncio.get_running_loop(), deadline.when()

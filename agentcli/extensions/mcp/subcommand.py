@@ -164,6 +164,7 @@ async def _connect(*servers: Server) -> list[Status]:
 
 
 def _entry(server: Server, status: Status) -> dict[str, Any]:
+    """Return what `--json` shows of a server."""
     tools = [tool.name for tool in server.current.tools] if server.current else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
@@ -179,6 +180,7 @@ def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
 
 
 def _file(config: Config, scope: str) -> Path:
+    """Return the file that has the servers of a scope."""
     root = project_root(config.cwd)
     return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
 
@@ -222,7 +224,7 @@ async def _log_in(config: Config, server: Server) -> str:
 
     def show(address: str) -> None:
         echo(f"If your browser does not open, log in here: {address}")
-        sys.stdout.flush()
+        sys.stdout.flush()  # before the wait for the browser
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
@@ -264,7 +266,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
         return mcp_types.ListToolsResult.model_validate({"tools": list(map(_tool_message, offered))})
 
     async def call_tool(context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # it is opened below
+        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # `bench` is opened below
         return mcp_types.CallToolResult.model_validate(_result_message(answer))
 
     server = lowlevel.Server[Any]("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)

@@ -128,8 +128,8 @@ def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[M
     """
     first, *others = without_overlaps(matches)
     if not others:
-        lines = [_line_of(text, match) for match in matches[1:2]]
-        return first, f"old_string also begins in line {lines[0]}, inside this match." if lines else ""
+        overlap = f"old_string also begins in line {_line_of(text, matches[-1])}, inside this match."
+        return first, overlap if len(matches) > 1 else ""
     times = len(others) + 1
     shown = ", ".join(str(_line_of(text, match)) for match in (first, *others)[:_MAX_LISTED])
     lines = shown + (", …" if times > _MAX_LISTED else "")
