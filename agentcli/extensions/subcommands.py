@@ -163,17 +163,11 @@ _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRe
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
-    keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
-    rows = [
-        (spec.event, spec.matcher or "*", spec.command, spec.timeout_s, spec.on_error, spec.condition, spec.source)
-        for spec in specs
-    ]
+    renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
+    rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
-    print_answer(
-        [dict(zip(keys, row, strict=True)) for row in rows],
-        "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md.",
-        as_json=json,
-    )
+    text = "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
+    print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], text, as_json=json)
 
 
 @hooks_app.command("test")

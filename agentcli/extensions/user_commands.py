@@ -93,7 +93,7 @@ async def _output(command: str, template: Template, state: AgentState, calls: Se
 
 
 def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands in these folders, the later of which win; files that are no commands are reported."""
+    """Add the commands in these folders; the last one of a name counts. Files that are no commands are reported."""
     found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
@@ -105,7 +105,7 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
                 on_notice(f"{file} is not a command: {error}")
                 continue
             found[command.name] = command
-            for rule in allowed:  # commands of other agents may name tools that are not here, and work nevertheless
+            for rule in allowed:  # one for a tool of another agent is reported, but the command works
                 try:
                     check_rule(rule, builtin_tools())
                 except UsageError as error:
@@ -136,6 +136,7 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
         text = await expanded(template, argument, host.session.state, host.session.runtime.calls)
         return AsPrompt(text, model)
 
-    help = one_line(keys, "description") or body.strip().partition("\n")[0].rstrip().lstrip("# ")[:80]
+    first_line = body.strip().partition("\n")[0].lstrip("# ")  # perhaps a heading
+    help = one_line(keys, "description") or first_line.rstrip()[:80]
     hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
     return SlashCommand(template.name, help, run, hint), allowed

@@ -149,7 +149,6 @@ async def elicit(params: types.ElicitRequestParams, ask: Ask | None) -> types.El
 
 
 def _consent(answer: str | None, content: dict[str, Value] | None = None) -> types.ElicitResult:
-    """Return the result for a question to which the answer is yes, no, or none at all."""
     if answer in (_YES, _DONE):
         return types.ElicitResult(action="accept", content=content)
     return types.ElicitResult(action="cancel" if answer is None else "decline")

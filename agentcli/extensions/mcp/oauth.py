@@ -72,19 +72,15 @@ class LoginTokens:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         expires_at = time.time() + tokens.expires_in if tokens.expires_in is not None else None
-        await self._change(token=tokens.model_dump_json(), expires_at=expires_at)
+        await self.change(token=tokens.model_dump_json(), expires_at=expires_at)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return OAuthClientInformationFull.model_validate_json(self.login.client) if self.login.client else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        await self._change(client=client_info.model_dump_json(exclude_none=True))
+        await self.change(client=client_info.model_dump_json(exclude_none=True))
 
-    async def keep_server(self, metadata: OAuthMetadata) -> None:
-        """Store where tokens are refreshed, so that a later process need not find that out."""
-        await self._change(server=metadata.model_dump_json(exclude_none=True))
-
-    async def _change(self, **changes: object) -> None:
+    async def change(self, **changes: object) -> None:
         self.login = msgspec.structs.replace(self.login, **changes)
         await asyncio.to_thread(self.logins.save, self.url, self.login)
 
@@ -189,9 +185,9 @@ async def login_auth(
             tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
         )
         yield provider
-        # With a login, the SDK has found where its token is refreshed.
-        if provider.context.oauth_metadata is not None and tokens.login.token:
-            await tokens.keep_server(provider.context.oauth_metadata)
+        # Where tokens are refreshed is stored, so that a later process need not find that out.
+        if (metadata := provider.context.oauth_metadata) is not None and tokens.login.token:
+            await tokens.change(server=metadata.model_dump_json(exclude_none=True))
 
 
 def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:

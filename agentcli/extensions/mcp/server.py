@@ -262,7 +262,6 @@ class Server:
     # The connection calls these
 
     def lost(self, why: str) -> None:
-        """Note that the connection has ended; the next call connects again."""
         self._client, self.problem = None, why
 
     def offer_changed(self) -> None:

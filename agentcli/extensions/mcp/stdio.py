@@ -95,7 +95,6 @@ async def _start(
 
 
 async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """Write the session's messages to the server, a line each."""
     assert process.stdin is not None
     with suppress(OSError):  # the server has ended, which the reader reports
         async for message in messages:

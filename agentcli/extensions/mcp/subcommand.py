@@ -164,7 +164,6 @@ async def _connect(*servers: Server) -> list[Status]:
 
 
 def _entry(server: Server, status: Status) -> dict[str, Any]:
-    """Return what `--json` shows of a server."""
     tools = [tool.name for tool in server.current.tools] if server.current else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
@@ -180,7 +179,6 @@ def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
 
 
 def _file(config: Config, scope: str) -> Path:
-    """Return the file that has the servers of a scope."""
     root = project_root(config.cwd)
     return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
 

@@ -38,10 +38,6 @@ class StdioSpec(Struct, frozen=True):
     def __str__(self) -> str:
         return " ".join((self.command, *self.args))
 
-    @property
-    def texts(self) -> tuple[str, ...]:  # in which variables are replaced
-        return (self.command, *self.args, self.cwd, *self.env.values())
-
 
 class HttpSpec(Struct, frozen=True):
     """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
@@ -53,10 +49,6 @@ class HttpSpec(Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.url
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.url, *self.headers.values(), *map(str, self.oauth.values()))
 
 
 class ServerSpec(Struct, frozen=True, kw_only=True):

@@ -109,16 +109,12 @@ def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     return Command(
         text=arguments.command,
         cwd=start,
-        timeout_s=_limit_s(arguments),
+        timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
         most_bytes=_MAX_BYTES[arguments.output_level or context.level],
         profile="danger-full-access" if arguments.unconfined else profile,
         grants=grants,
         dry_run=terms.dry_run,
     )
-
-
-def _limit_s(arguments: Bash) -> float:
-    return min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000
 
 
 # Output
@@ -140,7 +136,7 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
     notes += _describe_rest(result, workspace)
     if is_late:
         reason = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(arguments):g} s; {reason}]")
+        notes.append(f"[ended after {min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000:g} s; {reason}]")
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
@@ -229,7 +225,6 @@ def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ..
 
 
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
-    """Look at the first names as paths."""
     paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MAX_NAMES]:
         with contextlib.suppress(ToolError):  # not a path, or links without an end
@@ -238,7 +233,6 @@ def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) ->
 
 
 def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[str]:
-    """Yield a note on each failure in a command's output that the sandbox is likely to have caused."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     names = {name for word in words for name in word.split("/")}

@@ -201,7 +201,6 @@ def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]
 
 
 def _line_end_near(text: str, match: Match) -> str:
-    """Return the first line end behind a match, or the last one before it if there is none."""
     end = text.find("\n", match.end)
     if end < 0:
         end = text.rfind("\n", 0, match.start)

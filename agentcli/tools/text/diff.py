@@ -132,16 +132,13 @@ def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
         skipped, run = rows[position:first], rows[first:last]
-        old, new, position = old + _count_old(skipped), new + _count_new(skipped), first
-        yield "".join([f"@@ -{_range(old, old + _count_old(run))} +{_range(new, new + _count_new(run))} @@\n", *run])
+        old, new, position = old + _count(skipped, "+"), new + _count(skipped, "-"), first
+        yield "".join([f"@@ -{_range(old, old + _count(run, '+'))} +{_range(new, new + _count(run, '-'))} @@\n", *run])
 
 
-def _count_old(rows: Sequence[str]) -> int:
-    return sum(not row.startswith("+") for row in rows)
-
-
-def _count_new(rows: Sequence[str]) -> int:
-    return sum(not row.startswith("-") for row in rows)
+def _count(rows: Sequence[str], sign_of_others: str) -> int:
+    """Count the old rows (all but those with `+`), or the new ones (all but those with `-`)."""
+    return sum(not row.startswith(sign_of_others) for row in rows)
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
@@ -156,7 +153,6 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the old and the new lines of a hunk's body."""
     old: list[str] = []
     new: list[str] = []
     sides: list[list[str]] = []  # those that have the row before

@@ -123,7 +123,6 @@ class EncodingGuess:
         self._c1: set[int] = set()  # the bytes from 0x80 to 0x9f that occurred: letters in Windows-1252 alone
 
     def feed(self, chunk: bytes) -> None:
-        """Count the valid and the broken UTF-8 in the next bytes of the file."""
         if not self._pending and chunk.isascii():
             return
         chunk = self._pending + chunk
@@ -257,7 +256,6 @@ def _other_codec_fits(sample: bytes, codec: str) -> bool:
 
 # Pages of the web
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
 _IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
 _IN_PAGE = re.compile(
     r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
@@ -276,9 +274,9 @@ _WIDER = {
 
 def decoded(body: bytes, content_type: str) -> str:
     """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
-    for mark, codec in _MARKS:
-        if body.startswith(mark):
-            return body[len(mark) :].decode(codec, errors="replace")
+    for bom, codec in _BOMS:
+        if body.startswith(bom):
+            return body[len(bom) :].decode(codec, errors="replace")
     header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
     codec = codec_of(header[1]) if header else ""
     if not codec and page:

@@ -117,7 +117,6 @@ def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
 
 
 def _new_cell(name: str, notebook: _Notebook) -> Cell:
-    """Return a cell with nothing but an id: the name that the model gave it, or a new one."""
     if notebook.nbformat_minor < 5:  # cells had no ids yet
         return {}
     is_id = _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place
