@@ -142,12 +142,10 @@ class RetryRule(Struct, frozen=True, kw_only=True):
     retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))
     most: int = 3
     first_delay_s: float = 1.0
-    factor: float = 1.5
-    longest_delay_s: float = 10.0
 
     def delay(self, retries: int) -> float:
-        """Return the seconds to wait before the next try, after so many retries."""
-        return min(self.first_delay_s * self.factor**retries, self.longest_delay_s)
+        """Return the seconds to wait before the next try, after so many retries; each wait is half as long again."""
+        return min(self.first_delay_s * 1.5**retries, 10.0)
 
 
 @dataclass(frozen=True)

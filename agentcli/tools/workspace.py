@@ -269,7 +269,7 @@ def display_name(path: str) -> str:
 def parse_name(text: str) -> str:
     """Return the path that `display_name` shows as this text; a path may be quoted only in part, as `src/$'caf\\xe9'`.
 
-    A text that stands for no path of a file that is not UTF-8 is returned as it is.
+    A text that cannot be such a quoted path is returned as it is.
     """
     if "$'" not in text or re.search(_NO_BYTE, text):
         return text

@@ -234,12 +234,12 @@ def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
 
 def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     """Return the answer that an object stands for; the strictest of the decisions in it counts."""
-    own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
-    if not isinstance(own, dict):
+    specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
+    if not isinstance(specific, dict):
         return _failed(spec, "its hookSpecificOutput is not an object")
-    inner = own.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
+    inner = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
     behaviour = inner if isinstance(inner, dict) else {"behavior": inner}
-    words = (own.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
+    words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
     for word in (*words, behaviour.get("behavior")):
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
@@ -247,16 +247,18 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
             return _failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
-    reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
-    reason = next(filter(None, reasons), "")
+    reason = (
+        specific.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason")
+        or specific.get("reason") or ""
+    )  # fmt: skip
     stops = str(answer.get("continue")).lower() in ("false", "0", "no")
-    updated = own.get("updatedInput", behaviour.get("updatedInput"))
+    updated = specific.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return EventAnswer(
         decision,
         str(answer.get("stopReason") or reason) if stops else str(reason),
         updated if isinstance(updated, dict) else None,
-        str(own.get("additionalContext") or ""),
+        str(specific.get("additionalContext") or ""),
         stops=stops,
         notices=(str(notice),) if notice else (),
     )

@@ -98,7 +98,7 @@ class Server:
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # times of the newest attempts to connect
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # when it was started, the newest times only
         self._needs_login = False
         self._asking = asyncio.Lock()
         # The conversations that were given its instructions, each known by its ledger of files, which only it has.

@@ -367,7 +367,8 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
         return None
     part: Any = root
     for name in filter(None, reference[1:].split("/")):
-        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+        name = name.replace("~1", "/").replace("~0", "~")  # the escapes of JSON Pointer
+        part = part.get(name) if isinstance(part, Mapping) else None
     return part
 
 

@@ -175,7 +175,7 @@ class NearestPaths:
             folders.add(folder)
             levels[folder.count("/")].append(batch)
         count = names.count("\0")
-        if self._max_slashes is not None:
+        if self._max_slashes is not None:  # drop names that are too deep
             for slashes in [slashes for slashes in levels if slashes > self._max_slashes]:
                 count -= sum(batch.count("\0") for batch in levels.pop(slashes))
         self._files += count

@@ -281,7 +281,7 @@ def decoded(body: bytes, content_type: str) -> str:
     codec = codec_of(header[1]) if header else ""
     if not codec and page:
         codec = codec_of(page[1] or page[2])
-        codec = "utf-8" if codec.startswith("utf-16") else codec  # the name of a page in UTF-16 would not be found
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # else the label could not have been read as ASCII
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:

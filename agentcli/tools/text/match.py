@@ -112,7 +112,7 @@ def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[
             if seen_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
                 end -= 1  # the line end stays outside of the match
             line_starts = [view.origin(offset) for offset in (*offsets[number : number + len(seen_lines)], end)]
-            file_lines = [lf(text[start_:end_]) for start_, end_ in pairwise(line_starts)]
+            file_lines = [lf(text[first:last]) for first, last in pairwise(line_starts)]
             adapt = partial(_adapt_lines, file_lines, old_lines, view_of, shift)
             matches.append(Match(line_starts[0], line_starts[-1], adapt))
         start = bare.find(sought, start + 1)

@@ -305,7 +305,7 @@ def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
     image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
     if "url(" in image or "gradient(" in image or "var(" in value:
         return "unknown"
-    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))
+    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))  # `rgb(…)`, or words
     return next((colour for colour, opacity in filter(None, found) if opacity >= _MIN_COVERING), None)
 
 

@@ -136,7 +136,7 @@ async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
 
 
 def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
-    """Return where a redirect leads. Raises `ToolError` if it leaves the site, unless that needs no question."""
+    """Return where a redirect leads: within the site, or to what needs no question. Raises `ToolError` otherwise."""
     location = response.headers.get("location", "")
     if not location:
         raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
