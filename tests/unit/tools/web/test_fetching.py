@@ -84,7 +84,9 @@ async def test_a_redirect_to_another_site_is_reported_and_not_followed() -> None
     answers = {"/": redirect("//evil.example:{port}/?q=secret")}
     async with site(answers) as served:
         answers["/"] = redirect(f"http://evil.example:{served.port}/?q=secret")
-        with pytest.raises(ToolError, match=r"redirects to another site. If you need it, fetch http://evil\.example:\d+/\?q=secret"):
+        with pytest.raises(
+            ToolError, match=r"redirects to another site. If you need it, fetch http://evil\.example:\d+/\?q=secret"
+        ):
             await web_of(served).fetch(served.url(), max_chars=100)
     assert served.paths == ["/"]
 
@@ -227,7 +229,9 @@ async def test_a_compression_bomb_is_stopped() -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x-gzip", "compress"])
 async def test_an_encoding_nobody_asked_for_is_refused(encoding: str) -> None:
-    assert "with a compression that was not asked for" in str(await refusal(reply(b"\x1b\x03", content_encoding=encoding)))
+    assert "with a compression that was not asked for" in str(
+        await refusal(reply(b"\x1b\x03", content_encoding=encoding))
+    )
 
 
 async def test_broken_compression_is_an_error() -> None:
