@@ -55,10 +55,10 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         return await _switch_on(host, argument)
     catalog = skills.registry.catalog
     activated_by = {one.skill.name: one.by for one in skills.registry.active}
-    offered = [skill for skill in catalog if skill.for_person]
-    marks = [_SKILL_MARKS[activated_by.get(skill.name, "")] for skill in offered]
     rows = [
-        (skill.name, f"{mark}  {skill.source:<8} {_summary(skill)}") for skill, mark in zip(offered, marks, strict=True)
+        (skill.name, f"{_SKILL_MARKS[activated_by.get(skill.name, '')]}  {skill.source:<8} {_summary(skill)}")
+        for skill in catalog
+        if skill.for_person
     ]
     if not rows:
         return "There are no skills here. To create one: agentcli skills new NAME"

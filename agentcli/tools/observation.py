@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.tool import LazyResult, OutputLevel
 
@@ -19,7 +18,7 @@ STANDARD_CHARS = 500
 STANDARD_ITEMS = 10
 
 
-class Levels(Struct, frozen=True):
+class Levels(msgspec.Struct, frozen=True):
     """The output levels of the settings: for all tools, and for single ones by name.
 
     With `gives_all` programs get structured results however large they are.

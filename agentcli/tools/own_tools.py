@@ -5,14 +5,13 @@ import inspect
 import logging
 import re
 import threading
-import typing
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import Any, get_type_hints, overload
 
 import msgspec
 
@@ -78,7 +77,7 @@ def tool(
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec.Struct], str]:
     """Return a struct of the parameters, and the name of the one that takes the context. Raises `UsageError`."""
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise UsageError(f"The parameters of {name} cannot be read: {error}.") from error

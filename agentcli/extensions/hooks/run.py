@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventName
@@ -62,7 +61,7 @@ _DECISIONS: dict[str, Decision] = {
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
-class HookSpec(Struct, frozen=True, kw_only=True):
+class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A command for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
 
     `matcher` is a regular expression, `condition` a permission rule such as `bash(git *)`; empty ones match all calls.

@@ -18,7 +18,6 @@ from mcp.shared.auth import (
     OAuthMetadata,
     OAuthToken,
 )
-from msgspec import Struct
 from pydantic import AnyUrl
 
 from agentcli.extensions.mcp.tools import HttpSpec
@@ -29,7 +28,7 @@ _MAX_REQUEST_BYTES = 16_384  # of the browser's request with the answer
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
-class ServerLogin(Struct, frozen=True, omit_defaults=True):
+class ServerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stored login: the SDK's records as JSON texts, and the time when the token expires (seconds since 1970)."""
 
     token: str = ""

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
 from agentcli.extensions.mcp.tools import (
@@ -180,7 +179,7 @@ class Server:
         """Get the server's offer, and approve it if the person does not have to be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
         tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
-        self.current = replace(offer, tools=tuple(reversed(tools.values())))
+        self.current = msgspec.structs.replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self._pin(self.current)
         elif self.is_changed:

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image, Text
@@ -264,7 +263,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
     else:
         content = tuple(Text(cut_middle(part.text)) if isinstance(part, Text) else part for part in result.content)
     output = ToolOutput(content, result.structured, is_error=result.is_error)
-    return replace(output, error_kind="execution_error") if result.is_error else output
+    return msgspec.structs.replace(output, error_kind="execution_error") if result.is_error else output
 
 
 def fitted(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.calls.model import SkillsInUse
 from agentcli.agent.runtime import Turn, TurnStep
@@ -44,7 +43,7 @@ When a task fits one of these, first call `skill` with its name to get instructi
 # Reading files of definitions, with a cache
 
 
-class CachedRead(Struct, Generic[T], frozen=True, array_like=True):
+class CachedRead(msgspec.Struct, Generic[T], frozen=True, array_like=True):
     """The value that was read from a file when it had this stamp, or the problem that kept it from being read."""
 
     stamp: Stamp
@@ -91,7 +90,7 @@ def read_once(
 # Catalogs and lists of skills
 
 
-class SkillFolder(Struct, frozen=True):
+class SkillFolder(msgspec.Struct, frozen=True):
     """A folder of skills. If it has a `root`, only files below that count, with links followed."""
 
     folder: Path

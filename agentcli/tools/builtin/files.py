@@ -5,7 +5,6 @@ The first part reads and writes whole files for other tools too: each failure be
 
 import ast
 import asyncio
-import contextlib
 import errno
 import io
 import json
@@ -14,7 +13,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
@@ -171,7 +170,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
             folder = folder.parent
         return workspace.usable_path(folder, "read")
 
-    with contextlib.suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
+    with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
         folder = await asyncio.to_thread(nearest_folder)
         async with asyncio.timeout(_MAX_SIMILAR_S):
             await workspace.sandbox.search(Listing(folder), take)

@@ -182,12 +182,8 @@ class Matches:
         entries: list[FoundLine] = []
         lines: list[str] = []
         for file in self._kept:
-            rows, wanted = b"\n".join(file.rows), self._limit - len(entries)
-            if self._has_marks:
-                found, text = _read_marked(file.path, rows, wanted, self._context)
-            else:
-                rows = _first_rows(rows, wanted)
-                found, text = _read_unmarked(file.path, rows), self._format_rows(file.path, rows)
+            wanted = self._limit - len(entries)
+            found, text = _read_marked(file.path, b"\n".join(file.rows), wanted, self._context)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -251,7 +247,10 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
 
 
 def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int = 0) -> tuple[list[FoundLine], str]:
-    """Return the matches and the text of rows with marks, up to the context of the last match within the limit."""
+    """Return the matches and the text of rows, also of those with marks, up to the last match within the limit.
+
+    The `context` behind that match belongs to it.
+    """
     matches: list[FoundLine] = []
     lines: list[str] = []
     last_match = 0  # its last line

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList
@@ -25,7 +24,7 @@ BRIEF_PATHS = 10
 T = TypeVar("T")
 
 
-class SearchTarget(Struct, frozen=True, kw_only=True):
+class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before

@@ -11,7 +11,6 @@ import uuid
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.observation import as_shown
 
@@ -27,7 +26,7 @@ _COMPACT = re.compile(rb'\s*\{"\w+":\S')  # JSON without a blank behind its colo
 Cell = dict[str, Any]
 
 
-class _Output(Struct, kw_only=True):
+class _Output(msgspec.Struct, kw_only=True):
     output_type: str = ""
     text: str | list[str] = ""
     data: dict[str, Any] = {}
@@ -35,14 +34,14 @@ class _Output(Struct, kw_only=True):
     evalue: str | None = None
 
 
-class _Cell(Struct):
+class _Cell(msgspec.Struct):
     cell_type: Literal["code", "markdown", "raw"]
     source: str | list[str]
     id: str = ""
     outputs: list[_Output] = []
 
 
-class _Notebook(Struct):
+class _Notebook(msgspec.Struct):
     """A notebook as far as it is read here. Cells are written as the file has them, with all their keys."""
 
     nbformat: Literal[4]

@@ -18,7 +18,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
@@ -63,7 +62,7 @@ _PAGE_REFUSALS: _Refusals = {
 }
 
 
-class _Page(Struct, frozen=True):
+class _Page(msgspec.Struct, frozen=True):
     """A page as it arrived. `url` is the last of its redirects."""
 
     url: WebUrl
@@ -277,7 +276,7 @@ def _is_binary(sample: str) -> bool:
     return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
 
 
-class _ConvertedPage(Struct, frozen=True):
+class _ConvertedPage(msgspec.Struct, frozen=True):
     """The answer of html_pages.py. `cut`: parts nested too deep are missing."""
 
     title: str
@@ -318,13 +317,13 @@ _SEARCH_REFUSALS: _Refusals = {
 }
 
 
-class _TavilyResult(Struct, frozen=True):
+class _TavilyResult(msgspec.Struct, frozen=True):
     title: str | None = None
     url: str | None = None
     content: str | None = None
 
 
-class _TavilyAnswer(Struct, frozen=True):
+class _TavilyAnswer(msgspec.Struct, frozen=True):
     results: list[_TavilyResult]
 
 
