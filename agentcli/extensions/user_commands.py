@@ -46,11 +46,7 @@ class Template:
 
 
 async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
-    """Return the text of a template, with all placeholders replaced.
-
-    Raises:
-        UserError: If a shell command may not run unasked, or fails.
-    """
+    """Return the text of a template, filled in. Raises `UserError` if a shell command fails, or may not run unasked."""
     placeholders = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
     fill = partial(_fill, argument=argument, placeholders=placeholders)
     text, position = "", 0
@@ -117,8 +113,7 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
 def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
     """Return the command in a file, and the rules that allow its calls.
 
-    Raises:
-        OSError, ValueError, UsageError: If the file is no command.
+    Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
     """
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):

@@ -200,8 +200,7 @@ class Workspace:
     def usable_path(self, path: Path | str, access: Access, grants: Grants = NO_GRANTS) -> Path:
         """Return the real path of a file that may be read or written; a text is a path as the model writes it.
 
-        Raises:
-            ToolError: (permission_denied) If it is a secret file or lies outside the workspace, and is not granted.
+        Raises `ToolError` if it is a secret file or lies outside the workspace, and is not granted.
         """
         path = self.lexical_path(path) if isinstance(path, str) else path
         status = self.look(path, access, grants)
@@ -214,19 +213,11 @@ class Workspace:
         raise ToolError(f"{path} {reason}", kind="permission_denied")
 
     def real_path(self, path: str) -> Path:
-        """Return where a path leads, even outside the workspace.
-
-        Raises:
-            ToolError: (invalid_parameters) If its links form a loop.
-        """
+        """Return where a path leads, even outside the workspace. Raises `ToolError` if its links form a loop."""
         return self.look(self.lexical_path(path)).real
 
     def lexical_path(self, path: str) -> Path:
-        """Return a path joined to the working directory, without following links.
-
-        Raises:
-            ToolError: (invalid_parameters) If the text cannot be a path.
-        """
+        """Return a path joined to the working directory, links not followed. Raises `ToolError` if it is no path."""
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")

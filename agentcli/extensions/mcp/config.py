@@ -80,9 +80,7 @@ def server_specs(
     """Return the servers that are switched on; of two with one name the first counts, `added` ones before all others.
 
     An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out.
-
-    Raises:
-        ConfigError: If a file cannot be read.
+    Raises `ConfigError` if a file cannot be read.
     """
     sources: list[Source] = [
         (added, "flag", "the client"),

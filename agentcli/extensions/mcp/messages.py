@@ -193,8 +193,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
     """Return the value that an answer stands for; `kind` is the field's type in its JSON Schema.
 
-    Raises:
-        ValueError: If the answer does not fit; the message says which answers do.
+    Raises `ValueError` if the answer does not fit; the message says which answers do.
     """
     if kind == "array":
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]

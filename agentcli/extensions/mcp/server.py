@@ -203,9 +203,7 @@ class Server:
     async def approve(self) -> str:
         """Trust the files that start the server, and its current offer; return the changes since the last approval.
 
-        Raises:
-            ToolError: If the server cannot be reached.
-            ConfigError: If the trust cannot be stored.
+        Raises `ToolError` if the server cannot be reached, and `ConfigError` if the trust cannot be stored.
         """
         changes: list[str] = []
         if self._pins is not None and (command := self.spec.start_command):

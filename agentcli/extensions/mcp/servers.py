@@ -260,8 +260,7 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
 def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
     """Read the arguments of a prompt from a line: `name=value`, or values in order; the last one takes the rest.
 
-    Raises:
-        UsageError: If the line has an open quotation mark, or a required argument is missing.
+    Raises `UsageError` if the line has an open quotation mark, or a required argument is missing.
     """
     names = [name for name, _ in prompt.arguments]
     try:

@@ -237,12 +237,7 @@ async def _log_in(config: Config, server: Server) -> str:
 
 
 async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> None:
-    """Serve the tools named in `only` (empty: all) on stdin and stdout until stdin ends.
-
-    Raises:
-        UsageError: If there is no such tool.
-        ToolError: If the SDK is not installed.
-    """
+    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` if there is no such tool."""
     load_sdk()
     import mcp_types
     from mcp.server import lowlevel

@@ -106,8 +106,7 @@ class SkillRegistry:
     ) -> Activation:
         """Activate a skill for a `request`, and append its instructions (by default its file's) to `history`.
 
-        Raises:
-            UsageError: If the skill may not be activated or cannot be read; nothing has changed then.
+        Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.
         """
         skill = self.check(name, by=by)
         text = _read_instructions(skill) if instructions is None else instructions
@@ -122,8 +121,7 @@ class SkillRegistry:
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
         """End an active skill by its name, or the innermost one; the model can end no other.
 
-        Raises:
-            UsageError: If no such skill is active, or it is not the innermost one.
+        Raises `UsageError` if no such skill is active, or it is not the innermost one.
         """
         own = [activation for activation in self.active if activation.by == by]
         if not own:

@@ -262,11 +262,7 @@ async def run(arguments: FileWrite | FileEdit, context: ToolContext) -> ToolOutp
 
 
 async def preview(arguments: FileWrite | FileEdit, context: ToolContext) -> str:
-    """Return the diff that the call would make.
-
-    Raises:
-        ToolError: If the file may not be replaced, or an edit does not apply.
-    """
+    """Return the diff that the call would make. Raises `ToolError` if the call would fail."""
     path = context.writable(arguments.path)
     return await naming_similar(asyncio.to_thread(_preview, arguments, path, context), path, context.workspace)
 

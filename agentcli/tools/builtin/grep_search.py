@@ -247,10 +247,7 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
 
 
 def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int = 0) -> tuple[list[FoundLine], str]:
-    """Return the matches and the text of rows, also of those with marks, up to the last match within the limit.
-
-    The `context` behind that match belongs to it.
-    """
+    """Return the matches and the text of rows (with or without marks), up to the context of the last match allowed."""
     matches: list[FoundLine] = []
     lines: list[str] = []
     last_match = 0  # its last line

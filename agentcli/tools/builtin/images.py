@@ -24,8 +24,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # its warnings would appear 
 def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     """Return the image within the limits, its media type, and what was done; of an animation the first frame.
 
-    Raises:
-        ToolError: If the image is broken, or has too many pixels to be decoded.
+    Raises `ToolError` if the image is broken, or has too many pixels to be decoded.
     """
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:

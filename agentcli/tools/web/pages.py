@@ -229,8 +229,7 @@ def _require_readable(content_type: str) -> None:
 async def _as_text(page: _Page, max_chars: int) -> WebPage:
     """Return a page as text: HTML as Markdown, one long line of JSON formatted, other text as it is.
 
-    Raises:
-        ToolError: If it is binary, or its HTML cannot be read.
+    Raises `ToolError` if it is binary, or its HTML cannot be read.
     """
     kind, text, url = media_type(page.content_type), decoded(page.body, page.content_type), str(page.url)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
