@@ -252,8 +252,7 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
     if not text.strip():
         raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
     return AsPrompt(
-        f"Follow this prompt of the MCP server {server.name}.",
-        more=(foreign_text(f"prompt {prompt.name}", text),),
+        f"Follow this prompt of the MCP server {server.name}.", more=(foreign_text(f"prompt {prompt.name}", text),)
     )
 
 

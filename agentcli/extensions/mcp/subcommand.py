@@ -270,12 +270,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
 def _tool_message(tool: Tool) -> dict[str, Any]:
     spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
     hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "inputSchema": spec.input_schema,
-        "annotations": hints,
-    }
+    return {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema, "annotations": hints}
 
 
 def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
