@@ -36,7 +36,7 @@ class MessageReader:
         except ValidationError as error:
             text = data.decode(errors="replace") if isinstance(data, bytes) else data
             try:
-                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\\ud83d` becomes a lone surrogate
+                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes a lone surrogate
             except RecursionError:  # it is nested too deeply
                 raise error from None
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # which becomes U+FFFD

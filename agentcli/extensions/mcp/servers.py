@@ -72,8 +72,7 @@ class Servers:
         self.on_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]
         # The open session sets `on_notice` to its own, so it is looked up at each notice.
-        notify = lambda text: self.on_notice(text)  # noqa: E731, PLW0108
-        make = partial(Server, on_notice=notify, on_update=self._note_update)
+        make = partial(Server, on_notice=lambda text: self.on_notice(text), on_update=self._note_update)  # noqa: PLW0108
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(name=client.name, scope="caller")

@@ -172,9 +172,7 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
     yield from (f"[{note}]" for note in result.reverts.notes())
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
-        yield (
-            f"[the command left {names} running, which was ended with it. Set background to keep a process running.]"
-        )
+        yield (f"[ended together with the command that had started them: {names}. Set background to keep one running.]")
     if result.job is not None:
         yield f"[left running in the background: {result.job.id}]"
 

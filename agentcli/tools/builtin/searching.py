@@ -139,7 +139,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
         batches: list[str] = []
         await sandbox.search(msgspec.structs.replace(listing, include_ignored=True), batches.append)
         count = sum(batch.count("\0") for batch in batches)
-        notes = [f"[{count} ignored files match. To list them, set include_ignored.]"] if count else []
+        notes = [f"[ignored files that match: {count}. To list them, set include_ignored.]"] if count else []
     content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
     structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}
     return ToolOutput(content, lazy_if_large(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")

@@ -161,9 +161,8 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
     is_meant_as_written = _has_line_ends_of_file(text, match, old)
     new = new if is_meant_as_written else match.adapt(new)
     replaced = text[match.start : match.end]
-    has_broken_bytes = without_surrogates(replaced) != replaced
     # The model saw U+FFFD for each broken byte. If it writes U+FFFD back, those bytes would be lost.
-    if has_broken_bytes and new.count("\ufffd") > replaced.count("\ufffd"):
+    if new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
         raise ToolError(
             "U+FFFD is shown for bytes that are no characters, and cannot be written in their place. Leave these "
             "characters out of old_string and new_string.",

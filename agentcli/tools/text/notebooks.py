@@ -93,9 +93,9 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
     cells: list[Cell] = []
     for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
         kind, name = mark[1], mark[2] or ""  # a new cell may have no name
-        if name in used_names:
+        if name and name in used_names:
             raise ValueError(f"the cell {name} is there twice: leave the name out for a new cell")
-        used_names.update(filter(None, [name]))
+        used_names.add(name)
         source, old = text[mark.end() + 1 : end].removesuffix("\n"), old_cells.get(name)
         if old is None or not _joined(old["source"]).endswith("\r"):
             source = source.removesuffix("\r")  # of a line that was added among some that end with CRLF
