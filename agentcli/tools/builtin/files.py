@@ -364,16 +364,12 @@ def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Worksp
     # Characters that the text does not have match nothing; the error says that they may have been misread.
     if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
         raise unknown_encoding_error(old, shown)
-    applied = apply_edits(before, old, edits)
-    content, new = applied.content, applied.decoded
+    new, notes = apply_edits(old, edits)
     require_certain_encoding(old, new.text, shown)
     if old.bom != new.bom:  # the edit removed the byte order mark, which the diff shows
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
-    text = new.text
-    if isinstance(arguments, PartialEdit):
-        text = with_hunks(old.text, text, arguments.hunks)
-        content = old.encoded(text)
-    return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
+    text = with_hunks(old.text, new.text, arguments.hunks) if isinstance(arguments, PartialEdit) else new.text
+    return NewContent(new.encoded(text), unified_diff(shown, old.text, text), notes)
 
 
 def _has_characters_beyond(edit: Edit, text: str) -> bool:

@@ -30,14 +30,6 @@ class Edit(Struct, frozen=True):
     replace_all: bool = False
 
 
-class Applied(Struct, frozen=True):
-    """The outcome of edits: the file's bytes, their text, and a note about each edit that did not match exactly."""
-
-    content: bytes
-    decoded: DecodedText
-    notes: tuple[str, ...] = ()
-
-
 class _Replacement(Struct, frozen=True):
     """Characters `start` to `end` of the text become `new`."""
 
@@ -46,14 +38,12 @@ class _Replacement(Struct, frozen=True):
     new: str
 
 
-def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> Applied:
-    """Apply edits to a file's bytes and their text, one after the other.
+def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:
+    """Return a file after edits, one after the other, and a note about each edit that did not match exactly.
 
     An edit whose `old_string` begins with the byte order mark of the file can remove the mark. `decoded` has the mark
     apart from the text, so for such an edit it is put into the text, and taken out again if the edit kept it.
-
-    Raises:
-        ToolError: If an edit does not apply; the message names the edit.
+    Raises `ToolError` if an edit does not apply; the message names the edit.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
@@ -62,7 +52,7 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
         file = decoded.with_mark_in_text() if has_mark else decoded
         try:
             replacements, note = _find_replacements(file.text, edit)
-            content, text = _splice(content, file, replacements)
+            text = _splice(file, replacements)
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
         if has_mark and text.startswith(BOM):
@@ -70,7 +60,7 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
         decoded = replace(file, text=text)
         if note:
             notes.append(f"[{which}{note}]")
-    return Applied(content, decoded, tuple(notes))
+    return decoded, tuple(notes)
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
@@ -206,19 +196,15 @@ def _line_end_near(text: str, match: Match) -> str:
     return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
-def _splice(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
-    """Return bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
-    pieces: list[bytes] = []
-    texts: list[str] = []
-    byte_position, copied_bytes, position = len(decoded.bom), 0, 0  # in `content`, and characters of the text
+def _splice(decoded: DecodedText, replacements: Sequence[_Replacement]) -> str:
+    """Return the text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
+    parts: list[str] = []
+    position = 0
     for replacement in replacements:
-        before = decoded.text[position : replacement.start]
-        byte_position += len(decoded.part(before))
-        pieces += [content[copied_bytes:byte_position], decoded.part(replacement.new)]
-        texts += [before, replacement.new]
-        byte_position += len(decoded.part(decoded.text[replacement.start : replacement.end]))
-        copied_bytes, position = byte_position, replacement.end
-    return b"".join([*pieces, content[copied_bytes:]]), "".join([*texts, decoded.text[position:]])
+        decoded.part(replacement.new)  # raises the error
+        parts += [decoded.text[position : replacement.start], replacement.new]
+        position = replacement.end
+    return "".join([*parts, decoded.text[position:]])
 
 
 # The nearest lines
