@@ -30,14 +30,6 @@ class Edit(Struct, frozen=True):
     replace_all: bool = False
 
 
-class _Replacement(Struct, frozen=True):
-    """Characters `start` to `end` of the text become `new`."""
-
-    start: int
-    end: int
-    new: str
-
-
 def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:
     """Return a file after edits, one after the other, and a note about each edit that did not match exactly.
 
@@ -77,8 +69,8 @@ def changes_only_ascii(before: str, after: str) -> bool:
     return True
 
 
-def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
-    """Return the replacements from top to bottom, and a note if the text differs from `old_string` or is ambiguous.
+def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
+    """Return what is replaced, each with the new text, and a note if it differs from `old_string` or is ambiguous.
 
     Raises `ToolError` if the edit does not apply.
     """
@@ -95,10 +87,10 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
         matches = find_with_any_line_ends(text, old)
         changes_words = lf(old) != lf(new)  # else it only changes line ends, and must name those of the file
         if matches and (changes_words or any(_has_line_ends_of_file(text, match, old) for match in matches)):
-            return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
+            return [(match, _replacement(text, match, old, new)) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
         match, note = _only_match(text, matches, "")
-        return [_replacement(text, match, old, new)], note
+        return [(match, _replacement(text, match, old, new))], note
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
@@ -107,7 +99,8 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     for find, difference, note in MATCHERS:
         if matches := find(text, old):
             match, overlap = _only_match(text, matches, difference)
-            return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {overlap}".rstrip()
+            note = f"Matched apart from {difference}{note} {overlap}".rstrip()
+            return [(match, _replacement(text, match, old, new))], note
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
 
 
@@ -143,7 +136,7 @@ def _has_line_ends_of_file(text: str, match: Match, old: str) -> bool:
     return "\n" in old and text[match.start : match.end] == old
 
 
-def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
+def _replacement(text: str, match: Match, old: str, new: str) -> str:
     """Return the replacement of a match by `new_string`, adapted to the file unless `old_string` has its line ends.
 
     Adapted, kept lines keep their line ends, and new lines get that of the line before. Raises `ToolError`.
@@ -160,7 +153,7 @@ def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
         )
     if not is_meant_as_written and "\n" in new and "\r" in text:
         new = _with_line_ends(text, match, new)
-    return _Replacement(match.start, match.end, new)
+    return new
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:
@@ -196,14 +189,14 @@ def _line_end_near(text: str, match: Match) -> str:
     return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
-def _splice(decoded: DecodedText, replacements: Sequence[_Replacement]) -> str:
+def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> str:
     """Return the text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
     parts: list[str] = []
     position = 0
-    for replacement in replacements:
-        decoded.part(replacement.new)  # raises the error
-        parts += [decoded.text[position : replacement.start], replacement.new]
-        position = replacement.end
+    for match, new in replacements:
+        decoded.part(new)  # raises the error
+        parts += [decoded.text[position : match.start], new]
+        position = match.end
     return "".join([*parts, decoded.text[position:]])
 
 

@@ -231,36 +231,32 @@ async def _as_text(page: _Page, max_chars: int) -> WebPage:
 
     Raises `ToolError` if it is binary, or its HTML cannot be read.
     """
-    kind, text, url = media_type(page.content_type), decoded(page.body, page.content_type), str(page.url)
+    kind, text = media_type(page.content_type), decoded(page.body, page.content_type)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
         raise ToolError(
             f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text.",
             kind="validation_error",
         )
     is_unnamed_html = kind in _UNKNOWN_TYPES and re.match(r"\s*<(!doctype html|html)", text[:_SNIFFED], re.IGNORECASE)
+    notes: list[str] = []
     if is_unnamed_html or kind in ("text/html", "application/xhtml+xml"):
-        converted = await _as_markdown(text[:MAX_HTML_CHARS], url)
-        notes = []
         if len(text) > MAX_HTML_CHARS:
             notes.append(f"The page is longer than {MAX_HTML_CHARS:,} characters of HTML: its end was left out.")
+        converted = await _as_markdown(text[:MAX_HTML_CHARS], str(page.url))
         if converted.cut:
             notes.append("Parts nested too deep were left out.")
-        beginning = beginning_of(converted.markdown, max_chars)
-        return WebPage(
-            url=url,
-            title=converted.title,
-            content_type=kind,
-            text=beginning,
-            total_chars=len(converted.markdown),
-            notes=tuple(notes),
-        )
-    if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
-        with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
-            text = msgspec.json.format(text, indent=2)
-    beginning = text[: max_chars + _SLACK]  # cleaning all of 10 MB would take a second
-    cleaned = visible_text(beginning)
-    total = len(cleaned) if len(beginning) == len(text) else len(text)
-    return WebPage(url=url, title="", content_type=kind, text=beginning_of(cleaned, max_chars), total_chars=total)
+        title, text, total = converted.title, converted.markdown, len(converted.markdown)
+    else:
+        if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
+            with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
+                text = msgspec.json.format(text, indent=2)
+        cleaned = visible_text(text[: max_chars + _SLACK])  # cleaning all of 10 MB would take a second
+        total = len(cleaned) if len(text) <= max_chars + _SLACK else len(text)
+        title, text = "", cleaned
+    beginning = beginning_of(text, max_chars)
+    return WebPage(
+        url=str(page.url), title=title, content_type=kind, text=beginning, total_chars=total, notes=tuple(notes)
+    )
 
 
 def media_type(content_type: str) -> str:
