@@ -151,9 +151,8 @@ def _replacement(text: str, match: Match, old: str, new: str) -> str:
             "characters out of old_string and new_string.",
             kind="validation_error",
         )
-    if not is_meant_as_written and "\n" in new and "\r" in text:
-        new = _with_line_ends(text, match, new)
-    return new
+    needs_line_ends = not is_meant_as_written and "\n" in new and "\r" in text
+    return _with_line_ends(text, match, new) if needs_line_ends else new
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:

@@ -137,7 +137,6 @@ class EncodingGuess:
 
     @property
     def broken(self) -> int:
-        """The number of bytes so far that are not UTF-8."""
         return self._broken + len(self._pending)
 
     @property

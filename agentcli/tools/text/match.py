@@ -224,7 +224,6 @@ class View(Struct, frozen=True):
 
 
 def with_lf(text: str) -> View:
-    """Return a view in which each CRLF is an LF."""
     starts, origins = [0], [0]
     for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
