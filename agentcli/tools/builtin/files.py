@@ -315,7 +315,8 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
-    if path.suffix != ".ipynb" or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")  # not cells
+    if path.suffix != ".ipynb" or is_json:
         return _new_text(arguments, before, path, workspace)
     from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
 

@@ -113,7 +113,7 @@ class EncodingGuess:
     def __init__(self, head: bytes) -> None:
         self.bom, encoding = next(((bom, name) for bom, name in _BOMS if head.startswith(bom)), (b"", ""))
         self.wide = encoding if encoding not in ("", "utf-8") else None
-        head = b"" if self.bom else head[:SNIFFED_BYTES]
+        head = b"" if self.bom else head[:SNIFFED_BYTES]  # a file with a BOM is text
         self._is_binary = b"\0" in head
         # Control characters but white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
