@@ -19,9 +19,9 @@ from agentcli.extensions.hooks.run import EVENTS
 from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
-from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
+from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, problems_in, read_skill, split_frontmatter
 from agentcli.llm.messages import ToolUse
-from agentcli.settings.files import current_folder, project_root
+from agentcli.settings.files import current_folder, project_root, read_small_file
 
 MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\
@@ -74,7 +74,7 @@ def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json
     catalog = all_skills(configuration(), with_untrusted=True)
     skill = SkillRegistry(catalog).get(name)
     try:
-        keys, body = keys_of(Path(skill.folder))
+        keys, body = split_frontmatter(read_small_file(skill.file))
     except (OSError, ValueError) as error:
         raise UsageError(f"Could not read {skill.file}: {error}.") from error
     row = _row(skill, catalog, is_active=True)
@@ -143,7 +143,7 @@ def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
 def _check(folder: Path) -> tuple[list[str], list[str]]:
     """Return the faults of a skill, and notes on keys that may not work in other tools."""
     try:
-        keys, body = keys_of(folder)
+        keys, body = split_frontmatter(read_small_file(folder / FILE))
         faults = list(read_skill(folder, "user").warnings)
     except (OSError, ValueError) as error:
         return [getattr(error, "strerror", None) or str(error)], []

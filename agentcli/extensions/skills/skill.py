@@ -119,11 +119,6 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
         yield f"unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
 
 
-def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return the frontmatter of a skill, as it is written, and its body. Raises `OSError` and `ValueError`."""
-    return split_frontmatter(read_small_file(folder / FILE))
-
-
 def tool_rules(value: Any) -> Sequence[str]:
     """Return rules or names of tools from a YAML list, or from a line in which spaces or commas separate them."""
     return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))

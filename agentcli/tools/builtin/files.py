@@ -156,7 +156,7 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
-    wanted = _as_sendable(path.name).lower()
+    wanted = without_surrogates(path.name).lower()  # as a model sees a name that is not UTF-8
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
@@ -183,16 +183,11 @@ def _distance(wanted: str, name: str) -> int:
     Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself whose
     name contains `wanted`, or is contained in it.
     """
-    path = PurePosixPath(_as_sendable(name).lower())
+    path = PurePosixPath(without_surrogates(name).lower())
     if path.name == wanted:
         return len(path.parts)
     is_similar = len(path.parts) == 1 and (wanted in path.name or path.name in wanted)
     return _MAX_DEPTH if is_similar else 0
-
-
-def _as_sendable(name: str) -> str:
-    """Return a name in which bytes that are not UTF-8 became U+FFFD, as a model sees them."""
-    return os.fsencode(name).decode(errors="replace")
 
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:

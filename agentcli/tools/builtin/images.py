@@ -30,13 +30,14 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
             if before[0] * before[1] > MAX_PIXELS:
-                raise _too_many_pixels(shown, f" ({before[0]:,} x {before[1]:,})")
+                raise Image.DecompressionBombError(f"{before[0]:,} x {before[1]:,}")
             image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG is then decoded at a fraction of its size
             picture = ImageOps.exif_transpose(image)  # turned as the camera was held
             has_alpha = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_alpha else "RGB")
     except Image.DecompressionBombError as error:
-        raise _too_many_pixels(shown, "") from error
+        message = f"{shown} has too many pixels to be decoded ({error}): make it smaller with bash first."
+        raise ToolError(message, kind="validation_error") from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         # Pillow's message about an unknown format only names the object that holds the bytes.
         reason = "no format that can be read" if isinstance(error, UnidentifiedImageError) else error
@@ -64,9 +65,3 @@ def _encode(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
         if output.tell() <= MAX_IMAGE_BYTES:
             break
     return output.getvalue(), name
-
-
-def _too_many_pixels(shown: str, size: str) -> ToolError:
-    return ToolError(
-        f"{shown} has too many pixels to be decoded{size}: make it smaller with bash first.", kind="validation_error"
-    )
