@@ -128,8 +128,7 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:
             await host.check_model(model)
-        text = await expanded(template, argument, host.session.state, host.session.runtime.calls)
-        return AsPrompt(text, model)
+        return AsPrompt(await expanded(template, argument, host.session.state, host.session.runtime.calls), model)
 
     first_line = body.strip().partition("\n")[0].lstrip("# ")  # perhaps a heading
     help = one_line(keys, "description") or first_line.rstrip()[:80]

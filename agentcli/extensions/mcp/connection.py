@@ -143,8 +143,7 @@ class ServerConnection:
     # Its offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
-        client = self._open_client()
-        tools = await self._guarded(_all_pages(client.list_tools, lambda page: page.tools))
+        tools = await self._guarded(_all_pages(self._open_client().list_tools, lambda page: page.tools))
         return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
 
     async def offer(self) -> Offer:

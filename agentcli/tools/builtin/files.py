@@ -324,8 +324,7 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
         content = before if is_unchanged else notebook_from_text(change.content.decode(), notebook)
         return replace(change, content=content)
     except (ValueError, RecursionError) as error:
-        message = f"{workspace.shown(path)} would be no notebook: {error}."
-        raise ToolError(message, kind="validation_error") from error
+        raise ToolError(f"{workspace.shown(path)} would be no notebook: {error}.", kind="validation_error") from error
 
 
 def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:

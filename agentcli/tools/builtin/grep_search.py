@@ -166,7 +166,7 @@ class Matches:
         """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
         if file.count <= self._limit:  # not <, because the context of the last match may be in the next part
             is_too_long = count > self._limit and not self._has_marks  # with marks, `_read_marked` finds the end
-            file.rows.append(_first_rows(rows, self._limit) if is_too_long else rows)
+            file.rows.append(b"\n".join(rows.split(b"\n", self._limit)[: self._limit]) if is_too_long else rows)
         file.count += count
         self._kept_matches += count
         while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last one
@@ -182,8 +182,7 @@ class Matches:
         entries: list[FoundLine] = []
         lines: list[str] = []
         for file in self._kept:
-            wanted = self._limit - len(entries)
-            found, text = _read_marked(file.path, b"\n".join(file.rows), wanted, self._context)
+            found, text = _read_marked(file.path, b"\n".join(file.rows), self._limit - len(entries), self._context)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -230,10 +229,6 @@ class MatchedFiles:
 
 def _order(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")  # so that `a/b` comes before `a.b`
-
-
-def _first_rows(rows: bytes, limit: int) -> bytes:
-    return b"\n".join(rows.split(b"\n", limit)[:limit])
 
 
 def _decode(rows: bytes) -> str:
