@@ -26,7 +26,6 @@ from agentcli.tools.tool import RunTerms, ToolContext
 _COMMAND = re.compile(r"!`([^`\n]+)`")
 ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
 _NAME = re.compile(r"[\w.-]+")
-_ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Template:
 
 async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
     """Return the text of a template, filled in. Raises `UserError` if a shell command fails, or may not run unasked."""
-    placeholders = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    placeholders = ARGUMENT if template.takes_words else re.compile(r"\$(ARGUMENTS\b)")
     fill = partial(_fill, argument=argument, placeholders=placeholders)
     text, position = "", 0
     for command in _COMMAND.finditer(template.body):

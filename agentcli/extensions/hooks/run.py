@@ -43,7 +43,6 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "create_subagent": {"prompt": "task", "subagent_type": "agent"},
     "skill": {"skill": "name"},
 }
-_NOT_RUN = (126, 127)  # exit codes of a shell that could not run the command (POSIX XCU 2.8.2)
 # The messages of interpreters that do not find their script. They end with 2, which would be a denial, or with 1.
 _NO_SCRIPT = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
@@ -177,7 +176,7 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
-    if exit_code in _NOT_RUN or is_script_missing:
+    if exit_code in (126, 127) or is_script_missing:  # of a shell that could not run the command (POSIX XCU 2.8.2)
         return _failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")

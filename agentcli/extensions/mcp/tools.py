@@ -185,7 +185,6 @@ _SCHEMAS = (
     "unevaluatedProperties",
 )  # fmt: skip
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-_LISTS = (*_UNIONS, "prefixItems")
 # The kinds of other values. In draft 4 `exclusiveMinimum` was a bool, which is left out.
 _SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -336,7 +335,7 @@ def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
         case _ if key in _MAPS:
             parts = value.items() if isinstance(value, Mapping) else ()
             return {name: _normal(part, root, depth) for name, part in parts}
-        case _ if key in _LISTS:
+        case _ if key in (*_UNIONS, "prefixItems"):
             return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
         case _ if kind := _KINDS.get(key):
             is_kind = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)  # a bool is an int, too

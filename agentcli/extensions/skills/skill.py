@@ -22,7 +22,6 @@ ADDED_KEYS = (
     *"user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse".split(),
     *"model effort version author context agent hooks tags tools nested-skills".split(),
 )
-_SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
 _TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
 # A key with a value on one line. Some need quotes to be YAML, as `description: Use it so: first …`.
@@ -108,7 +107,7 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     name = one_line(keys, "name")
     if not name:
         yield "it has no name, so the name of its folder is used"
-    elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > MAX_CHARS["name"]:
+    elif not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > MAX_CHARS["name"]:
         yield f"its name {name!r} is not 1 to {MAX_CHARS['name']} lower-case letters, digits and single hyphens"
     elif name != folder:
         yield f"its name {name!r} differs from its folder, {folder!r}"

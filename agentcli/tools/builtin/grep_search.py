@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.tools.builtin.searching import (
+    BRIEF_RESULTS,
     SearchTarget,
     describe_gaps,
     relative_glob,
@@ -28,7 +29,6 @@ from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
-BRIEF_MATCHES = 10
 MAX_SHOWN_CHARS = 500  # of a line that the model sees
 _MAX_BINARY_NAMES = 3
 
@@ -40,7 +40,7 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     target = searchable(arguments.path, context)
-    limit = BRIEF_MATCHES if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:

@@ -19,7 +19,7 @@ from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import display_name, parse_name
 
-BRIEF_PATHS = 10
+BRIEF_RESULTS = 10
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
         raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
-    limit = BRIEF_PATHS if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
     listing = Listing(target.path, relative_glob(arguments.pattern, target), arguments.include_ignored, target.base)
 
     async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:

@@ -169,7 +169,6 @@ _RIVALS = (
 # one has is then rejected, so that no program meets a character that it does not know.
 _NARROWER = {"iso-8859-1": "latin-1", "gbk": "gbk", "gb18030": "gbk", "big5": "big5", "euc-kr": "euc_kr"}
 _MAX_SAMPLE_BYTES = 65_536
-_MIN_PLAUSIBLE_CHARS = 4  # beyond ASCII: fewer fit several charsets
 _MIN_CERTAIN_CHARS = 6  # beyond ASCII
 _MIN_CONFIDENCE = 0.04  # that chardet gives to a charset that is certain
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
@@ -231,7 +230,7 @@ def _count_non_ascii(text: str) -> int:
 
 def _is_russian(text: str) -> bool:
     """Return False if a text is too short, or looks like another script that was decoded with the wrong charset."""
-    if _count_non_ascii(text) < _MIN_PLAUSIBLE_CHARS:
+    if _count_non_ascii(text) < 4:  # so few characters fit several charsets
         return False
     words = _CYRILLIC_WORD.findall(text)
     letters_in_long_words = sum(len(word) for word in words if len(word) > 2)

@@ -20,8 +20,6 @@ _MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?[ \t]*\r?$", re.MUL
 _UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # in a source: could not be read back
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is no character
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
-_INDENT = re.compile(rb"\{\r?\n( +|\t)")
-_COMPACT = re.compile(rb'\s*\{"\w+":\S')  # JSON without a blank behind its colons
 
 Cell = dict[str, Any]
 
@@ -140,11 +138,11 @@ def _with_source(cell: Cell, kind: str, source: str) -> Cell:
 
 def _as_written_before(notebook: dict[str, Any], before: bytes) -> bytes:
     """Return the JSON with the indentation, escapes, line ends and byte order mark that the file had."""
-    found = _INDENT.search(before)
+    found = re.search(rb"\{\r?\n( +|\t)", before)
     written = json.dumps(
         notebook,
         indent=(len(found[1]) if found[1] != b"\t" else "\t") if found else None,
-        separators=(",", ":") if not found and _COMPACT.match(before) else None,
+        separators=(",", ":") if not found and re.match(rb'\s*\{"\w+":\S', before) else None,
         ensure_ascii=before.isascii() and b"\\u" in before,
     )
     written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written) + "\n" * before.endswith(b"\n")
