@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from agentcli import __version__
@@ -273,13 +274,14 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     for spec in specs:
         about = f"{spec.source}: the MCP server {spec.name}:"
         try:
-            texts = [expanded(text, subject.config.environment) for text in spec.transport.texts]
+            expanded(msgspec.json.encode(spec.transport).decode(), subject.config.environment)  # all texts at once
         except ToolError as error:
             yield "warning", f"{about} {error}", "Set it where you start agentcli."
             continue
-        if isinstance(spec.transport, StdioSpec) and not subject.find_program(texts[0]):
+        program = expanded(str(getattr(spec.transport, "command", "")), subject.config.environment)
+        if isinstance(spec.transport, StdioSpec) and not subject.find_program(program):
             mend = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
-            yield "problem", f"{about} {texts[0]} does not exist or cannot be run.", mend
+            yield "problem", f"{about} {program} does not exist or cannot be run.", mend
 
 
 # Models
