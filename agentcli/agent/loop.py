@@ -16,12 +16,13 @@ from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.requests.attempts import blames_content
-from agentcli.agent.requests.request import add_notes, describe_error, request_reply
+from agentcli.agent.requests.request import describe_error, request_reply
 from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import (
     add,
     add_and_track,
+    add_notes,
     answer_open_calls,
     queue_changed,
     take_back_prompt,

@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
+
+
+class RequestTarget(NamedTuple):
+    """The model that a request goes to; its name is `provider/model`."""
+
+    provider: llm.Provider
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.provider.model}"
+
+
 ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 

@@ -8,8 +8,7 @@ from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.interfaces import AppendedEntries
-from agentcli.agent.requests.attempts import RequestTarget
-from agentcli.agent.runtime import Runtime, Turn
+from agentcli.agent.runtime import RequestTarget, Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -19,6 +18,7 @@ from agentcli.conversation.entries import (
     Entry,
     HeadMoved,
     Paid,
+    ProviderSwitch,
     Result,
     Retracted,
     Rewound,
@@ -43,6 +43,25 @@ def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     return entries
 
 
+def add_notes(turn: Turn) -> None:
+    """Add the notes for the model at the end of the conversation, so that the bytes before them stay in its cache."""
+    while turn.state.notes:
+        add(turn, turn.state.notes.popleft())
+
+
+def note_switch(turn: Turn, now: str) -> bool:
+    """Add an entry if the model `now` is another than the one that sent the newest reply, and return True then."""
+    model = turn.state.model
+    before, reason = model.last_used, model.switch_reason
+    model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
+    is_switched = before not in ("", now)
+    if is_switched:
+        add(turn, ProviderSwitch(before, now, reason))
+        turn.emit(events.ProviderSwitched(before, now, reason))
+        model.last_used = now
+    return is_switched
+
+
 def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
     """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
 
@@ -57,8 +76,8 @@ def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
 def store(
     state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: Body
 ) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
-    """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
-    match bodies:
+    """Add entries like `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
+    match bodies:  # after a rewind the entries follow an older one, and so begin a branch
         case (HeadMoved(to), *_):
             appended = runtime.log.append(*bodies, parent_id=to)
         case (Rewound(before), *_):
@@ -69,12 +88,13 @@ def store(
     for entry in appended.entries:
         runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
-    # The first failure ends the turn. Nobody waits for the tasks behind it, so their failures count as seen.
+    # The first failure ends the turn, and nobody waits for later tasks: asyncio would log their failures as unseen.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())
     return appended.entries, stored
 
 
 async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntries) -> None:
+    """Wait until entries are on disk, then publish them and call the hooks for replies and results."""
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         emit(events.EntryStored(entry, stored.first_seq + position))
@@ -92,13 +112,14 @@ async def wait_until_stored(turn: Turn) -> None:
         try:
             await asyncio.shield(first)
         finally:
+            # A failed task stays the first, so that everybody who waits learns of it.
             is_over = first.cancelled() or (first.done() and first.exception() is None)
-            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller waited too
+            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller has removed it
                 turn.log.pending.pop(0)
 
 
 async def wait_until_stored_anyway(turn: Turn) -> None:
-    """As `wait_until_stored`, also through further interrupts; a failure to store is only a notice."""
+    """Wait like `wait_until_stored`, even if interrupted meanwhile; a failure to store is only a notice."""
     while True:
         try:
             return await wait_until_stored(turn)
@@ -120,6 +141,7 @@ def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolU
 
 
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
+    """Return the text that stands for the result of a call that an earlier run of the program left open."""
     if call.id in conversation.dry_runs:
         return DROPPED
     if names := conversation.applied_changes.get(call.id):
@@ -141,11 +163,13 @@ async def apply_compaction(
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
     if (servers := runtime.calls.delegates.servers) is not None:
-        servers.refresh(runtime.calls)  # the beginning of requests changes anyway
+        # New tools change the beginning of requests, and with it what the provider has cached. That is lost anyway now.
+        servers.refresh(runtime.calls)
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
 def queue_changed(state: AgentState) -> events.QueueChanged:
+    """Return the event that shows the present queue."""
     queue = state.conversation.queue
     return events.QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
 
@@ -160,7 +184,7 @@ def take_back_refused(turn: Turn) -> str:
     if not ids:
         return ""
     add(turn, Retracted(ids))
-    if not turn.log.accepted:
+    if not turn.log.accepted:  # the prompt itself is among them
         return "Your message was removed from the conversation."
     note = reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)

@@ -194,6 +194,11 @@ BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; sour
 TOKENS_PER_MESSAGE = 4
 SAFETY = 1.1
 
+# The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
+MAX_TOKENS_PER_BYTE, MAX_TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
+MAX_TOKENS_PER_MESSAGE = 8
+MEDIA_MARGIN = 1.5  # the most tokens of an image or a document, for each token of our count
+
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
 HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight
 FACTOR_BOUNDS = 0.2, 4.0  # beyond these, the provider counted something else
@@ -270,6 +275,16 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
     size = request_size(request, model)
     tokens = size.bytes / BYTES_PER_TOKEN * model.token_factor * SAFETY
     return TokenCount(int(tokens) + TOKENS_PER_MESSAGE * len(request.messages) + size.media, exact=False)
+
+
+def most_tokens(request: Request, model: ModelInfo) -> int:
+    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
+    size = request_size(request, model)
+    # A tokenizer may make more tokens of a text than usual ones do, but never more than one of each byte.
+    ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
+    foreign_text = size.foreign * MAX_TOKENS_PER_FOREIGN_BYTE
+    overhead = MAX_TOKENS_PER_MESSAGE * len(request.messages)
+    return int(ascii_text + foreign_text + size.media * MEDIA_MARGIN + overhead) + 1  # rounded up
 
 
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:

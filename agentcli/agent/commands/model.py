@@ -9,8 +9,9 @@ from msgspec import Struct
 from agentcli.agent.accounting import UsageCollector, in_words
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.attempts import PaidRequest, RequestTarget, without
+from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
+from agentcli.agent.runtime import RequestTarget
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, PaidReason
 from agentcli.conversation.history import counted
