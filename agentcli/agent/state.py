@@ -7,16 +7,18 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
+from agentcli.agent.accounting import Account, Amounts, Budgets, UsageCollector, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
+    Body,
     Compaction,
     Entry,
     HeadMoved,
     Labelled,
+    Paid,
     ProviderSwitch,
     ResetAwaited,
     Result,
@@ -42,9 +44,8 @@ PLAN_OFF = reminder("Plan mode is off: you can make changes now.")
 class ModelChoice:
     """The model of a session, and facts of earlier requests that shape the next one.
 
-    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/attempts.py`;
-    `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
-    the model's window.
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of a `Rewrite`; `reported`
+    the notices about models that the person has seen. `window_share` is how full the newest request made the window.
     """
 
     name: str
@@ -96,13 +97,18 @@ class AgentState:
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """Return the model that the person chose in a stored conversation, not one that replaced it; empty for none."""
+    """Return the model that the person chose in a stored conversation; empty for none.
+
+    A model that only replaced it, for instance because it failed, was not chosen.
+    """
     chosen = substitute = ""
     for entry in conversation.path:
         match entry.body:
-            case ProviderSwitch(before, now, reason):
-                chosen, substitute = (now, "") if reason == "chosen" else (chosen or before, now)
-            case Assistant(content=_, provider=provider, model=model) if f"{provider}/{model}" != substitute:
+            case ProviderSwitch(_, now, "chosen"):
+                chosen, substitute = now, ""
+            case ProviderSwitch(before, now):
+                chosen, substitute = chosen or before, now
+            case Assistant(provider=provider, model=model) if f"{provider}/{model}" != substitute:
                 chosen, substitute = f"{provider}/{model}", ""
     return chosen
 
@@ -114,7 +120,7 @@ def awaited_reset(conversation: Conversation) -> float:
             case ResetAwaited(until):
                 return until
             case Assistant() | Result() | User(is_reminder=False):
-                return 0.0
+                break  # the turn has gone on since
     return 0.0
 
 
@@ -123,22 +129,34 @@ def restore_state(state: AgentState, entries: Iterable[Entry]) -> AgentState:
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
         state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
-    for entry in conversation.entries:  # also those that were taken back, which were paid for
+    for entry in conversation.entries:  # not only those of the path: what was taken back was paid for, too
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
-        state.budgets.recall(amounts_of(entry.body))
+        state.budgets.charge_session(_amounts_of(entry.body))
     return state
 
 
+def _amounts_of(body: Body) -> Amounts:
+    """Return what an entry takes of budgets; an unknown price takes no money."""
+    match body:
+        case Result():
+            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
+        case Assistant() | Paid():
+            tokens, seconds = body.usage.context_tokens, body.duration_ms / 1000
+            return {"usd": body.cost_usd or 0.0, "tokens": tokens, "seconds": seconds}
+        case _:
+            return {}
+
+
 def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
-    """Return the items of the model's newest todo list."""
+    """Return the items of the todo list that the model wrote last on the path."""
     for entry in reversed(path):
         body = entry.body
         if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
             try:
                 return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
             except (msgspec.ValidationError, TypeError, KeyError):
-                return ()  # an older or newer version wrote it
+                return ()  # another version of agentcli wrote it, in another form
     return ()
 
 
@@ -164,7 +182,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> int:
-        """The tokens of the next request; before the first one of this run, those the log has for the last one."""
+        """The tokens of the next request; before the first one of this run, the tokens of the newest one in the log."""
         if tokens := self.conversation.size.now():
             return tokens
         for entry in reversed(self.conversation.path):
@@ -177,7 +195,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
-    """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
+    """Return the person's prompts on the path, oldest first: the id of each entry, and the text as it was typed."""
     return [
         (entry.id, typed_text(entry.body.content))
         for entry in conversation.path
@@ -201,10 +219,10 @@ def points(conversation: Conversation) -> list[Point]:
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:
-    """Return the entry that goes back to a point, and the text of the prompt that this takes back.
+    """Return the text of the prompt that is taken back ("" at a label), and the entry that goes back to the point.
 
     Raises:
-        UsageError: If the entry is no point of the conversation.
+        UsageError: If `entry_id` belongs to no point of the conversation.
     """
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
