@@ -360,13 +360,15 @@ class UsageCollector:
 
     def report(self) -> dict[str, Any]:
         """Return the usage as `agentcli usage --json` prints it: days and sessions oldest first, others by cost."""
+        tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
+        sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
         return {
             "total": self.total.as_dict(),
             "days": _rows("day", sorted(self.days.items())),
             "models": _rows("model", by_cost(self.models)),
-            "tools": _rows("tool", sorted(self.tools.items(), key=lambda item: -item[1].calls)),
+            "tools": _rows("tool", tools),
             "users": _rows("user_id", by_cost(self.users)),
-            "sessions": _rows("session_id", sorted(self.sessions.items(), key=lambda item: item[1].started)),
+            "sessions": _rows("session_id", sessions),
         }
 
 
