@@ -62,7 +62,8 @@ GO_ON = (
 async def run_turn(turn: Turn) -> Done | TurnFailed:
     """Answer a prompt, however many requests and calls it takes, and return the turn's last event.
 
-    When cancelled, it keeps the text so far, answers every open call, and emits `Done` as the last event.
+    When cancelled, it keeps the text so far, answers every open call, and emits the last event itself: `Done`, or
+    `TurnFailed` if the interrupt has a reason.
     """
     try:
         end = await _answer(turn)
@@ -77,6 +78,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 
 
 async def _answer(turn: Turn) -> Done | TurnFailed:
+    """Answer the prompt, and return the last event, which the caller emits."""
     try:
         try:
             for step in turn.steps:
@@ -94,7 +96,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
-    if open_calls := turn.state.conversation.unstarted_calls:  # of a reply that an earlier run of the program stored
+    if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program stored their reply
         await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"
@@ -129,12 +131,13 @@ async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason 
     """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
-            return None if outcome is True else outcome
+            return None if outcome is True else outcome  # True asks for another request
     raise error
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    if any([await step.deliver(turn, reply) for step in turn.steps]):  # every step is called
+    """Return True if a step has messages for the model, or asks for another request for another reason."""
+    if any([await step.deliver(turn, reply) for step in turn.steps]):  # a list, so that every step delivers
         turn.answer.begin()
         return True
     for step in turn.steps:
@@ -149,7 +152,10 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
 def begin_turn(
     state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
-    """Add a prompt to the conversation, without waiting; with `from_queue` it leaves the queue in one transaction."""
+    """Add a prompt to the conversation, without waiting, and return its turn.
+
+    With `from_queue` the prompts are removed from the queue in the transaction that adds them.
+    """
     turn = _new_turn(state, runtime, emit)
     answer_open_calls(turn)
     for step in turn.steps:
@@ -167,8 +173,10 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     the model has not answered yet. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
-    half = "" if conversation.unstarted_calls else half_answer(conversation)
-    if not (conversation.unstarted_calls or half or (is_killed and is_unanswered(conversation))):
+    has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
+    half = "" if has_unstarted_calls else half_answer(conversation)
+    has_lost_reply = is_killed and is_unanswered(conversation)
+    if not (has_unstarted_calls or half or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)
     if half:
@@ -183,6 +191,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+    """Return a turn with its own budget, and with a new object of each step."""
     state.remember_mode()
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
@@ -224,7 +233,7 @@ def half_answer(conversation: Conversation) -> str:
             case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
-                break
+                break  # only interrupted replies and notes are at the end
     return "".join(reversed(parts))
 
 
@@ -245,6 +254,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. A prompt that the provider would reject again and again is taken back."""
     is_half = broke_off(turn, error)
     taken_back = ""
+    # Not for subclasses, which have other causes, and not if text was shown: then the request was accepted.
     if type(error) is BadRequest and blames_content(error) and not error.shown:
         taken_back = take_back_refused(turn)
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
@@ -258,7 +268,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         log.debug("on_error failed", exc_info=True)
     try:
         await wait_until_stored(turn)
-    except StorageError as unstored:
+    except StorageError as unstored:  # the person must know this first
         error = unstored
     sentences = [_describe_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]
     if is_retryable and not is_half:
@@ -282,16 +292,16 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
 
 
 def _describe_overload(turn: Turn, error: Exception) -> str:
-    """Name the provider that is overloaded, where its server sends no more than that word; empty for other errors."""
-    is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
-    if not isinstance(error, Overloaded) or not is_bare:
+    """Return "Anthropic is overloaded (HTTP 529).", where the server says only that word; "" for other errors."""
+    says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
+    if not isinstance(error, Overloaded) or not says_only_that:
         return ""
     error.args = (f"{provider_display_name(turn.state.model.name.partition('/')[0])} is overloaded",)
     return describe_error(error)
 
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """Return sentences that say what to do about a failure that passes."""
+    """Return sentences that say what to do about a failure that may not happen again."""
     limits, sentences = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
         sentences.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
@@ -354,6 +364,7 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
 
     workspace = turn.runtime.calls.workspace
     cwd, content_id = str(workspace.real_cwd), partial(_content_id, workspace)
+    # Without checkpoints the log does not have the changes that commands make.
     record = Record(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
@@ -370,4 +381,5 @@ def _content_id(workspace: Workspace, stored: str) -> str | None:
             content = file.read()
     except (ToolError, OSError):
         return None
+    # Snapshots name contents as git does.
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -7,12 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
-from agentcli.agent.events import (
-    AnyQuestion,
-    ApprovalSettled,
-    Emit,
-    Question,
-)
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.errors import ToolError, UsageError
@@ -40,7 +35,6 @@ class Questions:
 
     @property
     def requests(self) -> dict[str, AnyQuestion]:
-        """The open questions by id."""
         return {id: question.request for id, question in self._open.items()}
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
@@ -63,7 +57,9 @@ class Questions:
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
         for id, question in list(self._open.items()):
-            verdict = STOPPED if is_stopped else question.decide() if question.decide is not None else None
+            verdict = question.decide() if question.decide is not None else None
+            if is_stopped:
+                verdict = STOPPED
             if verdict is not None and verdict.decision != "ask":
                 self.answer(id, verdict)
                 self._publish(ApprovalSettled(id))
@@ -76,12 +72,12 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
     hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if answer.allowed and unknown:
-        there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
-        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
+        offered = f"hunks 0 to {len(hunks) - 1}" if hunks else "no hunks; leave hunks out"
+        raise UsageError(f"There is no hunk {unknown[0]}: this question has {offered}.")
 
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
-    """Return a function that asks the person, about a call or outside of calls; None means nobody can answer."""
+    """Return a function that asks the person, about a call or outside of calls. It returns None without an answer."""
     numbers = count(1)
 
     async def ask(question: str, options: Sequence[str]) -> str | None:

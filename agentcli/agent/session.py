@@ -36,7 +36,7 @@ SETTLE_S = 0.4  # a mode that is only passed over on the way to another one sett
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, what would ask is denied.
+    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, calls that would ask are denied.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
@@ -47,8 +47,8 @@ class Session:
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
         self._turn_calls: TurnCalls | None = None
-        self._model_afterwards = ""
-        self._next_tools: ToolRegistry | None = None
+        self._model_afterwards = ""  # after a turn that another model answers; else ""
+        self._next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -123,10 +123,11 @@ class Session:
                 if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
-                if state.awaits_reset:  # else the next start would continue what the person has ended
+                if state.awaits_reset:  # the next start would continue what the person has ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
-                    self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
+                    # Not at once: a task that is cancelled before it begins never reports its end.
+                    self._loop.call_soon(task.cancel, reason or None)
             case ops.Approve(id):
                 asked = self._questions.requests.get(id)
                 if self._questions.answer(id, op):
@@ -202,7 +203,7 @@ class Session:
         self.publish(queue_changed(self.state))
 
     def append(self, *bodies: Body) -> asyncio.Task[None]:
-        """Store entries that are no turn's; a failure is reported. The task ends with the commit, or `StorageError`."""
+        """Store entries outside of turns, and report a failure. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
         self._await_stored(stored)
         return stored
@@ -266,17 +267,18 @@ class Session:
         return one_by_one(self._subscribers.batches())
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
-        """As `subscribe`, each time with all the events that have arrived."""
+        """Return a generator like that of `subscribe`, which yields all events that have arrived together."""
         return self._subscribers.batches()
 
     async def stored(self) -> int:
         """Return the number of entries once everything submitted so far is on disk. Raises `StorageError`."""
-        return (await self.runtime.log.append().committed).first_seq - 1
+        nothing_appended = await self.runtime.log.append().committed  # commits come in order
+        return nothing_appended.first_seq - 1
 
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
-        if event.agent_id == "main" != agent_id:  # a subagent's has its name already
+        if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
         self._subscribers.put(event)
@@ -313,7 +315,7 @@ class Session:
                 log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(TurnFailed(f"{text} The conversation is saved.", False))
         self.state.remember_mode()  # it may have been switched meanwhile
-        if self.state.notes:  # what came too late for the last request must not be lost
+        if self.state.notes:  # notes that came too late for the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
@@ -321,7 +323,7 @@ class Session:
         queue = self.state.conversation.queue
         if self._is_closing:
             return
-        if late := queue.take_steering():  # it was meant for this turn
+        if late := queue.take_steering():  # messages that were meant for this turn
             self._begin(late, from_queue=True)
         elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
@@ -338,7 +340,7 @@ class Session:
         return bool(reports)
 
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
-        """Stop the turn or switch the mode where the answer to a question asks for that."""
+        """Stop the turn or switch the mode if the answer to the question `asked` says so."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
                 self._turn_calls.is_stopped = True

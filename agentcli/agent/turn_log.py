@@ -8,7 +8,7 @@ from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.interfaces import AppendedEntries
-from agentcli.agent.runtime import RequestTarget, Runtime, Turn
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -26,6 +26,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.errors import StorageError
 from agentcli.llm.messages import ToolUse, Usage
+from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,8 @@ _MAX_BLAMED = 10_000_000  # bytes
 class TurnChanges(Struct, frozen=True, kw_only=True):
     """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
 
-    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True while
-    nobody has tried to take back some of them.
+    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True unless
+    all that remains are conflicts of an earlier undo.
     """
 
     number: int
@@ -83,10 +83,10 @@ class History:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
         self._restored: dict[str, FilesRestored] = {}
-        self._undone: dict[str, str] = {}  # by the id of a taken back entry, that of the entry that did it
+        self._undone: dict[str, str] = {}  # the id of an entry that was taken back: the id of the entry that did it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         turn = (0, "")
-        # By the id of a call its turn and reply; a model may use an id again, and the newest call counts.
+        # The id of a call: its turn and reply. A model may use an id again; then the newest call counts.
         uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
@@ -101,7 +101,7 @@ class History:
                 case FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for taken_back in takes_back:
-                        if taken_back in self._restored:  # a redo: the changes that it had taken back hold again
+                        if taken_back in self._restored:  # an undo is undone: what it had taken back holds again
                             self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
                         self._undone[taken_back] = entry.id
 
@@ -123,9 +123,9 @@ class History:
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were taken back last."""
         for id, restored in reversed(self._restored.items()):
-            is_redo = any(one in self._restored for one in restored.takes_back)
+            is_redo = any(taken_back in self._restored for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
-                turns = [self.calls[one].turn for one in restored.takes_back if one in self.calls]
+                turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
                 number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
                 return TurnChanges(number=number, prompt=prompt, calls=((id, FilesChanged("", restored.changes)),))
         return None
@@ -137,7 +137,7 @@ class History:
             changed = self.calls[id].changed
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
-            else:
+            else:  # what conflicted with changes of others remains
                 conflicts = self._restored[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
@@ -174,9 +174,9 @@ class UndoResult(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """True if all changes could be taken back."""
-        ways = {file.how for file in self.files}
-        return bool(ways - {"kept"}) and "conflict" not in ways and self.turn is not None and self.turn.is_recorded
+        outcomes = {file.how for file in self.files}
+        did_something = bool(outcomes - {"kept"})
+        return did_something and "conflict" not in outcomes and self.turn is not None and self.turn.is_recorded
 
 
 async def undo(
@@ -194,6 +194,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
+    # False if all files conflict: then nobody is asked, and the report says so.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction)])
@@ -201,12 +202,13 @@ async def undo(
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
     if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
-        nobody = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
-        return UndoResult(nobody if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
+        unasked = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
+        return UndoResult(unasked if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
-    head = _headline(turn, direction, files, host.command)
-    reported = [file for file in files if not is_asked or file not in plan.files]  # all, or what the list did not say
-    return UndoResult("\n".join([head, *_rows(reported, host.shown, direction)]), turn, files)
+    headline = _headline(turn, direction, files, host.command)
+    # A person who was asked has seen the list: only files with another outcome are reported then.
+    reported = [file for file in files if not is_asked or file not in plan.files]
+    return UndoResult("\n".join([headline, *_rows(reported, host.shown, direction)]), turn, files)
 
 
 async def _carry_out(
@@ -219,7 +221,7 @@ async def _carry_out(
         conflicts = tuple(stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)
         if not files or (conflicts and not changes and direction == "redo"):
-            return files
+            return files  # nothing to record: the undo stays the newest, and can be redone later
         entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
             names = [host.shown(Path(real_path(change.path))) for change in changes]
@@ -251,15 +253,15 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
     """Return a sentence on what was done, and on how to go back."""
-    did, ways = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
-    if {*ways} <= {"kept"} and ways:
+    did, outcomes = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
+    if set(outcomes) == {"kept"}:
         return f"Nothing to {direction} in {turn.name}: its files are already in that state, or no longer exist."
-    if {*ways} <= {"conflict", "kept"}:
-        why = "all its files conflict" if ways else "its changes were not recorded"
-        goes_on = direction == "undo" and turn.is_untried
-        more = f" To undo earlier changes: {command}undo" if goes_on else ""
-        return f"Could not {direction} {turn.name}: {why}.{more}"
-    if conflicts := ways.count("conflict"):
+    if set(outcomes) <= {"conflict", "kept"}:
+        why = "all its files conflict" if outcomes else "its changes were not recorded"
+        has_earlier = direction == "undo" and turn.is_untried  # the next undo takes another turn, as this one was tried
+        hint = f" To undo earlier changes: {command}undo" if has_earlier else ""
+        return f"Could not {direction} {turn.name}: {why}.{hint}"
+    if conflicts := outcomes.count("conflict"):
         return f"{did} {turn.name}, except for {conflicts} of {len(files)} files, which conflict and stay unchanged."
     if not turn.is_recorded:
         return f"{did} {turn.name}, except for changes by commands that were not recorded."
@@ -280,7 +282,7 @@ def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str], direction
 
 
 def shown_name(name: str, shown: Callable[[Path], str]) -> str:
-    """Return a `PATH: why` with the path as the person knows it."""
+    """Return a text such as "/repo/a.bin: too large" with the path as the person knows it; others stay."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
 
@@ -316,7 +318,7 @@ async def blame(
     `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
-    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end like this
+    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end with :12, too
         path, number = name, ""
     file = find(path)
     try:
@@ -331,14 +333,14 @@ async def blame(
         BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
         for count, (text, origin) in enumerate(lines, 1)
     ]
-    return blamed[int(number) - 1 :][:1] if number else blamed
+    return [blamed[int(number) - 1]] if number else blamed
 
 
 async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
-    """Return the authors by the id of the entry that has the change."""
+    """Return the authors of all changes in these sessions, by the id of the entry that has the change."""
     found: dict[str, Author] = {}
     for session_id in session_ids:
-        with suppress(StorageError):  # removed meanwhile
+        with suppress(StorageError):  # the session was removed meanwhile
             _, entries = await store.load(session_id)
             for call in History(entries).calls.values():
                 reply, use = call.reply or (None, None)

@@ -16,7 +16,6 @@ from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.commands.command import (
     AsDiff,
     AsPrompt,
-    ChoiceIndex,
     CommandHost,
     CommandSet,
     Outcome,
@@ -149,12 +148,6 @@ class OpenerHost(CommandHost):
         from agentcli.frontends.export import documents  # 40 ms that only an export needs
 
         return await documents.live_document(self.session, file, await self.sessions())
-
-    async def edit(self, text: str) -> str | None:
-        return None
-
-    async def confirm(self, shown: str, question: str) -> bool | None:
-        return None
 
 
 async def open_after(
@@ -316,14 +309,6 @@ class ScreenlessHost(OpenerHost):
 
     async def check_model(self, name: str) -> str:
         return self._opener.check_model(name)
-
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        return None
-
-    def put_into_input(self, text: str) -> None:
-        """Do nothing: nobody types here, and the client that went back to a prompt still has it."""
 
     def leave(self) -> None:
         self.has_left = True

@@ -17,7 +17,7 @@ import msgspec
 
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, Usage
-from agentcli.llm.provider import Request, TokenCount, ToolSpec
+from agentcli.llm.provider import Provider, Request, TokenCount, ToolSpec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Usd = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -186,6 +186,17 @@ def preset_rows() -> dict[str, dict[str, Any]]:
 def provider_names() -> tuple[str, ...]:
     """Return the names that need no settings: the providers and the bundled servers."""
     return (*(name for name in PROVIDERS if name != "openai_compat"), *preset_rows())
+
+
+class RequestTarget(NamedTuple):
+    """The model that a request goes to; its name is `provider/model`."""
+
+    provider: Provider
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.provider.model}"
 
 
 # Tokens

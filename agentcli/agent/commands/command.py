@@ -50,9 +50,11 @@ class CommandHost(Protocol):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         """Let the person choose one of (label, detail), with `can_keep` also for good. None without a picker."""
+        return None
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
+        return None
 
     async def describe(self, topic: Topic) -> str:
         """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
@@ -62,9 +64,11 @@ class CommandHost(Protocol):
 
     async def edit(self, text: str) -> str | None:
         """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
+        return None
 
     def put_into_input(self, text: str) -> None:
-        """Lay a text where the person types, to be changed and sent."""
+        """Lay a text where the person types, to be changed and sent. By default nothing happens: nobody types."""
+        return
 
     def leave(self) -> None:
         """End the front end after this command."""

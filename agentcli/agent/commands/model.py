@@ -11,14 +11,13 @@ from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, 
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
-from agentcli.agent.runtime import RequestTarget
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, PaidReason
 from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.models import ModelInfo, Prices, RequestTarget
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)

@@ -22,7 +22,6 @@ from msgspec import Struct, structs
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.attempts import PaidRequest
-from agentcli.agent.runtime import RequestTarget
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
@@ -31,7 +30,7 @@ from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_re
 from agentcli.errors import UserError
 from agentcli.llm.errors import AuthError, BadRequest, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
-from agentcli.llm.models import ModelInfo, estimate, estimate_text
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import call_title, cut_middle

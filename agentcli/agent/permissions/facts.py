@@ -89,12 +89,14 @@ class PathLookup:
         return found
 
     def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+        """Return the facts of a path that a call writes as `given`, and that leads to `status.real`."""
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
-        holds_secrets, is_kept = kind == "secret", access == "write" and root is None
+        holds_secrets = kind == "secret"
+        is_kept = access == "write" and root is None  # the sandbox keeps it from being changed
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
-            if kind == "protected":  # the sandbox lets calls change those auto-executed files that people review
+            if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
                 is_kept = not is_reviewed(below) or status.is_auto_executed
             # A file that the call creates holds no secrets yet, whatever its name.
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
@@ -111,7 +113,7 @@ class PathLookup:
         )
 
     def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
-        """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
+        """Return the kind of a path by where it leads, or by its name as `given`, if that shows a worse kind."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         name = parse_name(given)
         if status.place != "granted":
@@ -124,10 +126,11 @@ class PathLookup:
                 return by_name
         if status.is_auto_executed:
             return "protected"
+        # A file with several hard links may also be one outside the workspace.
         return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
-        """Return the paths of a command that are known as the person reads them."""
+        """Return the known paths of a command as the person reads them."""
         shown = [self.workspace.shown(Path(os.path.normpath(path))) for path in known(paths)]
         return ["this folder" if path == "." else path for path in shown]
 
@@ -163,7 +166,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The command as it was given."""
         return str(self.arguments.command)
 
     @property
@@ -183,8 +185,9 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     @property
     def grants(self) -> Grants:
         """The grants that let the call reach the files and hosts it needs."""
-        readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
-        return Grants(tuple(readable), tuple(writable), self.hosts if self.command is not None else ())
+        readable = tuple(need.real for need in self.needs if need.access == "read")
+        writable = tuple(need.real for need in self.needs if need.access == "write")
+        return Grants(readable, writable, self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
@@ -253,7 +256,7 @@ class GlobSearch:
     def found_by(self, pattern: str) -> list[str]:
         """Return the first files that an absolute glob finds; none for a path without wildcards."""
         found = ["/"] if glob.has_magic(pattern) else []
-        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]
+        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]  # bash has both, Python only [!
         # A part before the last finds only folders, because nothing is below a file.
         for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
             folders, found = found, []

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from agentcli.agent.accounting import Budgets, Reservation
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.runtime import RequestTarget
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
@@ -32,7 +31,7 @@ from agentcli.llm.messages import (
     Usage,
     encode_json,
 )
-from agentcli.llm.models import ModelInfo, estimate, most_tokens
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, most_tokens
 from agentcli.llm.provider import OnRetry, Request, RetryPolicy, StreamEvent, stream_with_retry
 
 

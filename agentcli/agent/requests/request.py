@@ -8,7 +8,7 @@ import msgspec
 
 from agentcli.agent import events
 from agentcli.agent.requests.attempts import Attempt, PaidRequest, with_repairs
-from agentcli.agent.runtime import RequestTarget, Runtime, Turn, unchanged
+from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, note_switch, wait_until_stored
 from agentcli.conversation.entries import (
@@ -25,7 +25,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, estimate, most_tokens, request_size
+from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, most_tokens, request_size
 
 # What a prompt may have of tokens, for each token that the provider counted for it earlier.
 SAME_MODEL_MARGIN = 1.01
