@@ -111,7 +111,7 @@ class OpenerHost(CommandHost):
         self._running: set[asyncio.Future[Outcome]] = set()
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
-        """Run a command; returns None once `interrupt_commands` has ended it. Raises what the command raises."""
+        """Run a command; return None if `interrupt_commands` ends it. Raises what the command raises."""
         task = asyncio.ensure_future(command.execute(self, argument))
         self._running.add(task)
         try:
@@ -119,7 +119,7 @@ class OpenerHost(CommandHost):
         except asyncio.CancelledError:
             if task.cancelled():
                 return None
-            task.cancel()
+            task.cancel()  # the caller was cancelled, not the command
             raise
         finally:
             self._running.discard(task)
@@ -159,7 +159,7 @@ async def open_after(
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
-        if chosen.mode == "plan":
+        if chosen.mode == "plan":  # so that plan mode goes back to the same mode as before
             opened.submit(SetMode(before.state.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
@@ -190,7 +190,7 @@ NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client o
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command; `piped` joins the prompt, and is alone never a command."""
+    """The text of the command line, which may be a command, and that of a pipe, which is added to it and never one."""
 
     text: str
     piped: str = ""
@@ -229,7 +229,7 @@ class ScreenlessHost(OpenerHost):
         self.has_left = False
 
     def command_in(self, text: str) -> TypedCommand | None:
-        """Return the command that a text is, also one that does not exist; None for a prompt."""
+        """Return the command that a text is, with an error if there is no such command; None for a prompt."""
         try:
             found = self.commands.parse(text)
         except UserError as error:
@@ -243,11 +243,10 @@ class ScreenlessHost(OpenerHost):
         return typed
 
     def command_of(self, content: Sequence[Block]) -> TypedCommand | None:
-        """Return the command that a message is."""
         return self.command_in(content[0].text) if isinstance(content[0], Text) else None
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
-        """Run a command; a prompt that it stands for ends with `more`. Never raises: others use the session, too."""
+        """Run a command; a prompt that it stands for ends with `more`. Never raises an error, but returns it."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"Unknown command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
@@ -256,7 +255,7 @@ class ScreenlessHost(OpenerHost):
             if outcome is None:
                 end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
-            collector = UsageCollector()  # of requests beside the conversation
+            collector = UsageCollector()  # the requests that the command has made beside the conversation
             for entry in session.snapshot().conversation.entries[entries_before:]:
                 if isinstance(entry.body, Paid):
                     collector.add("", entry)
@@ -273,7 +272,7 @@ class ScreenlessHost(OpenerHost):
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
 
     async def resolve_prompt(self, cli_prompt: CliPrompt) -> Prompt | CommandEnded:
-        """Return the prompt of the command line, also one that a command stands for; else how the command ended."""
+        """Return the prompt of the command line, or that of its command; else the end of the command."""
         typed = self.command_in(cli_prompt.text)
         if typed is None:
             return Prompt(self.attach(f"{cli_prompt.text}{cli_prompt.piped}"))

@@ -102,7 +102,7 @@ class AcpAgent:
                     f"Unknown authentication method {request.method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with `agentcli login PROVIDER` in a terminal."
                 )
-            case messages.LoadSession():  # before the request for a new session, whose fields it has, too
+            case messages.LoadSession():  # this and the next are subclasses of the request for a new session
                 session = await self._open_session_for(request, request.session_id)
                 await session.replay()
                 return _state_of_opened(session)
@@ -146,7 +146,10 @@ class AcpAgent:
     # Sessions
 
     async def _open_session_for(self, request: messages.NewSessionRequest, id: str = "") -> ClientSession:
-        """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
+        """Open a new session, or the stored one `id`; if that is open here already, it is closed first.
+
+        Raises `UserError` and `RpcError`.
+        """
         cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
@@ -166,7 +169,9 @@ class AcpAgent:
                 await opened.aclose()
                 raise
             session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
-            if self._is_leaving or (id and key != id):  # the store also opens a session by the beginning of its id
+            # While it was opened the client may have gone. The store also opens a session by the beginning of its id,
+            # which a client must not use.
+            if self._is_leaving or (id and key != id):
                 await session.close()
                 raise NoSession(id)
         finally:
@@ -198,7 +203,7 @@ class AcpAgent:
 
 
 def _state_of_opened(session: ClientSession) -> dict[str, Any]:
-    """Return the state of a session that was just opened, and have its commands sent after the answer."""
+    """Return the answer for a session that was just opened. Its commands are sent after the answer."""
     asyncio.get_running_loop().call_soon(session.send_commands)
     return session.state()
 

@@ -53,12 +53,13 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._ended_turns_sent = session.turns_begun  # the number of turns whose end the client knows, or needs not
+        self._ended_turns_sent = session.turns_begun  # the number of turns whose end was sent, or needs not be
         self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        self._is_prompted = self._is_cancelled = self._is_rejected = False
+        # A prompt is being answered; the client cancelled it; the model refused it.
+        self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
-        self._settings = self._settings_now()
+        self._options_sent = self.state()["configOptions"]
         self._following = asyncio.create_task(self._follow(session.subscribe()))
 
     @property
@@ -95,7 +96,7 @@ class ClientSession:
         """Answer a prompt, or run it if it is a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
-        self._is_prompted, self._is_cancelled, self._is_rejected = True, False, False
+        self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
         try:
             return await self._answer(content)
         except asyncio.CancelledError:  # by $/cancel_request
@@ -131,15 +132,15 @@ class ClientSession:
         return self._stop_reason()
 
     async def _run(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
-        """Run a command and send its output; returns a prompt if the command stands for one."""
+        """Run a command and send its output; return a prompt if the command stands for one."""
         ended = await self._host.run(typed, more=media)
         self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
-            is_line = "\n" not in ended.output.strip()
-            self._send(notice(ended.output if is_line or ended.exit_code else fenced(ended.output)))
+            is_table = "\n" in ended.output.strip() and not ended.exit_code  # in columns, which Markdown would join
+            self._send(notice(fenced(ended.output) if is_table else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class ClientSession:
                 stopped = _STOP_REASONS.get(reason, "end_turn")
                 return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
             case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
-                if self._is_rejected:
+                if self._is_refused:
                     self._send(notice(error))
                     return {"stopReason": "refusal"}
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
@@ -183,15 +184,12 @@ class ClientSession:
         self._session.submit(op)
         self._send_settings()
 
-    def _settings_now(self) -> tuple[object, ...]:
-        shown = self._session.snapshot()
-        return shown.model, shown.mode, shown.effort
-
     def _send_settings(self) -> None:
         """Send the config options if any has changed, whoever changed it."""
-        if (now := self._settings_now()) != self._settings:
-            self._settings = now
-            self._send({"sessionUpdate": "config_option_update", "configOptions": self.state()["configOptions"]})
+        options = self.state()["configOptions"]
+        if options != self._options_sent:
+            self._options_sent = options
+            self._send({"sessionUpdate": "config_option_update", "configOptions": options})
 
     # Events
 
@@ -199,6 +197,7 @@ class ClientSession:
         self._client.update(self.id, update)
 
     async def _follow(self, stream: AsyncGenerator[events.Event, None]) -> None:
+        """Send updates of the session's events, as fast as the client reads them."""
         async for event in stream:
             try:
                 self._show(event)
@@ -225,7 +224,7 @@ class ClientSession:
             case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":
                 self._send_settings()
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
-                self._is_rejected = True
+                self._is_refused = True
             case events.EntryStored(Entry(body=User())) if not self._title:
                 if title := title_of(self._session.snapshot().conversation.path):
                     self._title = title
