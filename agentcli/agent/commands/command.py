@@ -179,7 +179,7 @@ class CommandSet:
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
-        rest = others[0] if others else ""
+        rest = "".join(others)  # there is at most one other part
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
             return None
         name = first[1:]
@@ -187,7 +187,7 @@ class CommandSet:
             if rest.strip() and not found.argument:
                 raise UsageError(f"/{name} takes no arguments. Remove {rest.strip()[:80]!r}.")
             return found, rest.strip()
-        if not name[0].isalnum():
+        if not name[0].isalnum():  # text such as `/-` or `/*`
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")

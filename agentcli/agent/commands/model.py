@@ -138,7 +138,7 @@ async def answer_side_question(session: Session, question: str) -> str:
     state, runtime = session.state, session.runtime
     target = RequestTarget(*await runtime.models.resolve(state))
     info = target.info
-    prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
+    prefix = runtime.prefix(info)  # as the turns send it, so that the provider finds it in its cache
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     request = without(request, state.model.rejected.get(target.name, ()))
@@ -237,11 +237,13 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         prices = model_info(f"{reply.provider}/{reply.model}").prices
         held = min(_held(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
-        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
+        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):  # what is not counted is estimated
             usd = None
             if prices:  # the extra cost compared with reading the lost tokens from the cache
                 written = min(lost, reply.usage.cache_creation_input_tokens)
-                hit = reply.usage + Usage(written - lost, 0, -written, lost)
+                hit = reply.usage + Usage(
+                    input_tokens=written - lost, cache_creation_input_tokens=-written, cache_read_input_tokens=lost
+                )
                 usd = prices.cost(reply.usage) - prices.cost(hit)
             yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
 
@@ -258,7 +260,8 @@ def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
         return written
     is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
     is_long = before.prompt_tokens >= _MIN_CACHED_TOKENS
-    return before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS if is_cached and is_long else 0
+    full_steps = before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS
+    return full_steps if is_cached and is_long else 0
 
 
 async def _show_cache(host: CommandHost, argument: str) -> Outcome:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -121,6 +121,7 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
     matches = _pattern_test(facts)
+    # A grant with a pattern counts only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
     asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
@@ -152,13 +153,13 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     )
 
 
-def _first(of: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
     """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
-    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
+    return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
 def _pattern_test(facts: CallFacts) -> Callable[[str], bool]:
-    """Return what a pattern means for a web tool, a subagent or a skill; other tools have no patterns."""
+    """Return a test if a pattern covers a call of a web tool, a subagent or a skill; other tools have no patterns."""
     if facts.tool.effect == "web":
         return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
     if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
@@ -174,6 +175,7 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
         return False
     if path.kind in ("plain", "outside") or is_literal(rule.pattern):
         return True
+    # Would the pattern name such a file? `**/*.pem` gives the name `.x.x/.x.pem`.
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
     return (path.kind == "secret" and is_secret(name, ground.home)) or (
         path.kind == "protected" and is_auto_executed(name)
@@ -182,8 +184,8 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
 
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
     """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
-    patterns = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
-    return any(matches_path(one, name, ground) for one in patterns for name in (path.real, path.named))
+    variants = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
+    return any(matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
 
 
 def restricts_edits(rules: Rules) -> bool:
@@ -195,16 +197,18 @@ def rule_about(
     paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
 ) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
-    used = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
+    files = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
-    return next((rule for rule in about if any(restriction_covers(rule.pattern, path, ground) for path in used)), None)
+    return next((rule for rule in about if any(restriction_covers(rule.pattern, file, ground) for file in files)), None)
 
 
 def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
     effects = command.effects | command.doubts.effects if rules else Effects()
-    whole = " ".join(facts.text.split())
-    segments = (*command.segments, Segment(text=whole, words=None, verdict="try", reason="", deny_forms=(whole,)))
+    # A rule such as `bash(* | sh)` is about the command as a whole, so that is one more segment.
+    full_text = " ".join(facts.text.split())
+    whole = Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
+    segments = (*command.segments, whole)
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):
@@ -231,15 +235,15 @@ def _grants_of_command(
     A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
     """
     grants = [rule for rule in rules if rule.names(facts.tool.name)]
-    if command.problem:  # its parts are not known
+    if command.problem:  # its parts are not known, so only a grant of all commands covers it
         found = tuple(rule for rule in grants if not rule.pattern)[:1]
     else:
-        whole = escaped(facts.text.strip())
-        if exact := next((rule for rule in grants if rule.pattern == whole), None):
+        exact_pattern = escaped(facts.text.strip())
+        if exact := next((rule for rule in grants if rule.pattern == exact_pattern), None):
             return (exact,), ""
         risky = [part for part in command.segments if part.verdict != "allow"]
-        each = [next((rule for rule in grants if not rule.pattern or covers(rule.pattern, one)), None) for one in risky]
-        found = tuple(rule for rule in each if rule is not None) if all(each) else ()
+        covering = [_first(grants, facts.tool.name, partial(covers, segment=part)) for part in risky]
+        found = tuple(filter(None, covering)) if all(covering) else ()
     why = _unnamed_file(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
 
@@ -248,6 +252,7 @@ def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Ru
     """Return why grants that cover a command do not hold: it opens a file that none of them names."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
+    # The effects of each part, with the patterns of the grants that cover it.
     parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
@@ -265,8 +270,9 @@ def _why_unnamed(
     """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
     home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
-        around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
-        holds_them = is_written and path.is_outside and any(each.is_relative_to(path.real) for each in around)
+        auto_executed_paths = (home, *(home / name for name in auto_executed().home))
+        contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
+        holds_them = is_written and path.is_outside and contains_some
         return "contains auto-executed files, and no rule names them" if holds_them else ""
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
     by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
@@ -280,6 +286,7 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
+        # `[*]` means the character itself, and `*` stands for any name.
         file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True
@@ -306,6 +313,7 @@ def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
     if not found:
         raise UsageError(f"{text!r} is not a permission rule. Write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
+    # Other agents write `Bash(git log:*)` for `bash(git log *)`.
     return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
 
