@@ -209,7 +209,6 @@ class Budgets:
 
 
 def added(*parts: Amounts) -> Amounts:
-    """Return the sum of amounts, kind by kind."""
     kinds = dict.fromkeys(kind for amounts in parts for kind in amounts)
     return {kind: sum(amounts.get(kind, 0.0) for amounts in parts) for kind in kinds}
 

@@ -57,7 +57,6 @@ class Subscribers:
             queue.end()
 
     def batches(self) -> AsyncGenerator[list[events.Event], None]:
-        """Return a generator of the events from this call on, each time all that have arrived."""
         queue = EventQueue()
         self._queues.append(queue)
         return self._read(queue)
@@ -71,7 +70,6 @@ class Subscribers:
 
 
 async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> AsyncGenerator[events.Event, None]:
-    """Yield the events of batches, and close their generator at the end."""
     async with aclosing(batches):
         async for batch in batches:
             for event in batch:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from agentcli.agent import turn_log
 from agentcli.agent.accounting import Account, OverBudget
 from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.calls.report import INTERRUPTED
@@ -19,17 +20,6 @@ from agentcli.agent.requests.attempts import blames_content
 from agentcli.agent.requests.request import describe_error, request_reply
 from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import (
-    add,
-    add_and_track,
-    add_notes,
-    answer_open_calls,
-    queue_changed,
-    take_back_prompt,
-    take_back_refused,
-    wait_until_stored,
-    wait_until_stored_anyway,
-)
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, real_path, reminder
 from agentcli.conversation.evidence import Claim
@@ -68,8 +58,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     try:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
-        answer_open_calls(turn, INTERRUPTED)
-        await wait_until_stored_anyway(turn)
+        turn_log.answer_open_calls(turn, INTERRUPTED)
+        await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))
         raise
@@ -87,7 +77,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
         finally:
             for step in turn.steps:
                 step.end(turn)
-        await wait_until_stored(turn)
+        await turn_log.wait_until_stored(turn)
     except (ProviderError, UserError) as error:
         return await failure(turn, error)
     end = done(turn, reason)
@@ -114,7 +104,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             continue
         for step in turn.steps:
             if (ending := await step.before_calls(turn, reply)) is not None:
-                answer_open_calls(turn, ending.why)
+                turn_log.answer_open_calls(turn, ending.why)
                 return ending.reason
         results: list[Result] = []
         if reply.message.tool_uses:
@@ -157,10 +147,10 @@ def begin_turn(
     With `from_queue` the prompts are removed from the queue in the transaction that adds them.
     """
     turn = _new_turn(state, runtime, emit)
-    answer_open_calls(turn)
+    turn_log.answer_open_calls(turn)
     for step in turn.steps:
         step.start(turn, is_resumed=False)
-    add_notes(turn)
+    turn_log.add_notes(turn)
     turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.log.entry_ids = list(turn.log.prompt_ids)
     return turn
@@ -181,12 +171,12 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     turn = _new_turn(state, runtime, emit)
     if half:
         turn.answer = AnswerText(parts=[half], is_half=True)  # the model's next text continues it
-        add_notes(turn)
-        add(turn, reminder(GO_ON))
+        turn_log.add_notes(turn)
+        turn_log.add(turn, reminder(GO_ON))
         return turn
     for step in turn.steps:
         step.start(turn, is_resumed=True)
-    answer_open_calls(turn, apart_from=conversation.unstarted_calls)
+    turn_log.answer_open_calls(turn, apart_from=conversation.unstarted_calls)
     return turn
 
 
@@ -201,7 +191,8 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
-    turn.calls.store, turn.calls.commit = partial(add_and_track, turn), partial(wait_until_stored, turn)
+    turn.calls.store = partial(turn_log.add_and_track, turn)
+    turn.calls.commit = partial(turn_log.wait_until_stored, turn)
     return turn
 
 
@@ -212,9 +203,9 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
     for notice in (notice for message in messages for notice in unattached_files(message)):
         turn.emit(Notice(notice))
     if not from_queue:
-        return [entry.id for entry in add(turn, *bodies)]
-    entries = add(turn, *bodies, turn.state.conversation.queue.entry())
-    turn.emit(queue_changed(turn.state))
+        return [entry.id for entry in turn_log.add(turn, *bodies)]
+    entries = turn_log.add(turn, *bodies, turn.state.conversation.queue.entry())
+    turn.emit(turn_log.queue_changed(turn.state))
     return [entry.id for entry in entries[:-1]]
 
 
@@ -256,9 +247,9 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     taken_back = ""
     # Not for subclasses, which have other causes, and not if text was shown: then the request was accepted.
     if type(error) is BadRequest and blames_content(error) and not error.shown:
-        taken_back = take_back_refused(turn)
+        taken_back = turn_log.take_back_refused(turn)
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
-        take_back_prompt(turn)
+        turn_log.take_back_prompt(turn)
         taken_back = "Your message was removed from the conversation."
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
@@ -267,7 +258,7 @@ async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     except Exception:  # a hook is foreign code, and a second error would hide the first
         log.debug("on_error failed", exc_info=True)
     try:
-        await wait_until_stored(turn)
+        await turn_log.wait_until_stored(turn)
     except StorageError as unstored:  # the person must know this first
         error = unstored
     sentences = [_describe_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]

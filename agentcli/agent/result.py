@@ -136,7 +136,6 @@ class ResultBuilder:
 
 
 def unproven(end: Done | TurnFailed) -> list[Claim]:
-    """Return the claims of an answer that are not verified."""
     return [] if isinstance(end, TurnFailed) else [claim for claim in end.claims if claim.verdict != "verified"]
 
 

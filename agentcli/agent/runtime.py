@@ -214,7 +214,6 @@ class Runtime:
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     async def context_use(self, state: AgentState) -> ContextUse:
-        """Return the tokens that the next request would hold, by source."""
         target = RequestTarget(*await self.models.resolve(state))
         prefix, count = self.prefix(target.info), self.context.count_texts
         return await count_context(state, model=target.name, info=target.info, prefix=prefix, count=count)

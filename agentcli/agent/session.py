@@ -79,7 +79,6 @@ class Session:
 
     @property
     def waiting_for_client(self) -> Collection[str]:
-        """Ids of the calls that wait for a `ClientResult`."""
         return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
@@ -90,7 +89,6 @@ class Session:
 
     @property
     def open_questions(self) -> dict[str, AnyQuestion]:
-        """The questions that wait for an `Approve`, by id."""
         return self._questions.requests
 
     def submit(self, op: ops.Op) -> None:
@@ -367,7 +365,6 @@ class Session:
         raise AssertionError("the session was closed before its turn ended")
 
     async def idle(self) -> None:
-        """Wait until no turn and no command of the person's own runs."""
         while running := [task for task in (self._turn, *self._commands) if task is not None and not task.done()]:
             await asyncio.wait(running)
 

@@ -170,7 +170,6 @@ async def apply_compaction(
 
 
 def queue_changed(state: AgentState) -> events.QueueChanged:
-    """Return the event that shows the present queue."""
     queue = state.conversation.queue
     return events.QueueChanged(tuple(queue.steering), tuple(queue.follow_ups))
 

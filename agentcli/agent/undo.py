@@ -8,18 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, structs
 
 from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Entry,
-    FileChange,
-    FilesChanged,
-    FilesRestored,
-    User,
-    real_path,
-    reminder,
-    stored_path,
-)
+from agentcli.conversation import entries as log
 from agentcli.conversation.history import line_origins, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
@@ -49,7 +38,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
 
     number: int
     prompt: str
-    calls: tuple[tuple[str, FilesChanged], ...]
+    calls: tuple[tuple[str, log.FilesChanged], ...]
     is_open: bool = False
     is_untried: bool = True
 
@@ -60,7 +49,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
         return f"{'everything since turn' if self.is_open else 'turn'} {self.number}{prompt}"
 
     @property
-    def changes(self) -> tuple[FileChange, ...]:
+    def changes(self) -> tuple[log.FileChange, ...]:
         return tuple(change for _, call in self.calls for change in call.changes)
 
     @property
@@ -72,33 +61,33 @@ class RecordedCall(NamedTuple):
     """A call that changed files, with the number and prompt of its turn, and the reply that asked for it, if known."""
 
     turn: tuple[int, str]
-    entry: Entry
-    changed: FilesChanged
-    reply: tuple[Entry, ToolUse] | None
+    entry: log.Entry
+    changed: log.FilesChanged
+    reply: tuple[log.Entry, ToolUse] | None
 
 
 class History:
     """The changes of files that a session's entries record, also those of prompts that were taken back."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[log.Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
-        self._restored: dict[str, FilesRestored] = {}
+        self._restored: dict[str, log.FilesRestored] = {}
         self._undone: dict[str, str] = {}  # the id of an entry that was taken back: the id of the entry that did it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         turn = (0, "")
         # The id of a call: its turn and reply. A model may use an id again; then the newest call counts.
-        uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
+        uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
-                case User(is_reminder=False) as prompt:
+                case log.User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
-                case Assistant(content=content):
+                case log.Assistant(content=content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
-                case FilesChanged(id, _) as changed:
+                case log.FilesChanged(id, _) as changed:
                     asked_in, reply = uses.get(id, (turn, None))
                     self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
-                case FilesRestored(takes_back) as restored:
+                case log.FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for taken_back in takes_back:
                         if taken_back in self._restored:  # an undo is undone: what it had taken back holds again
@@ -127,7 +116,7 @@ class History:
             if not is_redo and id not in self._undone and restored.changes:
                 turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
                 number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
-                return TurnChanges(number=number, prompt=prompt, calls=((id, FilesChanged("", restored.changes)),))
+                return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
@@ -180,7 +169,7 @@ class UndoResult(Struct, frozen=True):
 
 
 async def undo(
-    entries: Iterable[Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
+    entries: Iterable[log.Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """Take back what a turn changed, by default the next one, or do it again.
 
@@ -218,16 +207,16 @@ async def _carry_out(
     keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
     async with host.locks.held(keys, timeout_s=_LOCK_TIMEOUT_S):
         files = await plan.carry_out()
-        conflicts = tuple(stored_path(file.path) for file in files if file.how == "conflict")
+        conflicts = tuple(log.stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)
         if not files or (conflicts and not changes and direction == "redo"):
             return files  # nothing to record: the undo stays the newest, and can be redone later
-        entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
+        bodies: list[log.Body] = [log.FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
-            names = [host.shown(Path(real_path(change.path))) for change in changes]
+            names = [host.shown(Path(log.real_path(change.path))) for change in changes]
             did = "undid" if direction == "undo" else "reapplied"
-            entries.append(reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
-        await host.append(*entries)
+            bodies.append(log.reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
+        await host.append(*bodies)
         return files
 
 
@@ -325,7 +314,7 @@ async def blame(
         content = read_small_file(file, max_bytes=_MAX_BLAMED)
     except OSError as error:
         raise UsageError(f"Could not read {file}: {error.strerror or error}.") from error
-    lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
+    lines = line_origins(log.stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
         raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
     authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
@@ -344,7 +333,7 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
             _, entries = await store.load(session_id)
             for call in History(entries).calls.values():
                 reply, use = call.reply or (None, None)
-                if reply and use and isinstance(reply.body, Assistant):
+                if reply and use and isinstance(reply.body, log.Assistant):
                     found[call.entry.id] = Author(
                         session_id=session_id,
                         entry_id=reply.id,

@@ -284,7 +284,6 @@ class ScreenlessHost(OpenerHost):
         return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:
-        """End the turn and the commands that run."""
         self._session.submit(Interrupt())
         self.interrupt_commands()
 

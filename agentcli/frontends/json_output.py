@@ -97,7 +97,6 @@ class JsonOutput:
         self._system("input_error", error=error, line=line[:MAX_ECHO_BYTES].strip().decode(errors="replace"))
 
     def acknowledge(self, id: str | int, error: str = "") -> None:
-        """Answer a control line that has an id of its own."""
         self._system("control", id=id, ok=not error, **({"error": error} if error else {}))
 
     def _system(self, subtype: str, **fields: Any) -> None:
@@ -235,7 +234,6 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
 
 
 def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return messages in the form of the Messages API."""
     return [{"role": message.role, "content": list(map(block_to_wire, message.content))} for message in messages]
 
 

@@ -123,7 +123,6 @@ class Dialogue:
         return self._leaving.is_set() or (no_other_runs and not self._has_client and self._lines.empty())
 
     async def _wait_for_results(self) -> None:
-        """Wait for the result of every prompt that was accepted."""
         while self._session.turns_begun - self._turns_before > self._turns_ended:
             self._turn_ended.clear()
             await self._turn_ended.wait()

@@ -158,7 +158,6 @@ class Review:
         return f"{words} · “{self.comment}”" if self.comment else words
 
     def _part(self, name: str) -> str:
-        """Return "src/a.py (2 of 3 hunks)"."""
         hunks = next(change.hunks for change in self.report.dry_run.changes if change.name == name)
         return f"{name} ({len(self.parts[name])} of {hunks} hunks)"
 

@@ -54,7 +54,6 @@ class CallServices:
     dry_runs: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
-        """Mask the values that secret files of the workspace hold now."""
         if self.mask is not None:
             self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
@@ -179,7 +178,6 @@ class ClientCalls:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The ids of the calls that have no result yet."""
         return [id for id, answer in self._waiting.items() if not answer.done()]
 
     def set_attended(self, is_attended: bool) -> None:
@@ -348,7 +346,6 @@ class TurnCalls:
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Ask the client to run these calls."""
         self.store(CallsHandedOver(tuple(call.id for call in calls)))
         self.emit(ClientToolRequested(calls))
 
@@ -385,13 +382,11 @@ class Call:
 
 
 async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event; an empty one where there are none."""
     events = calls.delegates.events
     return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event about a call; an empty one where there are none."""
     use, events, agent_id = call.use, call.turn.session.delegates.events, call.turn.session.agent_id
     return (
         EventAnswer() if events is None else await events.fire_about(event, use, use.input, agent_id=agent_id, **fields)

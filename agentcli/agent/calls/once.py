@@ -56,7 +56,6 @@ class KeyedCalls:
                 del self._calls[key]
 
     async def cancel(self) -> None:
-        """End the calls that still run, also those whose callers have gone."""
         running = [task for _, task in self._calls.values() if not task.done()]
         for task in running:
             task.cancel()

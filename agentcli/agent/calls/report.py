@@ -137,7 +137,6 @@ class Report:
         self.finish(ToolOutput(content, is_error=True, summary=first_line), self._error(error))
 
     def interrupt(self) -> None:
-        """Make the result of a call that the person ended."""
         self._end_output()
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
         output = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()

@@ -24,17 +24,9 @@ from agentcli.agent.questions import make_ask
 from agentcli.conversation.entries import Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools import observation
 from agentcli.tools.builtin import bash
 from agentcli.tools.command import Grants
-from agentcli.tools.observation import (
-    MAX_INLINE_BYTES,
-    MAX_UNPAGED_BYTES,
-    cut_middle,
-    data_summary,
-    formatted,
-    leaves_out,
-    pages_of,
-)
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
@@ -191,7 +183,6 @@ async def _run_batch(turn: TurnCalls, batch: list[Call]) -> None:
 
 
 def not_run(call: ToolUse, why: str) -> Result:
-    """Return the result of a call that was not run."""
     return Result(result=ToolResult(call.id, why, is_error=True), name=call.name, summary=why)
 
 
@@ -215,17 +206,17 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     """
     content, full = output.content, output.full
     if content is None and output.structured is not None:
-        show, value = tool.show or formatted, output.structured
+        show, value = tool.show or observation.formatted, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
         except Exception as error:  # `show` is foreign code: any error of it ends only this call
             from agentcli.tools.own_tools import failed
 
             raise failed(tool.name, error) from error
-        if not leaves_out(value, content, full, context.level):
+        if not observation.leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
-    if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
+    if not isinstance(content, str) or (len(content.encode()) <= observation.MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
     shown, openable = await asyncio.to_thread(_first_page, content, full, context)
     context.workspace.grants += Grants(readable=openable)
@@ -239,24 +230,24 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
     """
     data = context.workspace.resources.data
     if data is None:
-        return cut_middle(text), ()
-    is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
+        return observation.cut_middle(text), ()
+    is_short = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
     whole = full if is_short else text
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{cut_middle(text)}\n[the rest could not be stored: {error}]", ()
-    pages = pages_of(whole)
+        return text if is_short else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]", ()
+    pages = observation.pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
     if is_short:
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
     openable: tuple[Path, ...] = ()
-    if stored.size > MAX_INLINE_BYTES:
+    if stored.size > observation.MAX_INLINE_BYTES:
         openable = (stored.path.resolve(),)
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
-        notes += f"\n[complete result: {file}; open it with file_read: {data_summary(whole)}]"
+        notes += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", openable
 
 

@@ -226,15 +226,12 @@ class Summaries:
         self._may_be_small = True  # until the provider refuses its small model
 
     def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
-        """Return the summaries of these turns that are written, by the turns' numbers."""
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
 
     def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
-        """Return the turns that have no summary."""
         return [turn for turn in turns if self.cache.get(self._key(turn, focus)) is None]
 
     def begin(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
-        """Write in the background, unless that is being done."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._write_quietly(turns, emit))
             _RUNNING.add(self._running)
@@ -289,7 +286,6 @@ class Summaries:
             await self.write(turns, focus, emit=emit)
 
     def fail(self, problem: str) -> None:
-        """Note why there is no summary, and make a pause."""
         log.warning("a summary could not be written: %s", problem)
         self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)

@@ -15,15 +15,7 @@ from agentcli.errors import ToolError
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
-from agentcli.safety.paths.judge import (
-    PathFacts,
-    PathGround,
-    PathKind,
-    is_auto_executed,
-    is_reviewed,
-    is_secret,
-    judge_path,
-)
+from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
@@ -37,12 +29,12 @@ class PathLookup:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._look = cache(workspace.look)
-        self._facts: dict[tuple[str, Access], PathFacts] = {}
+        self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
 
     @cached_property
-    def ground(self) -> PathGround:
+    def ground(self) -> judge.PathGround:
         workspace = self.workspace
-        return PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
+        return judge.PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
 
     @cached_property
     def roots(self) -> tuple[Path, ...]:
@@ -59,14 +51,14 @@ class PathLookup:
         """Return the setting by which git, started in a folder, may run a program even to read."""
         return self.workspace.look(folder, "git").git_program
 
-    def find(self, given: str, access: Access) -> PathFacts:
+    def find(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
             known = self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
         return known
 
-    def find_real(self, given: str, access: Access) -> PathFacts:
+    def find_real(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a real path; a path that cannot be resolved is taken as it is."""
         path = Path(given)
         try:
@@ -75,7 +67,7 @@ class PathLookup:
             status = PathStatus(real=path, place="inside")
         return self._facts_of(given, path, status, access)
 
-    def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
+    def find_each(self, paths: tuple[str, ...], access: Access) -> list[judge.PathFacts]:
         """Return the facts of each known path of a command.
 
         A path in a loop of symlinks cannot be resolved, and is used as it was written.
@@ -88,20 +80,20 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+    def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> judge.PathFacts:
         """Return the facts of a path that a call writes as `given`, and that leads to `status.real`."""
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
-        holds_secrets = kind == "secret"
+        holds_secrets, home = kind == "secret", self.workspace.settings.home
         is_kept = access == "write" and root is None  # the sandbox keeps it from being changed
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
             if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
-                is_kept = not is_reviewed(below) or status.is_auto_executed
+                is_kept = not judge.is_reviewed(below) or status.is_auto_executed
             # A file that the call creates holds no secrets yet, whatever its name.
-            elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
-                holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
-        return PathFacts(
+            elif judge.is_secret(PurePath(real.name), None) and not judge.is_secret(real.parent, home):
+                holds_secrets = judge.is_auto_executed(below) or status.kind is not None or bool(status.errno)
+        return judge.PathFacts(
             given=given,
             named=named,
             real=real,
@@ -112,16 +104,16 @@ class PathLookup:
             is_kept=is_kept,
         )
 
-    def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
+    def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
         """Return the kind of a path by where it leads, or by its name as `given`, if that shows a worse kind."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         name = parse_name(given)
         if status.place != "granted":
-            by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
+            by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place != "plain":
                 return by_place
         if status.place == "granted" or given != str(real):
-            by_name = judge_path(name, access=access, cwd=cwd, roots=roots, home=home)
+            by_name = judge.judge_path(name, access=access, cwd=cwd, roots=roots, home=home)
             if by_name in ("odd", "secret", "protected"):
                 return by_name
         if status.is_auto_executed:
@@ -149,7 +141,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     arguments: Any
     paths: PathLookup
     command: CommandAnalysis | None = None
-    files: tuple[PathFacts, ...] = ()
+    files: tuple[judge.PathFacts, ...] = ()
     hosts: tuple[str, ...] = ()
     address: UrlVerdict | None = None
     dry_run: DryRunUse = "never"
@@ -169,7 +161,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
         return str(self.arguments.command)
 
     @property
-    def needs(self) -> tuple[PathFacts, ...]:
+    def needs(self) -> tuple[judge.PathFacts, ...]:
         """The files that the sandbox keeps from the call: those outside the workspace, secret or auto-executed."""
         if self.command is None:
             return tuple(path for path in self.files if path.kind != "plain")
@@ -184,7 +176,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
-        """The grants that let the call reach the files and hosts it needs."""
         readable = tuple(need.real for need in self.needs if need.access == "read")
         writable = tuple(need.real for need in self.needs if need.access == "write")
         return Grants(readable, writable, self.hosts if self.command is not None else ())
@@ -271,7 +262,7 @@ class GlobSearch:
         return found[:_MAX_FOUND]
 
 
-def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
+def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[judge.PathFacts]:
     """Yield the files that a part of a command opens: for a glob the glob itself, and the first files that it finds."""
     workspace, paths = facts.workspace, facts.paths
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
@@ -279,7 +270,7 @@ def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iter
     for path in effects.names:
         # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-            opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
+            opened.append((path, "read" if judge.is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:
         for name in (path, *search.found_by(path)):
             yield from paths.find_each((name,), access)

@@ -15,17 +15,7 @@ import msgspec
 
 from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.commands.records import (
-    CommandAnalysis,
-    Effects,
-    Segment,
-    covers,
-    escaped,
-    is_literal,
-    is_path_glob,
-    matches_path,
-    touches,
-)
+from agentcli.safety.commands import records
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import host_meant
 from agentcli.tools.tool import Tool, kind_argument
@@ -44,7 +34,6 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def phrase(self) -> str:
-        """Return the rule as part of a sentence, with the line it stands for."""
         return f"the rule {self} ({self.quote})" if self.quote else f"the rule {self}"
 
     def __str__(self) -> str:
@@ -80,7 +69,7 @@ def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] |
 
 @lru_cache(maxsize=16)
 def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path], bool]:
-    return lambda path: any(matches_path(pattern, path, ground) for pattern in patterns)
+    return lambda path: any(records.matches_path(pattern, path, ground) for pattern in patterns)
 
 
 def matches_host(pattern: str, host: str) -> bool:
@@ -171,9 +160,9 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
     """Return True if a grant covers a path. The rule itself must mean a path that is more than a plain file."""
     if not rule.pattern:
         return path.kind == "plain"
-    if not matches_path(rule.pattern, path.real, ground):
+    if not records.matches_path(rule.pattern, path.real, ground):
         return False
-    if path.kind in ("plain", "outside") or is_literal(rule.pattern):
+    if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
     # Would the pattern name such a file? `**/*.pem` gives the name `.x.x/.x.pem`.
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
@@ -185,7 +174,7 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
     """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
     variants = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
-    return any(matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
+    return any(records.matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
 
 
 def restricts_edits(rules: Rules) -> bool:
@@ -202,17 +191,17 @@ def rule_about(
     return next((rule for rule in about if any(restriction_covers(rule.pattern, file, ground) for file in files)), None)
 
 
-def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
+def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
-    effects = command.effects | command.doubts.effects if rules else Effects()
+    effects = command.effects | command.doubts.effects if rules else records.Effects()
     # A rule such as `bash(* | sh)` is about the command as a whole, so that is one more segment.
     full_text = " ".join(facts.text.split())
-    whole = Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
+    whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
     segments = (*command.segments, whole)
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):
-            return not rule.pattern or any(touches(rule.pattern, segment) for segment in segments)
+            return not rule.pattern or any(records.touches(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
             return False
         if rule.tool == "web_fetch":
@@ -228,7 +217,7 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
 
 
 def _grants_of_command(
-    facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]
+    facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
     """Return the grants that together cover every part of a command that may do more than read, or why none hold.
 
@@ -238,25 +227,25 @@ def _grants_of_command(
     if command.problem:  # its parts are not known, so only a grant of all commands covers it
         found = tuple(rule for rule in grants if not rule.pattern)[:1]
     else:
-        exact_pattern = escaped(facts.text.strip())
+        exact_pattern = records.escaped(facts.text.strip())
         if exact := next((rule for rule in grants if rule.pattern == exact_pattern), None):
             return (exact,), ""
         risky = [part for part in command.segments if part.verdict != "allow"]
-        covering = [_first(grants, facts.tool.name, partial(covers, segment=part)) for part in risky]
+        covering = [_first(grants, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
         found = tuple(filter(None, covering)) if all(covering) else ()
     why = _unnamed_file(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
 
 
-def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
+def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why grants that cover a command do not hold: it opens a file that none of them names."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
     # The effects of each part, with the patterns of the grants that cover it.
-    parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
+    parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
-            parts.append((segment.effects, [rule.pattern for rule in grants if covers(rule.pattern, segment)]))
+            parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):
             if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
@@ -394,7 +383,7 @@ def _may_match(pattern: str, tool: Tool) -> bool:
         case "host":
             return host_meant(pattern) is not None
         case "path":
-            is_regular = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and is_path_glob(pattern)
-            return is_regular and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
+            is_path = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and records.is_path_glob(pattern)
+            return is_path and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
         case form:
             return bool(form) and not pattern.startswith("domain:")

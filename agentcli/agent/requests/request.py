@@ -11,15 +11,7 @@ from agentcli.agent.requests.attempts import Attempt, PaidRequest, with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, note_switch, wait_until_stored
-from agentcli.conversation.entries import (
-    SHORTENED_SOON,
-    Assistant,
-    CallsStarted,
-    Compaction,
-    Paid,
-    Retracted,
-    reminder,
-)
+from agentcli.conversation import entries
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
@@ -114,7 +106,7 @@ async def shrink(turn: Turn) -> bool:
     return not isinstance(compaction, str)
 
 
-async def _compact(turn: Turn, compaction: Compaction) -> None:
+async def _compact(turn: Turn, compaction: entries.Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
@@ -210,18 +202,18 @@ def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelI
     # The newest reply of the path is the newest one of `messages`, and so on.
     positions = (n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant")
     for body in (entry.body for entry in reversed(path)):
-        if isinstance(body, Compaction):
+        if isinstance(body, entries.Compaction):
             break
-        if isinstance(body, Assistant):
+        if isinstance(body, entries.Assistant):
             position = next(positions, None)
             if position is None:
                 break
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                return _max_tokens_since(body, position, model, request, info)
+                return _tokens_since(body, position, model, request, info)
     return most_tokens(request, info)
 
 
-def _max_tokens_since(reply: Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
+def _tokens_since(reply: entries.Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
     """Return the bound of a prompt by the count for `reply`, which is the message at `position`."""
     messages, is_same_model = request.messages, f"{reply.provider}/{reply.model}" == model
     known = int(reply.usage.prompt_tokens * (SAME_MODEL_MARGIN if is_same_model else OTHER_MODEL_MARGIN))
@@ -248,7 +240,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":
-        paid = Paid(
+        paid = entries.Paid(
             model=target.name,
             usage=reply.usage,
             cost_usd=cost,
@@ -256,13 +248,13 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
             note=reply.note,
             duration_ms=attempt.duration_ms,
         )
-        add(turn, paid, Retracted(tuple(turn.log.entry_ids)))
+        add(turn, paid, entries.Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
     turn.log.accepted = len(turn.log.entry_ids)
-    stored = Assistant(
+    stored = entries.Assistant(
         content=reply.message.content,
         provider=target.provider.name,
         model=target.provider.model,
@@ -275,7 +267,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         is_estimated=attempt.is_estimated,
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
-    add(turn, stored, *([CallsStarted(calls)] if calls else ()))
+    add(turn, stored, *([entries.CallsStarted(calls)] if calls else ()))
     await wait_until_stored(turn)
     report_usage(turn, target, reply.usage, cost)
     turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
@@ -294,13 +286,13 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.parts.append(text)
-        partial_reply = Assistant(
+        partial_reply = entries.Assistant(
             content=(Text(text),), provider=target.provider.name, model=target.provider.model, usage=used,
             stop_reason="interrupted", cost_usd=cost, duration_ms=duration_ms, retries=attempt.retries,
         )  # fmt: skip
         add(turn, partial_reply)
     else:
-        add(turn, Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
+        add(turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 
@@ -319,7 +311,7 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     if info.is_known and share >= warn_at > share_before:
         text = f"The conversation uses {share:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(events.Notice(text))
-        turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
+        turn.state.notes.append(entries.reminder(f"{text} {entries.SHORTENED_SOON}"))
 
 
 def describe_error(error: ProviderError | UserError) -> str:
@@ -381,7 +373,6 @@ class ReplyBlocks:
         self._open = None
 
     def end(self) -> None:
-        """Publish the ends of the blocks that are still open, which are some if the stream broke off."""
         self._end_text()
         for index in self._calls.values():
             self._emit(events.BlockEnded(index))

@@ -50,7 +50,6 @@ class RoundLimit(TurnStep):
         return turn.round < turn.runtime.limits.max_turns + self._allowed
 
     async def _allow_more(self, turn: Turn) -> bool:
-        """Ask the person for as many rounds again as the settings allow."""
         more = turn.runtime.limits.max_turns
         title, limit = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)"
         is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {limit}.")

@@ -11,17 +11,10 @@ import msgspec
 
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
+from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.hosts import (
-    Editor,
-    OpenForClient,
-    OpenRequest,
-    UsageStore,
-    absolute_path,
-    working_folder,
-)
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -47,7 +40,7 @@ _CAPABILITIES = {
 class AcpAgent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
-    def __init__(self, open_session: OpenForClient, store: UsageStore, *, out: int) -> None:
+    def __init__(self, open_session: hosts.OpenForClient, store: hosts.UsageStore, *, out: int) -> None:
         self._open_session, self._store = open_session, store
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
@@ -150,17 +143,18 @@ class AcpAgent:
 
         Raises `UserError` and `RpcError`.
         """
-        cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
+        cwd = hosts.working_folder(request.cwd)
+        folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
-        editor = Editor(folders, servers, files)
+        editor = hosts.Editor(folders, servers, files)
         if id and id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
                 await before.close()
-            opened = await self._open_session(OpenRequest(cwd=cwd, id=id, editor=editor))
+            opened = await self._open_session(hosts.OpenRequest(cwd=cwd, id=id, editor=editor))
             key = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
@@ -193,7 +187,7 @@ class AcpAgent:
         return session
 
     async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
-        cwd = absolute_path(request.cwd) if request.cwd is not None else None
+        cwd = hosts.absolute_path(request.cwd) if request.cwd is not None else None
         return {"sessions": list(map(_row_of, await self._store.list(cwd=cwd, limit=MAX_LISTED)))}
 
     async def _close(self, id: str) -> None:

@@ -245,7 +245,6 @@ class ClientQuestions:
         task.add_done_callback(lambda _: self._tasks.pop(question.id, None))
 
     def withdraw_settled(self) -> None:
-        """Withdraw the requests whose questions need no answer any more."""
         for id in self._tasks.keys() - self._session.open_questions.keys():
             self._tasks[id].cancel()
 

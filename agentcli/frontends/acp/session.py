@@ -70,7 +70,6 @@ class ClientSession:
         return self._opened.opener.model_info(model).window
 
     def state(self) -> dict[str, Any]:
-        """Return the modes and config options, in the form of the answer to session/new."""
         shown = self._session.snapshot()
         modes = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _MODES]
         shown_modes = {"currentModeId": shown.mode, "availableModes": modes}
@@ -159,7 +158,6 @@ class ClientSession:
                 return _CANCELLED
 
     async def _wait_for_turns(self) -> None:
-        """Wait until the end of every turn has been sent."""
         while self._session.turns_begun > self._ended_turns_sent:
             self._turn_end_sent.clear()
             await self._turn_end_sent.wait()

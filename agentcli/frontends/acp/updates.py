@@ -150,7 +150,6 @@ def chunk(kind: str, text: str, message_id: str) -> Update:
 
 
 def notice(text: str) -> Update:
-    """Return a message of its own for the person."""
     return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
