@@ -4,8 +4,6 @@ An account counts for one scope; a charge goes to all accounts of a `Budgets`, s
 session and its day, and from a child agent to its parent.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -109,7 +107,7 @@ class Budgets:
         self.warn_at = warn_at
         self._unpriced: set[str] = set()  # ids of models whose unknown price was reported
 
-    def within(self, account: Account) -> Budgets:
+    def within(self, account: Account) -> "Budgets":
         """Return the budgets of a turn or a child: its own account, and these, to which its charges roll up."""
         budgets = Budgets((account, *self.accounts), warn_at=self.warn_at)
         budgets._unpriced = self._unpriced  # one set, so that there is one warning

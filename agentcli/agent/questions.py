@@ -15,8 +15,6 @@ from agentcli.llm.messages import ToolUse
 from agentcli.tools.builtin.toolset import AskUser
 from agentcli.tools.tool import Ask, ToolOutput
 
-STOPPED = Verdict(decision="deny", reason="Not run: the user declined another call")
-
 
 class OpenQuestion(NamedTuple):
     """A question that waits; `decide` returns the verdict of the present permissions on its call."""
@@ -59,7 +57,7 @@ class Questions:
         for id, question in list(self._open.items()):
             verdict = question.decide() if question.decide is not None else None
             if is_stopped:
-                verdict = STOPPED
+                verdict = Verdict(decision="deny", reason="Not run: the user declined another call")
             if verdict is not None and verdict.decision != "ask":
                 self.answer(id, verdict)
                 self._publish(ApprovalSettled(id))

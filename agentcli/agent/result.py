@@ -1,7 +1,5 @@
 """The `result` object: how a prompt ended, in the field's own shape."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -10,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
+from agentcli.conversation.evidence import Claim
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Usage
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
-    from agentcli.conversation.evidence import Claim
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -51,7 +49,7 @@ class Demands(msgspec.Struct, frozen=True):
 
     no_denials: bool = False
     evidence: bool = False
-    schema: AnswerSchema | None = None
+    schema: "AnswerSchema | None" = None
 
     def value(self, end: Done | TurnFailed) -> Any:
         """Return the value of an answer; None without a schema, or where it does not fit."""
@@ -81,7 +79,7 @@ NO_DEMANDS = Demands()
 class ResultBuilder:
     """Watches a session's events and makes the result object of each prompt."""
 
-    def __init__(self, session: Session, started: float | None = None) -> None:
+    def __init__(self, session: "Session", started: float | None = None) -> None:
         self._session = session
         self._started = time.monotonic() if started is None else started
         self._requested: float | None = None  # when the running request was sent

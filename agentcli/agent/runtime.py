@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
-ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
@@ -56,30 +55,6 @@ class ContextUse(msgspec.Struct, frozen=True):
     @property
     def free(self) -> int:
         return max(0, self.window - self.request)
-
-
-async def count_context(
-    state: AgentState, *, model: str, info: ModelInfo, prefix: llm.Prefix, count: CountTexts
-) -> ContextUse:
-    """Count the tokens that the next request would hold, and share them out by source."""
-    texts: dict[str, list[str]] = {source: [] for source in SOURCES}
-    texts["skills"] += _SKILLS.findall(prefix.system)
-    texts["system"].append(_SKILLS.sub("", prefix.system))
-    texts["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
-    media: list[Block] = []
-    for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
-        for source, part in _parts(body):
-            texts[source].append(part) if isinstance(part, str) else media.append(part)
-    counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
-    if media:
-        counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
-    # The provider's count of the request is shared out in proportion. A part is the difference of two rounded sums, so
-    # that the parts add up to that count.
-    request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    sums = list(accumulate(counted.values()))
-    ends = [round(request * tokens / max(1, sums[-1])) for tokens in sums]
-    parts = {source: end - start for source, (start, end) in zip(SOURCES, pairwise((0, *ends)), strict=True)}
-    return ContextUse(model, info.window, parts, request)
 
 
 def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
@@ -178,7 +153,7 @@ class ModelAccess:
 
     resolve: Resolve
     prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]
-    info: ModelFinder = lambda name: bundled_models().find(*name.split("/", 1))
+    info: Callable[[str], ModelInfo] = lambda name: bundled_models().find(*name.split("/", 1))
     fallback: str = ""
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
@@ -214,9 +189,27 @@ class Runtime:
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     async def context_use(self, state: AgentState) -> ContextUse:
+        """Count the tokens that the next request would hold, and share them out by source."""
         target = RequestTarget(*await self.models.resolve(state))
-        prefix, count = self.prefix(target.info), self.context.count_texts
-        return await count_context(state, model=target.name, info=target.info, prefix=prefix, count=count)
+        info, prefix, count = target.info, self.prefix(target.info), self.context.count_texts
+        texts: dict[str, list[str]] = {source: [] for source in SOURCES}
+        texts["skills"] += _SKILLS.findall(prefix.system)
+        texts["system"].append(_SKILLS.sub("", prefix.system))
+        texts["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
+        media: list[Block] = []
+        for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
+            for source, part in _parts(body):
+                texts[source].append(part) if isinstance(part, str) else media.append(part)
+        counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
+        if media:
+            counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
+        # The provider's count of the request is shared out in proportion. A part is the difference of two rounded sums,
+        # so that the parts add up to that count.
+        request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
+        sums = list(accumulate(counted.values()))
+        ends = [round(request * tokens / max(1, sums[-1])) for tokens in sums]
+        parts = {source: end - start for source, (start, end) in zip(SOURCES, pairwise((0, *ends)), strict=True)}
+        return ContextUse(target.name, info.window, parts, request)
 
     def prefix(self, info: ModelInfo) -> llm.Prefix:
         """Return the prefix of requests to a model: the same bytes while the tools are the same."""

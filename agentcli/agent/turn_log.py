@@ -30,11 +30,6 @@ from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_OUTCOME = "Interrupted: the call may have partially run. Check its effects before running it again."
-DROPPED = "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
-NOT_ANSWERED = "Not run: agentcli exited before the user approved this call."
-NOT_BEGUN = "Not run: agentcli exited while another call was waiting for approval."
-
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
@@ -144,12 +139,16 @@ def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolU
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
     """Return the text that stands for the result of a call that an earlier run of the program left open."""
     if call.id in conversation.dry_runs:
-        return DROPPED
+        return (
+            "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
+        )
     if names := conversation.applied_changes.get(call.id):
         return f"agentcli exited before it stored the output. These changes were applied: {', '.join(names)}."
     if call.id in conversation.unanswered:
-        return NOT_ANSWERED
-    return NOT_BEGUN if call in conversation.unstarted_calls else UNKNOWN_OUTCOME
+        return "Not run: agentcli exited before the user approved this call."
+    if call in conversation.unstarted_calls:
+        return "Not run: agentcli exited while another call was waiting for approval."
+    return "Interrupted: the call may have partially run. Check its effects before running it again."
 
 
 async def apply_compaction(

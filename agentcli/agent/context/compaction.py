@@ -3,8 +3,6 @@
 A model may write summaries of older turns, ahead of time where it can. They are kept by the hash of their turn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -70,7 +68,7 @@ class Compactor:
     settings: CompactionSettings
     opening: Opening
     seen_hash: SeenHash
-    summaries: Summaries
+    summaries: "Summaries"
     _reported: set[str] = field(default_factory=set)
 
     async def when_due(

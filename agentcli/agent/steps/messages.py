@@ -1,7 +1,5 @@
 """Steps that add messages to a prompt, or ask for another request after a reply."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -55,21 +53,6 @@ class QueuedMessages(TurnStep):
         if reports:
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))
         return bool(messages or reports)
-
-
-class FolderInstructions(TurnStep):
-    """Adds the instruction files of the folders that the model's calls went to."""
-
-    def __init__(self, nested: NestedInstructions) -> None:
-        self._nested = nested
-
-    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
-        calls, conversation = reply.message.tool_uses, turn.state.conversation
-        found = await asyncio.to_thread(self._nested.found, calls, conversation)
-        if note := found.note():
-            turn.state.notes.append(note)
-        for notice in found.notices:
-            turn.emit(Notice(notice))
 
 
 class PromptHooks(TurnStep):
@@ -167,6 +150,21 @@ class NestedInstructions:
             return
         if path != self.cwd and path.is_relative_to(self.cwd):
             yield path
+
+
+class FolderInstructions(TurnStep):
+    """Adds the instruction files of the folders that the model's calls went to."""
+
+    def __init__(self, nested: NestedInstructions) -> None:
+        self._nested = nested
+
+    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
+        calls, conversation = reply.message.tool_uses, turn.state.conversation
+        found = await asyncio.to_thread(self._nested.found, calls, conversation)
+        if note := found.note():
+            turn.state.notes.append(note)
+        for notice in found.notices:
+            turn.emit(Notice(notice))
 
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
@@ -295,13 +293,9 @@ class SmallModelNudge(TurnStep):
 
 
 def _changes_files(entry: Entry) -> bool:
-    match entry.body:
-        case FilesChanged():
-            return True
-        case Result(result=result, name=name):
-            return name in ("file_edit", "file_write") and not result.is_error
-        case _:
-            return False
+    body = entry.body
+    is_edit = isinstance(body, Result) and body.name in ("file_edit", "file_write") and not body.result.is_error
+    return is_edit or isinstance(body, FilesChanged)
 
 
 class RequiredAnswer(TurnStep):

@@ -228,8 +228,6 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
 
 # Questions
 
-_YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
-
 
 class ClientQuestions:
     """Puts each open question of a session to the client, in a task that ends with the question."""
@@ -350,7 +348,8 @@ class ClientHost(ScreenlessHost):
             "content": [updates.code_content(shown)],
         }
         try:
-            return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
+            options = option("yes", "Yes", "allow_once"), option("no", "No", "reject_once")
+            return await self._client.choose(self.session.id, call, options) == "yes"
         except RpcError as error:
             raise UserError(f"Could not ask the question: {error}") from error
 
