@@ -314,7 +314,7 @@ class UsageCollector:
     Agents in several threads may share one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.total = Tally()
         self.days: defaultdict[str, Tally] = defaultdict(Tally)
         self.models: defaultdict[str, Tally] = defaultdict(Tally)
@@ -322,6 +322,8 @@ class UsageCollector:
         self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)
         self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)
         self._lock = threading.Lock()
+        for entry in entries:
+            self.add("", entry)
 
     def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
         """Count an entry of a log."""

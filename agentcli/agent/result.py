@@ -206,7 +206,6 @@ class AnswerSchema:
 
     @property
     def request(self) -> str:
-        """Return the text that asks the model for such an answer."""
         shown = msgspec.json.encode(self.schema).decode()
         return f"Your final answer must be one JSON value and nothing else. It must match this JSON Schema: {shown}"
 

@@ -7,7 +7,15 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
+from agentcli.agent.interfaces import (
+    LOCK_TIMEOUT_S,
+    MAX_LOCKED,
+    Checkpoints,
+    Locks,
+    Restoration,
+    RestoredFile,
+    SessionStore,
+)
 from agentcli.conversation import entries as log
 from agentcli.conversation.history import line_origins, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
@@ -20,8 +28,6 @@ Direction = Literal["undo", "redo"]
 
 NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
-_LOCK_TIMEOUT_S = 30.0
-_MAX_LOCKED = 500
 _MAX_REPORTED = 20  # names of files for the model
 _MAX_LEFT_OUT = 10
 _MAX_LISTED = 60  # files
@@ -204,8 +210,8 @@ async def _carry_out(
     turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
 ) -> Sequence[RestoredFile]:
     """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
-    keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
-    async with host.locks.held(keys, timeout_s=_LOCK_TIMEOUT_S):
+    keys = tuple(file.path for file in plan.files[:MAX_LOCKED])
+    async with host.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
         files = await plan.carry_out()
         conflicts = tuple(log.stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)

@@ -255,11 +255,10 @@ class ScreenlessHost(OpenerHost):
             if outcome is None:
                 end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
-            collector = UsageCollector()  # the requests that the command has made beside the conversation
-            for entry in session.snapshot().conversation.entries[entries_before:]:
-                if isinstance(entry.body, Paid):
-                    collector.add("", entry)
-            usage, cost_usd = collector.total.usage, collector.total.whole_usd
+            new_entries = session.snapshot().conversation.entries[entries_before:]
+            # The requests that the command has made beside the conversation.
+            paid = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid))
+            usage, cost_usd = paid.total.usage, paid.total.whole_usd
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
                 return CommandEnded(typed.name, Done("", 0, usage, cost_usd=cost_usd), prompt=prompt)

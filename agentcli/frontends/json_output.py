@@ -93,7 +93,6 @@ class JsonOutput:
         self.write(ResultBuilder(self._session, started).build(ended.end))
 
     def reject(self, line: bytes, error: str) -> None:
-        """Report a line that is invalid, or asks for something that cannot be done."""
         self._system("input_error", error=error, line=line[:MAX_ECHO_BYTES].strip().decode(errors="replace"))
 
     def acknowledge(self, id: str | int, error: str = "") -> None:

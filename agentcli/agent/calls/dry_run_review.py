@@ -292,16 +292,9 @@ def _change_text(change: ChangeSummary) -> str:
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
     is_many = change.what in ("folder", "repository", "tree")
-    size = f" · {change.files:,} files · {_size(change.size)}" if is_many else ""
+    size = f" · {change.files:,} files · {change.size:,} bytes" if is_many else ""
     verb = "changed mode of" if change.kind == "mode" else change.kind
     return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"
-
-
-def _size(size: int) -> str:
-    for unit, unit_bytes in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
-        if size >= unit_bytes:
-            return f"{size / unit_bytes:.1f} {unit}"
-    return f"{size} bytes"
 
 
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:

@@ -80,7 +80,6 @@ class CallHistory:
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
-        """Provide an event that sends a running command to the background."""
         sign = asyncio.Event()
         self.detachable.add(sign)
         try:

@@ -13,7 +13,7 @@ from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dr
 from agentcli.agent.calls.model import Call, Recording, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Notice, OutputDelta
-from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.rules import READERS, rule_about
@@ -25,8 +25,6 @@ from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
-LOCK_TIMEOUT_S = 30.0
-MAX_LOCKED = 500  # files; each lock is a file
 MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
 _JOB_POLL_S = 0.5
 _PROGRESS_EVERY_S = 1.0

@@ -1,7 +1,7 @@
 """Commands about the model: which one answers, its effort, its window, its use and its cache, side questions."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from msgspec import Struct
@@ -179,7 +179,7 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
     """Return rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
-    whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
+    whole, newest = UsageCollector(entries), UsageCollector(entries[prompts[-1] :] if prompts else ())
     lines = []
     if newest.total.requests:
         name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
@@ -199,13 +199,6 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
         text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))
     return lines
-
-
-def _collected(entries: Iterable[Entry]) -> UsageCollector:
-    collector = UsageCollector()
-    for entry in entries:
-        collector.add("", entry)
-    return collector
 
 
 def _seconds(used: UsageCollector) -> str:

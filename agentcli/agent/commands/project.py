@@ -70,9 +70,8 @@ def _net_changes(
     entries: Iterable[Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
     """Return the diff of each file since the session's first change of it, and the names of files without a diff."""
-    states: dict[
-        str, tuple[FileState | None, FileState | None]
-    ] = {}  # by path: before the first change, after the last
+    # By path, the states before the first change and after the last.
+    states: dict[str, tuple[FileState | None, FileState | None]] = {}
     for entry in entries:
         if isinstance(entry.body, FilesChanged | FilesRestored):
             for change in entry.body.changes:

@@ -248,16 +248,12 @@ def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
         return _command_call_effects(facts, facts.command, verdict)
-    if facts.tool.effect in ("read", "edit"):
-        return _file_call_effects(facts, verdict)
-    return CallEffects((verdict.reason,))
-
-
-def _file_call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
-    """Return a line for each special kind of file that the call reads or edits. To read outside is not grave."""
+    if facts.tool.effect not in ("read", "edit"):
+        return CallEffects((verdict.reason,))
     is_edit = facts.tool.effect == "edit"
     lines = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
+    # To read outside the project is not grave.
     grave = tuple(lines[kind] for kind in kinds if kind != "outside" or is_edit)
     says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
     return CallEffects((*(lines[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,14 +32,13 @@ from agentcli.llm.messages import (
     encode_json,
 )
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, most_tokens
-from agentcli.llm.provider import OnRetry, Request, RetryPolicy, StreamEvent, stream_with_retry
 
 
 @dataclass(kw_only=True)
 class Attempt:
     """The newest try of a request. `retries` counts the tries before it."""
 
-    sent: Request
+    sent: llm.Request
     retries: int = 0
     duration_ms: int = 0
     is_estimated: bool = False  # the provider did not count the tokens of the reply
@@ -56,18 +55,20 @@ class PaidRequest:
 
     target: RequestTarget
     budgets: Budgets
-    policy: RetryPolicy
+    policy: llm.RetryPolicy
     on_broken: Callable[[Usage], None]
-    on_retry: OnRetry = lambda *failure: None
-    max_prompt_tokens: Callable[[Request, ModelInfo], int] = most_tokens
+    on_retry: llm.OnRetry = lambda *failure: None
+    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = most_tokens
 
-    async def reply(self, request: Request, on_event: Callable[[StreamEvent], object] = lambda event: None) -> llm.Done:
+    async def reply(
+        self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
+    ) -> llm.Done:
         """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
         self._held: Reservation | None = None
         self.attempt = Attempt(sent=request)
         try:
             async with asyncio.timeout(None) as self._deadline:
-                stream = stream_with_retry(
+                stream = llm.stream_with_retry(
                     self.target.provider,
                     request,
                     policy=self.policy,
@@ -93,7 +94,7 @@ class PaidRequest:
             self._end_without_reply()
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
-    def _before_try(self, request: Request) -> Request:
+    def _before_try(self, request: llm.Request) -> llm.Request:
         prompt_tokens = partial(self.max_prompt_tokens, request, self.target.info)
         self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, self._at_highest_price(request))
         self.attempt.sent = replace(request, max_tokens=self._held.max_tokens)
@@ -102,7 +103,7 @@ class PaidRequest:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.attempt.sent
 
-    def _at_highest_price(self, request: Request) -> ModelInfo:
+    def _at_highest_price(self, request: llm.Request) -> ModelInfo:
         """Return the model, at the price of caching the prompt for an hour where the request asks for that."""
         info, prices = self.target.info, self.target.info.prices
         if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not request.lasts_an_hour:
@@ -114,7 +115,7 @@ class PaidRequest:
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
-    def _count(self, event: StreamEvent) -> None:
+    def _count(self, event: llm.StreamEvent) -> None:
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
@@ -208,7 +209,6 @@ _FIELDS = {
 }
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Rewrite(NamedTuple):
@@ -220,14 +220,14 @@ class Rewrite(NamedTuple):
 
 
 async def with_repairs(
-    request: Request,
-    send: Callable[[Request], Awaitable[T]],
+    request: llm.Request,
+    send: Callable[[llm.Request], Awaitable[tuple[llm.Done, Attempt]]],
     emit: Emit,
     *,
     model: str,
     info: ModelInfo,
     rejected: dict[str, frozenset[str]],
-) -> T:
+) -> tuple[llm.Done, Attempt]:
     """Send a request, and return what `send` returns. If it is rejected, rewrite it until the model accepts it.
 
     `rejected` remembers the keys that were left out, by model, for later requests. Raises `ProviderError` for a
@@ -260,7 +260,7 @@ async def with_repairs(
             return reply
 
 
-def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
+def _without_guess(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
     """Return the error, or a plain rejection for a guess that a short request (half the window) was too long."""
     is_guess = isinstance(error, ContextOverflow) and error.is_guess
     if not is_guess or estimate(request, info).tokens > info.window / 2:
@@ -283,7 +283,7 @@ def blames_content(error: ProviderError) -> bool:
     return names_content or names_field or (may_mean_content and not _is_about(_ABOUT_OTHERS, error))
 
 
-def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
+def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a rejected request, in the order in which to try them.
 
     First come a tool and fields that the rejection names, then reasoning, media, calls and new results; of these
@@ -321,7 +321,7 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     ]
 
 
-def _named_tool(request: Request, error: ProviderError) -> list[Rewrite]:
+def _named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return a list of one rewrite, without the tool that the rejection names; an empty list if it names none."""
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
@@ -360,7 +360,7 @@ def _is_thought(block: Block) -> bool:
     return is_opaque_thought or isinstance(block, Thinking | RedactedThinking)
 
 
-def without(request: Request, keys: Collection[str]) -> Request:
+def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
     """Return the request without what these keys name; a text replaces an image, a document, a result or a call."""
     if not keys:
         return request

@@ -194,7 +194,6 @@ class Output:
             self._lines.put(line)
 
     async def wait_for_room(self) -> None:
-        """Wait while the peer has more than `MAX_UNREAD_BYTES` still to read."""
         while self._unread > MAX_UNREAD_BYTES and self._holds_back:
             await self._next_progress()
 

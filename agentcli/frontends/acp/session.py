@@ -9,7 +9,6 @@ from agentcli.agent import events
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
-from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
@@ -70,10 +69,19 @@ class ClientSession:
         return self._opened.opener.model_info(model).window
 
     def state(self) -> dict[str, Any]:
-        shown = self._session.snapshot()
+        """Return the modes, and the options that the client may set, as session/new answers."""
+        shown, models = self._session.snapshot(), [(name, name, detail) for name, detail in self._models]
+        if shown.model not in dict(self._models):  # models that are not listed work, too
+            models.insert(0, (shown.model, shown.model, ""))
+        efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
+        efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
+        options = [
+            _select("mode", "Permission mode", shown.mode, _MODES),
+            _select("model", "Model", shown.model, models),
+            _select("effort", "Thinking", shown.effort or DEFAULT_EFFORT, efforts),
+        ]
         modes = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _MODES]
-        shown_modes = {"currentModeId": shown.mode, "availableModes": modes}
-        return {"modes": shown_modes, "configOptions": config_options(shown, self._models)}
+        return {"modes": {"currentModeId": shown.mode, "availableModes": modes}, "configOptions": options}
 
     async def replay(self) -> None:
         shown = self._session.snapshot()
@@ -244,22 +252,6 @@ class ClientSession:
             await self._questions.aclose()
             self._live.close()
             await self._opened.aclose()
-
-
-def config_options(shown: SessionSnapshot, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the options that a client may set.
-
-    `models` are names, and what is known of each; the model in use need not be among them.
-    """
-    if shown.model not in (name for name, _ in models):
-        models = [(shown.model, ""), *models]
-    efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
-    efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
-    return [
-        _select("mode", "Permission mode", shown.mode, _MODES),
-        _select("model", "Model", shown.model, [(name, name, detail) for name, detail in models]),
-        _select("effort", "Thinking", shown.effort or DEFAULT_EFFORT, efforts),
-    ]
 
 
 def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
