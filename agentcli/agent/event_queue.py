@@ -45,9 +45,6 @@ class Subscribers:
     def __init__(self) -> None:
         self._queues: list[EventQueue] = []
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def put(self, event: events.Event) -> None:
         for queue in self._queues:
             queue.put(event)

@@ -25,17 +25,8 @@ from agentcli.conversation.entries import Assistant, Body, Entry, Result, User, 
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
+from agentcli.llm import errors as llm_errors
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import (
-    AuthError,
-    BadRequest,
-    BillingError,
-    ContextOverflow,
-    ModelNotFound,
-    Overloaded,
-    ProviderError,
-    RateLimit,
-)
 from agentcli.llm.messages import Block, Text
 from agentcli.llm.models import provider_display_name
 from agentcli.tools.workspace import Workspace
@@ -78,7 +69,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
             for step in turn.steps:
                 step.end(turn)
         await turn_log.wait_until_stored(turn)
-    except (ProviderError, UserError) as error:
+    except (llm_errors.ProviderError, UserError) as error:
         return await failure(turn, error)
     end = done(turn, reason)
     return replace(end, claims=await check_answer(end.text, turn)) if reason == "end_turn" else end
@@ -98,7 +89,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         turn.emit(TurnStarted(turn.round))
         try:
             reply = await request_reply(turn)
-        except (ProviderError, OverBudget) as error:
+        except (llm_errors.ProviderError, OverBudget) as error:
             if (reason := await _recover(turn, error)) is not None:
                 return reason
             continue
@@ -117,7 +108,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
 
 
-async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason | None:
+async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> DoneReason | None:
     """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
@@ -233,25 +224,26 @@ def half_answer(conversation: Conversation) -> str:
 
 def broke_off(turn: Turn, error: Exception) -> bool:
     """Return True if an answer broke off in its text and can be continued."""
-    return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
+    return turn.answer.is_half and isinstance(error, llm_errors.ProviderError) and error.is_retryable
 
 
 def has_distant_reset(error: Exception) -> bool:
     """Return True for a usage limit that names its end, which is too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
+    return isinstance(error, llm_errors.RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
 
 
-async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
+async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. A prompt that the provider would reject again and again is taken back."""
     is_half = broke_off(turn, error)
     taken_back = ""
     # Not for subclasses, which have other causes, and not if text was shown: then the request was accepted.
-    if type(error) is BadRequest and blames_content(error) and not error.shown:
+    if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
         taken_back = turn_log.take_back_refused(turn)
-    elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
+    is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
+    if is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)
         taken_back = "Your message was removed from the conversation."
-    is_retryable = isinstance(error, ProviderError) and error.is_retryable
+    is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:
         await turn.runtime.hooks.on_error(str(error), is_retryable)
@@ -285,7 +277,7 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
 def _describe_overload(turn: Turn, error: Exception) -> str:
     """Return "Anthropic is overloaded (HTTP 529).", where the server says only that word; "" for other errors."""
     says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
-    if not isinstance(error, Overloaded) or not says_only_that:
+    if not isinstance(error, llm_errors.Overloaded) or not says_only_that:
         return ""
     error.args = (f"{provider_display_name(turn.state.model.name.partition('/')[0])} is overloaded",)
     return describe_error(error)
@@ -305,11 +297,11 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
 
 # What to do next, where the provider's own words do not say it.
 _ADVICE: dict[type[Exception], str] = {
-    AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
-    BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
-    ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
-    ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
-    BillingError: "Add credit to the account, or choose another provider with -m or /model.",
+    llm_errors.AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
+    llm_errors.BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
+    llm_errors.ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
+    llm_errors.ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
+    llm_errors.BillingError: "Add credit to the account, or choose another provider with -m or /model.",
 }
 
 

@@ -10,20 +10,8 @@ from agentcli.agent.calls.run import not_run
 from agentcli.agent.interfaces import AppendedEntries
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
+from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Compaction,
-    Entry,
-    HeadMoved,
-    Paid,
-    ProviderSwitch,
-    Result,
-    Retracted,
-    Rewound,
-    reminder,
-)
 from agentcli.errors import StorageError
 from agentcli.llm.messages import ToolUse, Usage
 from agentcli.llm.models import RequestTarget
@@ -31,12 +19,12 @@ from agentcli.llm.models import RequestTarget
 log = logging.getLogger(__name__)
 
 
-def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
+def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
     """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
-    entries, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
-    turn.log.entry_ids += [entry.id for entry in entries]
+    added, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
+    turn.log.entry_ids += [entry.id for entry in added]
     turn.log.pending.append(stored)
-    return entries
+    return added
 
 
 def add_notes(turn: Turn) -> None:
@@ -52,31 +40,31 @@ def note_switch(turn: Turn, now: str) -> bool:
     model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
     is_switched = before not in ("", now)
     if is_switched:
-        add(turn, ProviderSwitch(before, now, reason))
+        add(turn, entries.ProviderSwitch(before, now, reason))
         turn.emit(events.ProviderSwitched(before, now, reason))
         model.last_used = now
     return is_switched
 
 
-def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
+def add_and_track(turn: Turn, body: entries.Body) -> asyncio.Task[None]:
     """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
 
     A request of a subagent counts as spent by the turn. The budgets include it already, because it was reserved there.
     """
-    if isinstance(body, Paid) and body.reason == "subagent":
+    if isinstance(body, entries.Paid) and body.reason == "subagent":
         _add_spending(turn, body.model, body.usage, body.cost_usd)
     add(turn, body)
     return turn.log.pending[-1]
 
 
 def store(
-    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: Body
-) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
+    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: entries.Body
+) -> tuple[tuple[entries.Entry, ...], asyncio.Task[None]]:
     """Add entries like `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
     match bodies:  # after a rewind the entries follow an older one, and so begin a branch
-        case (HeadMoved(to), *_):
+        case (entries.HeadMoved(to), *_):
             appended = runtime.log.append(*bodies, parent_id=to)
-        case (Rewound(before), *_):
+        case (entries.Rewound(before), *_):
             appended = runtime.log.append(*bodies, parent_id=state.conversation.parent_of(before))
         case _:
             appended = runtime.log.append(*bodies)
@@ -94,7 +82,7 @@ async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntri
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         emit(events.EntryStored(entry, stored.first_seq + position))
-        if isinstance(entry.body, Assistant | Result):
+        if isinstance(entry.body, entries.Assistant | entries.Result):
             try:
                 await runtime.hooks.on_message(entry)
             except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
@@ -152,7 +140,12 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
 
 
 async def apply_compaction(
-    state: AgentState, runtime: Runtime, emit: events.Emit, compaction: Compaction, *, append: Callable[[Body], object]
+    state: AgentState,
+    runtime: Runtime,
+    emit: events.Emit,
+    compaction: entries.Compaction,
+    *,
+    append: Callable[[entries.Body], object],
 ) -> None:
     """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
     trigger = compaction.trigger
@@ -174,7 +167,7 @@ def queue_changed(state: AgentState) -> events.QueueChanged:
 
 
 def take_back_prompt(turn: Turn) -> None:
-    add(turn, Retracted(tuple(turn.log.prompt_ids)))
+    add(turn, entries.Retracted(tuple(turn.log.prompt_ids)))
 
 
 def take_back_refused(turn: Turn) -> str:
@@ -182,10 +175,10 @@ def take_back_refused(turn: Turn) -> str:
     ids = tuple(turn.log.entry_ids[turn.log.accepted :])
     if not ids:
         return ""
-    add(turn, Retracted(ids))
+    add(turn, entries.Retracted(ids))
     if not turn.log.accepted:  # the prompt itself is among them
         return "Your message was removed from the conversation."
-    note = reminder("Calls that ran since then are omitted here because the provider rejected them.")
+    note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)
     return "The last reply and its tool results were removed from the conversation."
 

@@ -13,15 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector
-from agentcli.agent.commands.command import (
-    AsDiff,
-    AsPrompt,
-    CommandHost,
-    CommandSet,
-    Outcome,
-    SlashCommand,
-    Topic,
-)
+from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand, Topic
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import Interrupt, Prompt, SetEffort, SetMode

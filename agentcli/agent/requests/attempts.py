@@ -64,7 +64,7 @@ class PaidRequest:
         self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
     ) -> llm.Done:
         """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
-        self._held: Reservation | None = None
+        self._held = Reservation([], 0, math.inf, is_open=False)  # before the first try
         self.attempt = Attempt(sent=request)
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -134,14 +134,13 @@ class PaidRequest:
         return replace(done, usage=used)
 
     def _settle(self, usage: Usage) -> None:
-        assert self._held is not None
         duration_s = time.monotonic() - self._started
         self.attempt.duration_ms = round(duration_s * 1000)
         self._held.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
         """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
-        if self._held is None or not self._held.is_open:
+        if not self._held.is_open:
             return
         if error is not None and not self._has_begun and not error.is_answered:
             self._settle(Usage())
@@ -152,7 +151,6 @@ class PaidRequest:
 
     def _estimated_usage(self) -> tuple[Usage, Usage]:
         """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
-        assert self._held is not None
         info, sent = self.target.info, self.attempt.sent
         used = self._with_output(self._received // 4)  # a token is about four bytes
         may_reason_unseen = info.thinking != "none" or not info.is_known
