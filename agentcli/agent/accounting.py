@@ -184,10 +184,6 @@ class Budgets:
             if kind != "calls" and spent >= limit:
                 raise OverBudget(account, kind, "the next request would exceed it")
 
-    def charge_session(self, amounts: Amounts) -> None:
-        """Charge the session for what an earlier run spent; the day's ledger has that already."""
-        Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
-
     def warnings(self, info: ModelInfo) -> list[str]:
         """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
         warnings, has_money = [], False

@@ -231,8 +231,3 @@ class AnswerSchema:
         except ValueError as error:
             return str(error)
         return ""
-
-    @staticmethod
-    def again(problem: str) -> str:
-        instruction = "Answer again with the JSON value and nothing else."
-        return f"Your answer does not match the JSON Schema: {problem}. {instruction}"

@@ -142,7 +142,8 @@ class Session:
                 for id in () if is_attended else self._questions.requests:
                     self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
-                self.runtime.calls.history.detach_all()
+                for wants_detach in self.runtime.calls.history.detachable:
+                    wants_detach.set()
                 if delegates.agents is not None:
                     delegates.agents.submit(op)
             case ops.RunCommand():

@@ -113,10 +113,12 @@ def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, log.Assistant):
         state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
+    # The day's ledger has the cost of earlier runs already, so only the session is charged.
+    session_budget = Budgets([account for account in state.budgets.accounts if account.scope == "session"])
     for entry in conversation.entries:  # not only those of the path: what was taken back was paid for, too
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
-        state.budgets.charge_session(_amounts_of(entry.body))
+        session_budget.charge(_amounts_of(entry.body))
     return state
 
 

@@ -87,10 +87,6 @@ class CallHistory:
         finally:
             self.detachable.discard(sign)
 
-    def detach_all(self) -> None:
-        for sign in self.detachable:
-            sign.set()
-
     def is_stuck(self, call: ToolUse) -> bool:
         """Return True if this call has just had the same result several times."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1

@@ -95,20 +95,17 @@ class PaidRequest:
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
     def _before_try(self, request: llm.Request) -> llm.Request:
-        prompt_tokens = partial(self.max_prompt_tokens, request, self.target.info)
-        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, self._at_highest_price(request))
+        info, prices = self.target.info, self.target.info.prices
+        prompt_tokens = partial(self.max_prompt_tokens, request, info)
+        if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
+            # The highest price of a prompt's tokens is that of caching them for an hour.
+            info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
+        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
         self.attempt.sent = replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.attempt.sent
-
-    def _at_highest_price(self, request: llm.Request) -> ModelInfo:
-        """Return the model, at the price of caching the prompt for an hour where the request asks for that."""
-        info, prices = self.target.info, self.target.info.prices
-        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not request.lasts_an_hour:
-            return info
-        return replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
 
     def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._end_without_reply(error)

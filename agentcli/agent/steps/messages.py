@@ -266,7 +266,8 @@ class FittingAnswer(TurnStep):
         if problem:
             self._count += 1
             turn.answer.parts.clear()
-            add(turn, reminder(self._schema.again(problem)))
+            instruction = "Answer again with the JSON value and nothing else."
+            add(turn, reminder(f"Your answer does not match the JSON Schema: {problem}. {instruction}"))
         return bool(problem)
 
 
