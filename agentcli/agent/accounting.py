@@ -152,13 +152,14 @@ class Budgets:
         with self._locked():
             for account, kind, limit, spent in self.limits():
                 for_reply = limit - spent - worst(0).get(kind, 0.0)
-                if kind == "seconds":
-                    seconds = min(seconds, for_reply)
-                elif kind == "tokens":
-                    max_tokens = min(max_tokens, int(for_reply))
-                elif kind == "usd" and per_reply:
-                    per_token = per_reply * (1 + 1e-9)  # a little more, so that rounding never exceeds the limit
-                    max_tokens = min(max_tokens, int(for_reply / per_token))
+                match kind:
+                    case "seconds":
+                        seconds = min(seconds, for_reply)
+                    case "tokens":
+                        max_tokens = min(max_tokens, int(for_reply))
+                    case "usd" if per_reply:
+                        per_token = per_reply * (1 + 1e-9)  # a little more, so that rounding never exceeds the limit
+                        max_tokens = min(max_tokens, int(for_reply / per_token))
                 is_used_up = kind in ("usd", "seconds") and for_reply <= 0
                 if is_used_up or max_tokens < min_tokens:
                     needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"

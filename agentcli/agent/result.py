@@ -88,15 +88,14 @@ class ResultBuilder:
 
     def note(self, event: Event) -> None:
         """Measure from an event how long requests and their calls take; events of subagents do not count."""
-        if event.agent_id != "main":
-            return
-        if isinstance(event, TurnStarted):
-            self._requested = time.monotonic()
-            if event.turn == 1:  # until then, a stream may have waited for the prompt
-                self._started = self._requested
-        elif isinstance(event, TurnEnded | TurnFailed | Done) and self._requested is not None:
-            self._api_s += time.monotonic() - self._requested
-            self._requested = None
+        match event:
+            case TurnStarted(turn, agent_id="main"):
+                self._requested = time.monotonic()
+                if turn == 1:  # until then, a stream may have waited for the prompt
+                    self._started = self._requested
+            case TurnEnded() | TurnFailed() | Done() if event.agent_id == "main" and self._requested is not None:
+                self._api_s += time.monotonic() - self._requested
+                self._requested = None
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
         """Return the object of a prompt, as the JSON outputs print it."""

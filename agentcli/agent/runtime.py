@@ -62,12 +62,11 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
     match body:
         case User(content, is_reminder):
             for block in content:
-                if not isinstance(block, Text):
-                    yield "messages", block
-                elif is_reminder:
-                    yield from _parts_of_note(block.text, "notes")
-                else:
-                    yield "messages", block.text
+                match block:
+                    case Text(text) if is_reminder:
+                        yield from _parts_of_note(text, "notes")
+                    case _:
+                        yield "messages", block.text if isinstance(block, Text) else block
         case Assistant(content=content):
             yield from (("messages", block_text(block)) for block in content)
         case Result(result=ToolResult(_, str(content))):

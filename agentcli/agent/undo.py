@@ -353,7 +353,6 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
 
 
 def format_author(author: Author, when: str) -> str:
-    """Describe the author of a line, and how to open that session."""
     return (
         f"{call_title(author.call.name, author.call.input)}\n"
         f"  in turn {author.turn} of session {author.session_id}, {when}\n"

@@ -175,5 +175,4 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def with_tilde(text: str, home: str) -> str:
-    """Shorten paths below the home folder as a shell does."""
     return re.sub(rf"(?<![\w.~/-]){re.escape(home)}(?=/|$)", "~", text) if len(home) > 1 and home in text else text

@@ -176,7 +176,6 @@ class Mask:
                 self._values, self._masker = values, None
 
     def knowing(self, values: frozenset[str]) -> Mask:
-        """Return a mask like this one for other values; this one if they are the same."""
         if values == self._values:
             return self
         mask = Mask(self._make, keeps_structured=self.keeps_structured)
@@ -238,15 +237,15 @@ def _texts_in(value: Any) -> list[str]:
     waiting = [value]  # recursion would take three times as long
     while waiting:
         item = waiting.pop()
-        if isinstance(item, str):
-            if item != texts[-1]:
+        match item:
+            case str() if item != texts[-1]:
                 texts.append(item)
-        elif isinstance(item, dict):
-            waiting.extend(reversed(item.values()))
-        elif isinstance(item, list | tuple):
-            waiting.extend(reversed(_columns(item)))
-        elif isinstance(item, msgspec.Struct):
-            waiting.append(msgspec.structs.asdict(item))
+            case dict():
+                waiting.extend(reversed(item.values()))
+            case list() | tuple():
+                waiting.extend(reversed(_columns(item)))
+            case msgspec.Struct():
+                waiting.append(msgspec.structs.asdict(item))
     return texts
 
 
@@ -284,10 +283,13 @@ def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
 
 def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
     """Return the value with its texts replaced by those that `masked` gives for them."""
-    if isinstance(value, dict):
-        return {key: _replaced(item, masked) for key, item in value.items()}
-    if isinstance(value, msgspec.Struct):
-        return _replaced(msgspec.structs.asdict(value), masked)
-    if isinstance(value, list | tuple):
-        return [_replaced(item, masked) for item in value]
-    return masked.get(value, value) if isinstance(value, str) else value
+    match value:
+        case str():
+            return masked.get(value, value)
+        case dict():
+            return {key: _replaced(item, masked) for key, item in value.items()}
+        case list() | tuple():
+            return [_replaced(item, masked) for item in value]
+        case msgspec.Struct():
+            return _replaced(msgspec.structs.asdict(value), masked)
+    return value

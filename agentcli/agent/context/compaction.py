@@ -361,7 +361,6 @@ def _thinking_tokens(writer: ModelInfo) -> int:
 
 
 def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
-    """Cut a text to this many words and tokens, at most."""
     ends = [word.end() for word in re.finditer(r"\S+", text)]
     text = text[: ends[words - 1]] if len(ends) > words else text
     counted = estimate_text(text, writer)

@@ -41,7 +41,6 @@ class PathLookup:
         return self.workspace.facts.roots
 
     def is_readable(self, path: Path) -> bool:
-        """Return True if the sandbox lets every call read an absolute path."""
         try:
             return self._look(path, "read").is_usable
         except ToolError:
@@ -122,7 +121,6 @@ class PathLookup:
         return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
-        """Return the known paths of a command as the person reads them."""
         shown = [self.workspace.shown(Path(os.path.normpath(path))) for path in known(paths)]
         return ["this folder" if path == "." else path for path in shown]
 

@@ -157,13 +157,14 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
     def on_event(event: llm.StreamEvent) -> None:
         blocks.feed(event)
-        if isinstance(event, llm.TextDelta):
-            text_so_far.append(event.text)
-        elif isinstance(event, llm.ToolCallStarted) and turn.round == 1:
-            # The sandbox is imported while the model writes its first call.
-            loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
-            # The error of a failed import is marked as seen: the call fails the same way, and reports it.
-            loading.add_done_callback(lambda done: done.exception())
+        match event:
+            case llm.TextDelta(text):
+                text_so_far.append(text)
+            case llm.ToolCallStarted() if turn.round == 1:
+                # The sandbox is imported while the model writes its first call.
+                loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
+                # The error of a failed import is marked as seen: the call fails the same way, and reports it.
+                loading.add_done_callback(lambda done: done.exception())
 
     def on_broken(used: Usage) -> None:
         blocks.end()
