@@ -83,9 +83,8 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
             return None
         id = f"{call.use.id if call else 'question'}-{next(numbers)}"
         use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
-        request = Question(id, question, call=use, options=tuple(options))
         with call.report.waiting() if call else nullcontext():
-            answer = await calls.ask(request, None)
+            answer = await calls.ask(Question(id, question, call=use, options=tuple(options)), None)
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
     return ask

@@ -153,8 +153,7 @@ class Session:
             case ops.CommandRan():
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
-                output = ToolOutput(content, structured, is_error=is_error)
-                if not delegates.client.answer(id, output):
+                if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self.publish(Notice(f"No call {id!r} is waiting for a result from the client."))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
@@ -271,8 +270,8 @@ class Session:
 
     async def stored(self) -> int:
         """Return the number of entries once everything submitted so far is on disk. Raises `StorageError`."""
-        nothing_appended = await self.runtime.log.append().committed  # commits come in order
-        return nothing_appended.first_seq - 1
+        # Commits come in order, so one without entries comes after all that was appended before.
+        return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""

@@ -184,7 +184,7 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
     if newest.total.requests:
         name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
         lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
-    (conversation,) = whole.sessions.values()
+    (conversation,) = whole.sessions.values()  # all entries were added under one id
     counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
     if conversation.compactions:
         counts.append((conversation.compactions, "compaction"))

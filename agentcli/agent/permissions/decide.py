@@ -187,11 +187,10 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    granted = workspace.session_grants.exposed
     exposed = [
         path
         for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
-        if path not in granted and not _is_meant(path, facts, rules)
+        if path not in workspace.session_grants.exposed and not _is_meant(path, facts, rules)
     ]
     if not exposed:
         return verdict

@@ -106,13 +106,12 @@ class PathLookup:
     def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
         """Return the kind of a path by where it leads, or by its name as `given`, if that shows a worse kind."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
-        name = parse_name(given)
         if status.place != "granted":
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place != "plain":
                 return by_place
         if status.place == "granted" or given != str(real):
-            by_name = judge.judge_path(name, access=access, cwd=cwd, roots=roots, home=home)
+            by_name = judge.judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
             if by_name in ("odd", "secret", "protected"):
                 return by_name
         if status.is_auto_executed:

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
@@ -188,7 +187,12 @@ class AcpAgent:
 
     async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
         cwd = hosts.absolute_path(request.cwd) if request.cwd is not None else None
-        return {"sessions": list(map(_row_of, await self._store.list(cwd=cwd, limit=MAX_LISTED)))}
+        rows = []
+        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED):
+            updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            title = {"title": info.name or info.title} if info.name or info.title else {}
+            rows.append({"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **title})
+        return {"sessions": rows}
 
     async def _close(self, id: str) -> None:
         session = self._session(id)
@@ -208,9 +212,3 @@ _CODES: dict[type[UserError], int] = {
     NoModel: rpc.AUTH_REQUIRED,
     UsageError: rpc.INVALID_PARAMS,
 }
-
-
-def _row_of(info: SessionInfo) -> dict[str, Any]:
-    updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    title = info.name or info.title
-    return {"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **({"title": title} if title else {})}

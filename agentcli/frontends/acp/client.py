@@ -133,7 +133,7 @@ class ClientFiles:
     def _write(self, path: Path, content: bytes) -> None:
         """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
-        # The protocol has only texts, so the editor could not write another encoding. It may not make folders.
+        # The protocol has only texts, so the editor could not write another encoding. Not every editor makes folders.
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
         has_folder = self._disk.look(path.parent).kind is not None
         if decoded is not None and is_plain and has_folder and self._is_shared(path):
@@ -155,8 +155,7 @@ class ClientFiles:
             if (unsaved := self._unsaved(path, on_disk)) is not None:
                 self._write(path, unsaved)
         except OSError as error:
-            message = f"Could not save the editor's changes to {path.name}: {error.strerror}."
-            raise ToolError(message) from error
+            raise ToolError(f"Could not save the editor's changes to {path.name}: {error.strerror}.") from error
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
