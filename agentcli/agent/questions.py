@@ -29,32 +29,28 @@ class Questions:
 
     def __init__(self, publish: Emit) -> None:
         self._publish = publish
-        self._open: dict[str, OpenQuestion] = {}
-
-    @property
-    def requests(self) -> dict[str, AnyQuestion]:
-        return {id: question.request for id, question in self._open.items()}
+        self.open: dict[str, OpenQuestion] = {}  # by id
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Publish a question and return the person's answer, or the verdict that settled it before."""
         future: asyncio.Future[Approve | Verdict] = asyncio.get_running_loop().create_future()
-        self._open[request.id] = OpenQuestion(request, decide, future)
+        self.open[request.id] = OpenQuestion(request, decide, future)
         self._publish(request)
         try:
             return await future
         finally:
-            self._open.pop(request.id, None)
+            self.open.pop(request.id, None)
 
     def answer(self, id: str, answer: Approve | Verdict) -> bool:
         """Deliver an answer; return False if no such question is open."""
-        question = self._open.pop(id, None)
+        question = self.open.pop(id, None)
         if question is not None and not question.answer.done():  # its call may have been cancelled just now
             question.answer.set_result(answer)
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
-        for id, question in list(self._open.items()):
+        for id, question in list(self.open.items()):
             verdict = question.decide() if question.decide is not None else None
             if is_stopped:
                 verdict = Verdict(decision="deny", reason="Not run: the user declined another call")

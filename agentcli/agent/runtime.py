@@ -52,10 +52,6 @@ class ContextUse(msgspec.Struct, frozen=True):
     parts: dict[str, int]
     request: int
 
-    @property
-    def free(self) -> int:
-        return max(0, self.window - self.request)
-
 
 def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
     """Yield the texts of an entry by source, and its images and documents."""

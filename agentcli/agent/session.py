@@ -89,7 +89,7 @@ class Session:
 
     @property
     def open_questions(self) -> dict[str, AnyQuestion]:
-        return self._questions.requests
+        return {id: question.request for id, question in self._questions.open.items()}
 
     def submit(self, op: ops.Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
@@ -127,7 +127,7 @@ class Session:
                     # Not at once: a task that is cancelled before it begins never reports its end.
                     self._loop.call_soon(task.cancel, reason or None)
             case ops.Approve(id):
-                asked = self._questions.requests.get(id)
+                asked = self.open_questions.get(id)
                 if self._questions.answer(id, op):
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
@@ -139,7 +139,7 @@ class Session:
             case ops.SetAttended(is_attended):
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
                 delegates.client.set_attended(is_attended)
-                for id in () if is_attended else self._questions.requests:
+                for id in () if is_attended else self.open_questions:
                     self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
                 for wants_detach in self.runtime.calls.history.detachable:

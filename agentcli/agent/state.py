@@ -162,10 +162,6 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_budget_usd: float | None
 
     @property
-    def running_jobs(self) -> int:
-        return len(self.workspace.running_jobs())
-
-    @property
     def context_tokens(self) -> int:
         """The tokens of the next request; before the first one of this run, the tokens of the newest one in the log."""
         if tokens := self.conversation.size.now():

@@ -250,6 +250,8 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         UserError: If it cannot be carried out for another reason.
     """
     session = host.session
+    if isinstance(request, Decision):
+        _check_waits(request.id, session.open_questions, "question")
     match request:
         case ModeControl(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
@@ -262,10 +264,8 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         case InterruptControl():
             host.interrupt()
         case AnswerControl(id, text):
-            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, True, comment=text))
         case ApproveControl(id=id, mode=mode, rule=rule):
-            _check_waits(id, session.open_questions, "question")
             fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
             answer = ops.Approve(allowed=True, **fields)
             check_offered(session.open_questions[id], answer)
@@ -273,7 +273,6 @@ async def control(host: ScreenlessHost, request: Control) -> None:
                 session.check_rule(rule)
             session.submit(answer)
         case DenyControl(id, comment):
-            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, False, comment=comment))
         case ops.ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")

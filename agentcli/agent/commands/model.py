@@ -98,7 +98,7 @@ def _parse_effort(text: str) -> Effort:
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
-    parts, share = {**use.parts, "free": use.free}, f"{use.request / use.window:.0%}"
+    parts, share = {**use.parts, "free": max(0, use.window - use.request)}, f"{use.request / use.window:.0%}"
     width = max(map(len, parts))
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share})"]
     lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]

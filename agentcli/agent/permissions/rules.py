@@ -109,7 +109,13 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
-    matches = _pattern_test(facts)
+    kind = kind_argument(tool) if tool.effect in ("agent", "none") else ""
+
+    def matches(pattern: str) -> bool:
+        if tool.effect == "web":
+            return any(matches_host(pattern, host) for host in facts.hosts)
+        return bool(kind) and fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
+
     # A grant with a pattern counts only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
@@ -145,15 +151,6 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
 def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
     """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
     return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
-
-
-def _pattern_test(facts: CallFacts) -> Callable[[str], bool]:
-    """Return a test if a pattern covers a call of a web tool, a subagent or a skill; other tools have no patterns."""
-    if facts.tool.effect == "web":
-        return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
-    if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
-        return lambda pattern: fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
-    return lambda pattern: False
 
 
 def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:

@@ -107,22 +107,20 @@ class AcpAgent:
                 return await self._list(request)
             case messages.CloseSession():
                 await self._close(request.session_id)
-                return {}
             case messages.DeleteSession():
                 if request.session_id in self._open:
                     await self._close(request.session_id)
                 with suppress(NoSession):  # counts as deleted
                     await self._store.remove(request.session_id)
-                return {}
             case messages.PromptRequest():
                 return await self._session(request.session_id).prompt(request.prompt)
             case messages.SetModeRequest():
                 await self._session(request.session_id).set("mode", request.mode_id)
-                return {}
             case messages.SetOption():
                 session = self._session(request.session_id)
                 await session.set(request.config_id, request.value)
                 return {"configOptions": session.state()["configOptions"]}
+        return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
         """Answer with the only version that is spoken here, whichever the client asks for."""
