@@ -117,9 +117,6 @@ class Budgets:
     def is_limited(self) -> bool:
         return any(account.limits for account in self.accounts)
 
-    def limit(self, scope: str, kind: Kind) -> float | None:
-        return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
-
     def limits(self, *, with_held: bool = True) -> Iterator[tuple[Account, Kind, float, float]]:
         """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
         for account in self.accounts:

@@ -66,6 +66,7 @@ class Session:
 
     def snapshot(self) -> SessionSnapshot:
         state = self.state
+        limits = (account.limits for account in state.budgets.accounts if account.scope == "session")
         return SessionSnapshot(
             id=self.id,
             model=state.model.name,
@@ -74,7 +75,7 @@ class Session:
             workspace=self.runtime.calls.workspace,
             conversation=state.conversation,
             cost_usd=state.meter.total.whole_usd,
-            max_budget_usd=state.budgets.limit("session", "usd"),
+            max_budget_usd=next(limits, {}).get("usd"),
         )
 
     @property
@@ -256,7 +257,6 @@ class Session:
     def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
-        """Count and store a request that belongs to no turn."""
         self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model=model, usage=usage, cost_usd=cost_usd, reason=reason, duration_ms=duration_ms))
 
@@ -356,7 +356,6 @@ class Session:
         self.publish(TakenOver())
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
-        """Submit a prompt and wait for the end of its turn."""
         events = self.subscribe()
         self.submit(ops.Prompt(tuple(content)))
         async for event in events:

@@ -83,7 +83,6 @@ class Review:
     is_denied: bool = False
 
     def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
-        """Apply or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
         else:

@@ -88,7 +88,6 @@ class CallHistory:
             self.detachable.discard(sign)
 
     def is_stuck(self, call: ToolUse) -> bool:
-        """Return True if this call has just had the same result several times."""
         is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
         is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _key(call)
         if is_stuck and self._is_nudged:

@@ -170,7 +170,6 @@ class Mask:
             return self._masker
 
     def know(self, values: frozenset[str]) -> None:
-        """Mask these values from now on, and no others."""
         with self._lock:
             if values != self._values:
                 self._values, self._masker = values, None

@@ -171,7 +171,6 @@ class AcpAgent:
         return session
 
     def _close_superseded(self, id: str) -> None:
-        """Close a session that another program has taken over."""
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)

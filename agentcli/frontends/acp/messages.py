@@ -100,7 +100,6 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The server as a file of MCP servers has it."""
         if self.type == "stdio":
             env = {variable.name: variable.value for variable in self.env}
             return {"command": self.command, "args": list(self.args), "env": env}

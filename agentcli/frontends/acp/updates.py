@@ -236,7 +236,6 @@ def code_content(text: str, language: str = "") -> dict[str, Any]:
 
 
 def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
-    """Yield the protocol's form of each hunk of one file's diff."""
     path = str(cwd / path_of(diff))
     for line, old, new in sides_of_hunks(diff):
         is_new = not old and line <= 1  # a hunk without old lines elsewhere only inserts some
