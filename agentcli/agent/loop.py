@@ -254,8 +254,14 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
     except StorageError as unstored:  # the person must know this first
         error = unstored
     sentences = [_describe_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]
-    if is_retryable and not is_half:
-        sentences += _next_steps(turn, error)
+    if is_retryable and not is_half:  # the person can try again; an answer that broke off is continued
+        limits = turn.runtime.limits
+        if has_distant_reset(error) and not limits.waits_for_reset:
+            sentences.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
+        if not limits.asks:
+            sentences.append("Try again later, or choose another model with -m.")
+        elif is_unanswered(turn.state.conversation):
+            sentences.append("Press Enter to retry, or /model to switch.")
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
     return failed(turn, text, is_retryable, type(error).__name__, broke_off=is_half)
 
@@ -281,18 +287,6 @@ def _describe_overload(turn: Turn, error: Exception) -> str:
         return ""
     error.args = (f"{provider_display_name(turn.state.model.name.partition('/')[0])} is overloaded",)
     return describe_error(error)
-
-
-def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """Return sentences that say what to do about a failure that may not happen again."""
-    limits, sentences = turn.runtime.limits, []
-    if has_distant_reset(error) and not limits.waits_for_reset:
-        sentences.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
-    if not limits.asks:
-        sentences.append("Try again later, or choose another model with -m.")
-    elif is_unanswered(turn.state.conversation):
-        sentences.append("Press Enter to retry, or /model to switch.")
-    return sentences
 
 
 # What to do next, where the provider's own words do not say it.

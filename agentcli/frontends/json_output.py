@@ -124,9 +124,8 @@ class JsonOutput:
                 if not self._is_in_message:  # a reply of nothing at all
                     self._start_message(model)
                 self._end_message(stop_reason)
-            case events.TurnStarted() | events.Done() | events.TurnFailed() if (
-                self._is_in_message
-            ):  # the reply broke off
+            # The reply broke off.
+            case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:
                 self._end_message(None)
 
     def _start_message(self, model: str) -> None:

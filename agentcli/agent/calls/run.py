@@ -129,7 +129,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     results: list[Result] = []
 
     def store(why: str = "") -> None:
-        """Store results in the order of the calls, up to the first without one; with `why`, that is the result then."""
+        """Store results in order, up to the first call without one. With `why`, such calls get this as their result."""
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return

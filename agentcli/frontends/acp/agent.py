@@ -94,7 +94,7 @@ class AcpAgent:
                     f"Unknown authentication method {request.method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with `agentcli login PROVIDER` in a terminal."
                 )
-            case messages.LoadSession():  # this and the next are subclasses of the request for a new session
+            case messages.LoadSession():  # before `NewSessionRequest`, of which this and the next are subclasses
                 session = await self._open_session_for(request, request.session_id)
                 await session.replay()
                 return _state_of_opened(session)

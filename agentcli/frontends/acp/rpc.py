@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # ACP's own
 
-MAX_UNREAD_BYTES = 1024 * 1024  # if the peer has not read more than that, updates are held back
+MAX_UNREAD_BYTES = 1024 * 1024  # while the peer has more than that to read, updates are held back
 NO_MESSAGE = "Invalid request: this is not a JSON-RPC 2.0 message."
 FLUSH_TIMEOUT_S = 2.0  # at the end, for a peer that does not read
 
