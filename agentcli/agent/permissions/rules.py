@@ -347,9 +347,10 @@ def check_rule(
         return ""
     if named:
         raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
-    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):  # mcp__github__search, or the server mcp__github
         return f"{shown}: no MCP server offers this tool yet."
     start = name.partition("*")[0]
+    # A glob that may match tools of MCP servers, such as mcp__* or m*.
     if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
         return f"{shown}: no tool matches this name yet."
     if name in FOREIGN_TOOLS:
@@ -362,9 +363,11 @@ def check_rule(
 
 
 def _form_of(tool: Tool) -> Form:
-    schema = tool.schema
-    fields = {field.name for field in msgspec.structs.fields(tool.arguments)} if schema is None else set()
-    fields |= set((schema or {}).get("properties", ()))
+    """Return what the brackets of a rule about this tool mean, by the tool's effect and arguments."""
+    if tool.schema is None:
+        fields = {field.name for field in msgspec.structs.fields(tool.arguments)}
+    else:  # a tool of an MCP server or a client
+        fields = set(tool.schema.get("properties", ()))
     if tool.effect == "command" and "command" in fields:
         return "command"
     if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
@@ -380,6 +383,7 @@ def _may_match(pattern: str, tool: Tool) -> bool:
         case "host":
             return host_meant(pattern) is not None
         case "path":
+            # No path matches what other agents write: quotes, variables, ~user, drives, addresses, `src/* *`.
             is_path = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and records.is_path_glob(pattern)
             return is_path and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
         case form:
