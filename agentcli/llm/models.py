@@ -15,7 +15,7 @@ import msgspec
 
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, Usage
-from agentcli.llm.provider import Request, TokenCount, ToolSpec
+from agentcli.llm.provider import Provider, Request, TokenCount, ToolSpec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Usd = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -187,11 +187,27 @@ def provider_names() -> tuple[str, ...]:
     return (*(name for name in PROVIDERS if name != "openai_compat"), *preset_rows())
 
 
+class RequestTarget(NamedTuple):
+    """The model that a request goes to; its name is `provider/model`."""
+
+    provider: Provider
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.provider.model}"
+
+
 # Tokens
 
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
 TOKENS_PER_MESSAGE = 4  # its role and separators
 SAFETY = 1.1  # the margin of an estimate
+
+# The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
+MAX_TOKENS_PER_BYTE, MAX_TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
+MAX_TOKENS_PER_MESSAGE = 8
+MEDIA_MARGIN = 1.5  # the most tokens of an image or a document, for each token of our count
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
 HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight
@@ -269,6 +285,16 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
     size = request_size(request, model)
     tokens = size.bytes / BYTES_PER_TOKEN * model.token_factor * SAFETY
     return TokenCount(int(tokens) + TOKENS_PER_MESSAGE * len(request.messages) + size.media, exact=False)
+
+
+def most_tokens(request: Request, model: ModelInfo) -> int:
+    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
+    size = request_size(request, model)
+    # A tokenizer may make more tokens of a text than usual ones do, but never more than one of each byte.
+    ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
+    foreign_text = size.foreign * MAX_TOKENS_PER_FOREIGN_BYTE
+    overhead = MAX_TOKENS_PER_MESSAGE * len(request.messages)
+    return int(ascii_text + foreign_text + size.media * MEDIA_MARGIN + overhead) + 1  # rounded up
 
 
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:

@@ -95,9 +95,7 @@ class Story(Struct, frozen=True):
 
 def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
     conversation = Conversation(log)
-    cost = UsageCollector()
-    for entry in conversation.entries:
-        cost.add(info.id, entry)
+    cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
     results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may use an id again
     for entry in conversation.path:
