@@ -15,20 +15,15 @@ if TYPE_CHECKING:
         ProviderSwitched, Question, QuestionEvent, QueueChanged, Retry, Steered, SubagentEnded, SubagentStarted,
         TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEnded, TurnFailed, TurnStarted, UsageReported,
     )
-    # fmt: on
-    from agentcli.agent.interfaces import (
-        CallHooks,
-        ConversationStore,
-        EventStore,
-        HookAnswer,
-        Locks,
-        NoHooks,
-        SessionLog,
-        SessionStore,
-        StreamEvent,
-        StreamState,
-        TurnHooks,
+    from agentcli.agent.interfaces import (  # isort: skip
+        CallHooks, ConversationStore, EventStore, HookAnswer, Locks, NoHooks, SessionLog, SessionStore, StreamEvent,
+        StreamState, TurnHooks,
     )
+    from agentcli.library.functions import (  # isort: skip
+        count_conversation_tokens, count_message_tokens, count_tokens, get_model_info, to_anthropic_message,
+        to_chat_completion,
+    )
+    # fmt: on
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
@@ -39,14 +34,6 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
-    from agentcli.library.functions import (
-        count_conversation_tokens,
-        count_message_tokens,
-        count_tokens,
-        get_model_info,
-        to_anthropic_message,
-        to_chat_completion,
-    )
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.token_encoders import TokenEncoder, encoders

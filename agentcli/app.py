@@ -17,7 +17,7 @@ from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnStep
+from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnLimits, TurnStep
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
@@ -33,12 +33,11 @@ from agentcli.infra.shared import FileLocks
 from agentcli.infra.state_files import DataFolder, FileGrants, SummaryFiles
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request, Warmable
+from agentcli.llm.provider import Provider, ReplyLimits, Request, RetryPolicy
 from agentcli.models.choice import Models
 from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
 from agentcli.setup import options as setup
-from agentcli.setup.options import SessionChoice, SessionExport, SessionOptions
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
 from agentcli.setup.workspace import (
     WorkspaceFactory,
@@ -47,8 +46,10 @@ from agentcli.setup.workspace import (
     make_checkpoints,
     make_masker,
 )
+from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
+from agentcli.tools.own_tools import guarded
 from agentcli.tools.tool import ToolRegistry
 from agentcli.tools.workspace import Workspace
 
@@ -71,7 +72,7 @@ class Builder:
         config: Config,
         *,
         store: SessionStore,
-        options: SessionOptions = SessionOptions(),
+        options: setup.SessionOptions = setup.SessionOptions(),
         can_ask: bool = False,
         is_interactive: bool = False,
         goes_on: bool = False,
@@ -93,7 +94,7 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._export = SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
+        self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
@@ -104,14 +105,16 @@ class Builder:
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(
-        self, choice: SessionChoice = SessionChoice(), *, model: str = "", answer_schema: AnswerSchema | None = None
+        self,
+        choice: setup.SessionChoice = setup.SessionChoice(),
+        *,
+        model: str = "",
+        answer_schema: AnswerSchema | None = None,
     ) -> Session:
         """Return a session ready for its first prompt.
 
-        An empty `model` is the stored conversation's or the settings'. Answers have to fit an `answer_schema`.
-
-        Raises:
-            UserError: If the conversation cannot be opened, or if a setting, the model or a tool is wrong.
+        An empty `model` is the stored conversation's or the settings'. Answers must fit an `answer_schema`. Raises
+        `UserError` if the conversation cannot be opened, or if a setting, the model or a tool is wrong.
         """
         settings = self.config.settings
         registry = self.offered_tools()
@@ -121,10 +124,8 @@ class Builder:
         files = self._options.client_files(log.session_id) if self._options.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
         budgets = setup.session_budgets(self.config)
-        state = AgentState(
-            model=ModelChoice(name=""), mode=parse_mode(settings.permissions.mode), rules=rules, budgets=budgets
-        )
-        state = restore_state(state, entries)
+        mode = parse_mode(settings.permissions.mode)
+        state = restore_state(AgentState(model=ModelChoice(name=""), mode=mode, rules=rules, budgets=budgets), entries)
         state.model.name = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
@@ -155,33 +156,44 @@ class Builder:
 
     def model_of(self, conversation: Conversation) -> str:
         """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
-        is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])
+        is_named_by_flag = any(layer.holds("provider.model") for layer in self.config.layers[-1:])  # flags come last
         return "" if is_named_by_flag else chosen_model(conversation)
 
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, steps: list[Callable[[], TurnStep]]
     ) -> Runtime:
-        settings, parts = self.config.settings, self._options.parts
+        settings, limits, parts = self.config.settings, self.config.settings.limits, self._options.parts
         return Runtime(
             models=ModelAccess(
                 resolve=self._resolve,
                 prefix_for=self.prefixes.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
-                retry=setup.retry_policy(settings),
+                retry=RetryPolicy(
+                    settings.retry.max,
+                    settings.retry.initial_delay,
+                    ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s),
+                ),
                 temperature=settings.tokens.temperature,
                 effort=settings.tokens.effort,
             ),
             calls=calls,
             log=log,
             steps=steps,
-            limits=setup.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            limits=TurnLimits(
+                max_turns=limits.max_turns or (100 if self._is_interactive else 25),  # a person can interrupt it
+                max_tokens=settings.tokens.max_output,
+                asks=self._is_interactive,
+                budgets=setup.budget_of(settings.budgets, "turn"),
+                waits_for_reset=limits.wait_for_reset,
+                max_breaks=int(self._goes_on),
+            ),
             context=replace(
                 parts.context,
                 policy=parts.context.policy or watch,
                 watch=watch,
                 warn_at=settings.compaction.warn_at,
-                count_texts=self._count_texts,
+                count_texts=self.models.count_texts,
             ),
             hooks=parts.hooks,
         )
@@ -190,7 +202,7 @@ class Builder:
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
-        has_entries = bool(settings.mcp_servers or config.project.is_allowed)
+        has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project has a file of its own
         may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
         if not (may_have or mcp.file or mcp.servers or mcp.clients):
             return None
@@ -198,6 +210,7 @@ class Builder:
 
         is_strict = mcp.is_strict or not may_have
         specs = server_specs(config, self._on_notice, file=mcp.file, added=mcp.servers, is_strict=is_strict)
+        # A list of tools without one of a server hides all servers.
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):
             return None
@@ -277,8 +290,9 @@ class Builder:
 
             cache: TextCache = {}
             if self.store.is_lasting:
-                folder = self.config.paths.state / "summaries"
-                cache = SummaryFiles(folder, hours=settings.cache_hours, max_files=settings.cache_entries)
+                cache = SummaryFiles(
+                    self.config.paths.state / "summaries", hours=settings.cache_hours, max_files=settings.cache_entries
+                )
             summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, cache=cache, budgets=state.budgets)
             return Compactor(
                 settings=settings,
@@ -291,11 +305,6 @@ class Builder:
         watch = ContextWatch(settings, make_compactor)
         workspace.resources.past = partial(LogSearch, conversation)
         return watch
-
-    def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
-        from agentcli.llm.token_encoders import text_tokens
-
-        return text_tokens(texts, info.id, self.models.encoders)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
         tools = self.config.settings.tools
@@ -313,7 +322,10 @@ class Builder:
 
     @cached_property
     def _all_tools(self) -> ToolRegistry:
-        return setup.all_tools(self._options.parts.tools)
+        """The built-in tools and the caller's own, whatever the settings say."""
+        own_tools = self._options.parts.tools
+        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in own_tools)
+        return ToolRegistry((*builtin_tools(), *map(guarded, added)))
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""
@@ -359,9 +371,9 @@ class Builder:
     async def warm_up(self, session: Session) -> None:
         """Let a model on this machine read the fixed beginning of its requests while the person types."""
         provider, info = await self._resolve(session.state)
-        if isinstance(provider, Warmable):
+        if warm := getattr(provider, "warm", None):
             prefix = session.runtime.prefix(info)
-            await provider.warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
+            await warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         if resolve := self._options.parts.resolve:

@@ -10,18 +10,9 @@ from typing import Literal
 from warnings import warn
 
 ToolErrorKind = Literal[
-    "timeout",
-    "rate_limit",
-    "resource_error",
-    "transient_error",
-    "permission_denied",
-    "invalid_parameters",
-    "not_found",
-    "validation_error",
-    "execution_error",
-    "internal_error",
-    "dependency_error",
-]
+    "timeout", "rate_limit", "resource_error", "transient_error", "permission_denied", "invalid_parameters",
+    "not_found", "validation_error", "execution_error", "internal_error", "dependency_error",
+]  # fmt: skip
 
 # These may pass by themselves; the others ask for another call, another setting, or a person.
 RETRYABLE_KINDS: frozenset[ToolErrorKind] = frozenset(("timeout", "rate_limit", "resource_error", "transient_error"))
@@ -97,14 +88,13 @@ class AmbiguousSession(StorageError):
 
 class SessionInUse(StorageError):
     def __init__(self, session_id: str, *, was_asked: bool = False) -> None:
-        ways = (
-            "Close it there"
+        advice = (
+            ", which does not give it up. Close it there."
             if was_asked
-            else "Take it over with --take-over, which closes it there, continue in a copy with --fork-session, or "
-            f"only read it (agentcli sessions show {session_id})"
+            else ". Take it over with --take-over, which closes it there, continue in a copy with --fork-session, or "
+            f"only read it (agentcli sessions show {session_id})."
         )
-        refused = ", which does not give it up" if was_asked else ""
-        super().__init__(f"Session {session_id} is open in another agentcli{refused}. {ways}.")
+        super().__init__(f"Session {session_id} is open in another agentcli{advice}")
         self.session_id = session_id
 
 
@@ -152,8 +142,8 @@ class Declined(ToolError):
     """The person said no to the call, and perhaps why."""
 
     def __init__(self, comment: str = "") -> None:
-        said = f" They said: {comment}" if comment else ""
-        super().__init__(f"The user declined this call.{said}", kind="permission_denied")
+        reason = f" They said: {comment}" if comment else ""
+        super().__init__(f"The user declined this call.{reason}", kind="permission_denied")
         self.answer = f"declined: {comment}" if comment else "declined"
 
 
@@ -188,14 +178,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` if a name is nearly one of the known names, else an empty text."""
-    near = nearest(name, known)
-    return f" (did you mean {near}?)" if near else ""
+    return f" (did you mean {near}?)" if (near := nearest(name, known)) else ""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """Return the known name that is nearly `name`, or an empty string; a higher `cutoff` is stricter."""
-    by_letters = {one.lower(): one for one in known}
     import difflib  # 5 ms that a start without a mistake need not wait for
 
-    near = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=cutoff)
-    return by_letters[near[0]] if near else ""
+    by_small_letters = {one.lower(): one for one in known}
+    matches = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=cutoff)
+    return by_small_letters[matches[0]] if matches else ""

@@ -1,6 +1,5 @@
 """Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
-import asyncio
 import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -13,7 +12,6 @@ from langchain_core.tools import StructuredTool, ToolException
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
-from agentcli.llm import messages as own
 from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -55,7 +53,7 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 continue
             case AIMessage():
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
-                new = Message("assistant", (*((Text(message.text),) if message.text else ()), *uses))
+                new = Message("assistant", (Text(message.text), *uses) if message.text else uses)
             case ToolMessage(content=content):
                 output = content if isinstance(content, str) else tuple(_blocks(content))
                 new = Message("user", (ToolResult(message.tool_call_id, output, message.status == "error"),))
@@ -104,7 +102,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
             case {"type": "file", "base64": data, "mime_type": kind}:
                 yield Document(Base64Source(kind, data))
             case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
-                head, _, data = url.removeprefix("data:").partition(",")
+                head, _, data = url.removeprefix("data:").partition(",")  # data:image/png;base64,iVBORw0…
                 kind, _, encoding = head.partition(";")
                 yield Image(Base64Source(kind, data if encoding else base64.b64encode(data.encode()).decode()))
             case _:
@@ -112,7 +110,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
 
 
 def _use(call: Any, number: int) -> ToolUse:
-    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))
+    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
 
 
 # Tools
@@ -130,8 +128,8 @@ async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> l
 
 def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
     async def call(**arguments: Any) -> tuple[Any, Any]:
-        input = {name: value for name, value in arguments.items() if value is not None}
-        finished = await agent.call_tool(spec.name, input)
+        given = {name: value for name, value in arguments.items() if value is not None}  # None: it was left out
+        finished = await agent.call_tool(spec.name, given)
         content = _tool_message(finished.result).content
         if finished.result.is_error:
             raise ToolException(str(content))
@@ -170,8 +168,6 @@ class LangChainProvider(BaseProvider):
                     whole = chunk if whole is None else whole + chunk
                     if chunk.text:
                         yield TextDelta(str(chunk.text))
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
         except Exception as error:
             raise _provider_error(error) from error
         if whole is None:
@@ -203,15 +199,19 @@ def _function(spec: ToolSpec) -> dict[str, Any]:
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
     calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
-    calls += [
+    calls += [  # arguments that are no JSON
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]
     text, metadata = str(whole.text), whole.response_metadata
-    blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
+    blocks: tuple[Block, ...] = (Text(text), *calls) if text else tuple(calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
-    reason: own.StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
-    return Done(Message("assistant", blocks), reason, _usage(whole), model)
+    return Done(
+        Message("assistant", blocks),
+        "max_tokens" if is_cut else "tool_use" if calls else "end_turn",
+        _usage(whole),
+        model,
+    )
 
 
 def _usage(whole: AIMessageChunk) -> Usage:

@@ -4,8 +4,6 @@ An account counts for one scope; a charge goes to all accounts of a `Budgets`, s
 session and its day, and from a child agent to its parent.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -29,11 +27,11 @@ MIN_REPLY_TOKENS = 1_024  # a reply that may not even be that long is not asked 
 
 
 class Account:
-    """The limits of one scope in this process, and what it spent; `infra/day_account.py` has those of all processes."""
+    """The limits of one scope and what it spent, in this process; `DayAccount` has those of all processes."""
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope
-        self.steps: Amounts = dict(limits or {})  # the first limits, by which a yes of the person raises a limit
+        self.steps: Amounts = dict(limits or {})  # how much a yes of the person adds to a limit: the first limits
         self.limits = dict(self.steps)
         self.warned: set[Kind] = set()  # kinds that a warning said are nearly used up
         self._spent: Amounts = {}
@@ -61,19 +59,21 @@ class Account:
 
 
 class OverBudget(UserError):
-    """An account does not allow what `needs` names. A question `id` may ask for `more`, the limit that a yes sets."""
+    """An account does not allow what `needs` names. `id` is that of the question for `more`, the limit after a yes."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
-        limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
-        paid = account.spent(with_held=False).get(kind, 0.0)
+        limit, paid = account.limits[kind], account.spent(with_held=False).get(kind, 0.0)
+        held = account.spent().get(kind, 0.0) - paid
         self._account, self._kind = account, kind
-        self._next_limit = max(limit, spent) + account.steps[kind]
+        self._next_limit = max(limit, paid + held) + account.steps[kind]
         self.setting = f"budgets.{account.scope}_{kind}"
-        self.id = f"{self.setting}={limit:g}"
+        self.id = f"{self.setting}={limit:g}"  # the limit is part of it, so that each raise is a question of its own
         self.more = in_words(kind, self._next_limit)
-        held_text = f", held for running requests: {in_words(kind, spent - paid)}" if spent - paid > 1e-9 else ""
-        limit_text, paid_text = in_words(kind, limit), in_words(kind, paid) + held_text
-        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {paid_text}; {needs}).")
+        details = f"spent: {in_words(kind, paid)}"
+        if held > 1e-9:  # a smaller difference is a rounding error
+            details += f", held for running requests: {in_words(kind, held)}"
+        limit_text = in_words(kind, limit)
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up ({details}; {needs}).")
 
     def allow_more(self) -> None:
         """Allow as much again as at first, beyond what is spent, until the scope or the program ends."""
@@ -107,18 +107,15 @@ class Budgets:
         self.warn_at = warn_at
         self._unpriced: set[str] = set()  # ids of models whose unknown price was reported
 
-    def within(self, account: Account) -> Budgets:
+    def within(self, account: Account) -> "Budgets":
         """Return the budgets of a turn or a child: its own account, and these, to which its charges roll up."""
-        inner = Budgets((account, *self.accounts), warn_at=self.warn_at)
-        inner._unpriced = self._unpriced
-        return inner
+        budgets = Budgets((account, *self.accounts), warn_at=self.warn_at)
+        budgets._unpriced = self._unpriced  # one set, so that there is one warning
+        return budgets
 
     @property
     def is_limited(self) -> bool:
         return any(account.limits for account in self.accounts)
-
-    def limit(self, scope: str, kind: Kind) -> float | None:
-        return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
 
     def limits(self, *, with_held: bool = True) -> Iterator[tuple[Account, Kind, float, float]]:
         """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
@@ -147,16 +144,21 @@ class Budgets:
         def worst(reply: int) -> Amounts:
             return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}
 
-        min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
+        min_tokens = min(MIN_REPLY_TOKENS, max_tokens)
+        seconds = math.inf
         with self._locked():
             for account, kind, limit, spent in self.limits():
-                remaining = limit - spent - worst(0).get(kind, 0.0)
-                if kind == "seconds":
-                    seconds = min(seconds, remaining)
-                elif kind == "tokens" or (kind == "usd" and per_reply):
-                    rate = per_reply * (1 + 1e-9) if kind == "usd" else 1  # so that rounding never exceeds the limit
-                    max_tokens = min(max_tokens, int(remaining / rate))
-                if max_tokens < min_tokens or (kind in ("usd", "seconds") and remaining <= 0):
+                for_reply = limit - spent - worst(0).get(kind, 0.0)
+                match kind:
+                    case "seconds":
+                        seconds = min(seconds, for_reply)
+                    case "tokens":
+                        max_tokens = min(max_tokens, int(for_reply))
+                    case "usd" if per_reply:
+                        per_token = per_reply * (1 + 1e-9)  # a little more, so that rounding never exceeds the limit
+                        max_tokens = min(max_tokens, int(for_reply / per_token))
+                is_used_up = kind in ("usd", "seconds") and for_reply <= 0
+                if is_used_up or max_tokens < min_tokens:
                     needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "more time"
                     raise OverBudget(account, kind, f"the next request could need {needed}")
             holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
@@ -175,14 +177,10 @@ class Budgets:
             account.settle(account.hold({}), amounts)
 
     def check(self) -> None:
-        """Raise `OverBudget` where money, tokens or time are used up."""
+        """Raise `OverBudget` if money, tokens or time are used up. Calls are checked when they begin."""
         for account, kind, limit, spent in self.limits():
             if kind != "calls" and spent >= limit:
                 raise OverBudget(account, kind, "the next request would exceed it")
-
-    def recall(self, amounts: Amounts) -> None:
-        """Charge only the session for what its log has, because the day's ledger has that already."""
-        Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
     def warnings(self, info: ModelInfo) -> list[str]:
         """Return the new warnings after a request: budgets nearly used up, or in money for a model without a price."""
@@ -202,20 +200,20 @@ class Budgets:
         return warnings
 
 
-def added(*all: Amounts) -> Amounts:
-    """Return the sum of amounts, kind by kind."""
-    kinds = dict.fromkeys(kind for amounts in all for kind in amounts)
-    return {kind: sum(amounts.get(kind, 0.0) for amounts in all) for kind in kinds}
+def added(*parts: Amounts) -> Amounts:
+    kinds = dict.fromkeys(kind for amounts in parts for kind in amounts)
+    return {kind: sum(amounts.get(kind, 0.0) for amounts in parts) for kind in kinds}
 
 
 def in_words(kind: Kind, amount: float) -> str:
+    """Return "$0.0123", "12 s", "1,200 tokens" or "1 call"."""
     match kind:
         case "usd":
             return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
         case "seconds":
             return f"{amount:,.0f} s"
         case _:
-            return f"{amount:,.0f} {kind}" if amount != 1 else f"1 {kind[:-1]}"
+            return "1 " + kind.removesuffix("s") if amount == 1 else f"{amount:,.0f} {kind}"
 
 
 _TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_input_tokens reasoning_tokens".split()
@@ -248,8 +246,8 @@ class Tally(Struct, kw_only=True):
         row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
         row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
         row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
-        listed = self.__struct_fields__.index("duration_ms")  # the fields from this one on are figures of their own
-        return row | {name: getattr(self, name) for name in self.__struct_fields__[listed:]}
+        others = self.__struct_fields__[self.__struct_fields__.index("duration_ms") :]  # also those of `SessionTally`
+        return row | {name: getattr(self, name) for name in others}
 
 
 class SessionTally(Tally, kw_only=True):
@@ -310,7 +308,7 @@ class UsageCollector:
     Agents in several threads may share one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.total = Tally()
         self.days: defaultdict[str, Tally] = defaultdict(Tally)
         self.models: defaultdict[str, Tally] = defaultdict(Tally)
@@ -318,6 +316,8 @@ class UsageCollector:
         self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)
         self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)
         self._lock = threading.Lock()
+        for entry in entries:
+            self.add("", entry)
 
     def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
         """Count an entry of a log."""
@@ -333,11 +333,12 @@ class UsageCollector:
             if isinstance(body, Result):
                 self.tools[body.name].add(body)
             if isinstance(body, Assistant | Paid) and (cost := spent(body)) is not None:
+                model, usage, cost_usd = cost
                 retries = body.retries if isinstance(body, Assistant) else 0
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
                 for tally in (self.days[day], self.users[user_id], session):
-                    tally.add(*cost[1:], body.duration_ms, retries)
-                self.add_request(*cost, duration_ms=body.duration_ms, retries=retries)
+                    tally.add(usage, cost_usd, body.duration_ms, retries)
+                self.add_request(model, usage, cost_usd, body.duration_ms, retries)
 
     def add_request(
         self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
@@ -368,25 +369,13 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
     """Return the model that an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
     match body:
         case Assistant(stop_reason="interrupted") if body.usage == Usage():
-            return None  # it broke off before the server had counted anything
+            return None  # the reply broke off before the server had counted anything
         case Assistant():
             return f"{body.provider}/{body.model}", body.usage, body.cost_usd
         case Paid() if body.usage != Usage():
             return body.model, body.usage, body.cost_usd
         case _:
             return None
-
-
-def amounts_of(body: Body) -> Amounts:
-    """Return what an entry takes of budgets; an unknown price takes no money."""
-    match body:
-        case Result():
-            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
-        case Assistant() | Paid():
-            tokens, seconds = body.usage.context_tokens, body.duration_ms / 1000
-            return {"usd": body.cost_usd or 0.0, "tokens": tokens, "seconds": seconds}
-        case _:
-            return {}
 
 
 def by_cost(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:

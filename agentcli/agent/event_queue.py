@@ -45,20 +45,15 @@ class Subscribers:
     def __init__(self) -> None:
         self._queues: list[EventQueue] = []
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def put(self, event: events.Event) -> None:
         for queue in self._queues:
             queue.put(event)
 
     def end(self) -> None:
-        """End all subscriptions once their events are read."""
         for queue in self._queues:
             queue.end()
 
     def batches(self) -> AsyncGenerator[list[events.Event], None]:
-        """Return a generator of the events from this call on, each time all that have arrived."""
         queue = EventQueue()
         self._queues.append(queue)
         return self._read(queue)
@@ -72,7 +67,6 @@ class Subscribers:
 
 
 async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> AsyncGenerator[events.Event, None]:
-    """Yield the events of batches, and close their generator at the end."""
     async with aclosing(batches):
         async for batch in batches:
             for event in batch:
@@ -83,21 +77,21 @@ def _joined(last: events.Event, event: events.Event) -> events.Event | None:
     """Return two neighbouring deltas as one; None where they belong apart."""
     if last.agent_id != event.agent_id:
         return None
-    # Most of all events are texts: neither a pattern nor `replace` slows them down.
+    # Nearly all events are texts, so these are not slowed down by a pattern and `replace`.
     if isinstance(event, events.TextDelta) and isinstance(last, events.TextDelta):
         return events.TextDelta(last.text + event.text, agent_id=event.agent_id)
     match last, event:
         case (events.ThinkingDelta(before), events.ThinkingDelta(text)):
             return replace(event, text=before + text)
-        case (events.OutputDelta(id, before), events.OutputDelta(other, text)) if id == other:
+        case (events.OutputDelta(id, before), events.OutputDelta(same_id, text)) if id == same_id:
             return replace(event, text=before + text)
-        case (events.InputDelta(id, before), events.InputDelta(other, text)) if id == other:
+        case (events.InputDelta(id, before), events.InputDelta(same_id, text)) if id == same_id:
             return replace(event, partial_json=before + text)
     return None
 
 
-log = logging.getLogger("agentcli.agent.activity_log")  # a name that people give in their own logging
-if log.level == logging.NOTSET:  # the settings choose it; a program that uses the library has to ask for these records
+log = logging.getLogger("agentcli.agent.activity_log")  # a name that people use in their own logging settings
+if log.level == logging.NOTSET:  # a program that uses the library gets these records only if it sets a level
     log.setLevel(logging.WARNING)
 
 
@@ -112,6 +106,7 @@ def log_activity(event: events.Event, session_id: str, agent_id: str) -> None:
 
 
 def _description(event: events.Event) -> str:
+    """Return what happened, for the log; empty for events that are not logged."""
     match event:
         case events.TurnStarted(1):
             return "a turn begins"

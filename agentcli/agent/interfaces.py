@@ -162,6 +162,10 @@ class ConversationStore(Protocol):
         """Forget the conversation; nothing happens if there is none."""
 
 
+LOCK_TIMEOUT_S = 30.0
+MAX_LOCKED = 500  # files; each lock is a file
+
+
 class Locks(Protocol):
     """Locks that keep calls which change one file apart, in this process and in others."""
 

@@ -10,43 +10,23 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from agentcli.agent import turn_log
 from agentcli.agent.accounting import Account, OverBudget
 from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.requests.attempts import blames_content
-from agentcli.agent.requests.request import add_notes, describe_error, request_reply
+from agentcli.agent.requests.request import describe_error, request_reply
 from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import (
-    add,
-    add_and_track,
-    answer_open_calls,
-    queue_changed,
-    return_messages,
-    take_back_prompt,
-    take_back_refused,
-    unanswered_messages,
-    wait_until_stored,
-    wait_until_stored_anyway,
-)
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, Retracted, User, real_path, reminder
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
+from agentcli.llm import errors as llm_errors
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import (
-    AuthError,
-    BadRequest,
-    BillingError,
-    ContextOverflow,
-    ModelNotFound,
-    Overloaded,
-    ProviderError,
-    RateLimit,
-)
 from agentcli.llm.messages import Block, Text
 from agentcli.llm.models import provider_display_name
 from agentcli.tools.workspace import Workspace
@@ -63,15 +43,16 @@ GO_ON = (
 async def run_turn(turn: Turn) -> Done | TurnFailed:
     """Answer a prompt, however many requests and calls it takes, and return the turn's last event.
 
-    When cancelled, it keeps the text so far, answers every open call, and emits `Done` as the last event.
+    When cancelled, it keeps the text so far, answers every open call, and emits the last event itself: `Done`, or
+    `TurnFailed` if the interrupt has a reason.
     """
     try:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
-        answer_open_calls(turn, INTERRUPTED)
+        turn_log.answer_open_calls(turn, INTERRUPTED)
         if turn.log.is_retrying and turn.runtime.limits.asks:
-            return_messages(turn)
-        await wait_until_stored_anyway(turn)
+            turn_log.return_messages(turn)
+        await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
         turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))
         raise
@@ -80,6 +61,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 
 
 async def _answer(turn: Turn) -> Done | TurnFailed:
+    """Answer the prompt, and return the last event, which the caller emits."""
     try:
         try:
             for step in turn.steps:
@@ -88,8 +70,8 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
         finally:
             for step in turn.steps:
                 step.end(turn)
-        await wait_until_stored(turn)
-    except (ProviderError, UserError) as error:
+        await turn_log.wait_until_stored(turn)
+    except (llm_errors.ProviderError, UserError) as error:
         return await failure(turn, error)
     end = done(turn, reason)
     return replace(end, claims=await check_answer(end.text, turn)) if reason == "end_turn" else end
@@ -97,7 +79,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
-    if open_calls := turn.state.conversation.unstarted_calls:  # of a reply that an earlier run of the program stored
+    if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program stored their reply
         await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"
@@ -109,13 +91,13 @@ async def _rounds(turn: Turn) -> DoneReason:
         turn.emit(TurnStarted(turn.round))
         try:
             reply = await request_reply(turn)
-        except (ProviderError, OverBudget) as error:
+        except (llm_errors.ProviderError, OverBudget) as error:
             if (reason := await _recover(turn, error)) is not None:
                 return reason
             continue
         for step in turn.steps:
             if (ending := await step.before_calls(turn, reply)) is not None:
-                answer_open_calls(turn, ending.why)
+                turn_log.answer_open_calls(turn, ending.why)
                 return ending.reason
         results: list[Result] = []
         if reply.message.tool_uses:
@@ -128,16 +110,17 @@ async def _rounds(turn: Turn) -> DoneReason:
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
 
 
-async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason | None:
+async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> DoneReason | None:
     """Return the reason to end the turn; None where another request is due. Raises the error if no step handles it."""
     for step in turn.steps:
         if outcome := await step.recover(turn, error):
-            return None if outcome is True else outcome
+            return None if outcome is True else outcome  # True asks for another request
     raise error
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    if any([await step.deliver(turn, reply) for step in turn.steps]):  # every step is called
+    """Return True if a step has messages for the model, or asks for another request for another reason."""
+    if any([await step.deliver(turn, reply) for step in turn.steps]):  # a list, so that every step delivers
         turn.answer.begin()
         return True
     for step in turn.steps:
@@ -152,15 +135,18 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
 def begin_turn(
     state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
-    """Add a prompt to the conversation, without waiting; with `from_queue` it leaves the queue in one transaction."""
+    """Add a prompt to the conversation, without waiting, and return its turn.
+
+    With `from_queue` the prompts are removed from the queue in the transaction that adds them.
+    """
     turn = _new_turn(state, runtime, emit)
-    answer_open_calls(turn)
+    turn_log.answer_open_calls(turn)
     for step in turn.steps:
         step.start(turn, is_resumed=False)
-    unanswered = unanswered_messages(state.conversation).items()
+    unanswered = turn_log.unanswered_messages(state.conversation).items()
     if repeated := tuple(id for id, message in unanswered if message in prompts and not from_queue):
-        add(turn, Retracted(repeated))
-    add_notes(turn)
+        turn_log.add(turn, Retracted(repeated))
+    turn_log.add_notes(turn)
     turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.log.entry_ids = list(turn.log.prompt_ids)
     return turn
@@ -173,22 +159,25 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     the model has not answered yet. Calls that may have begun get a result that says so.
     """
     conversation = state.conversation
-    half = "" if conversation.unstarted_calls else half_answer(conversation)
-    if not (conversation.unstarted_calls or half or (is_killed and is_unanswered(conversation))):
+    has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
+    half = "" if has_unstarted_calls else half_answer(conversation)
+    has_lost_reply = is_killed and is_unanswered(conversation)
+    if not (has_unstarted_calls or half or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)
     if half:
         turn.answer = AnswerText(parts=[half], is_half=True)  # the model's next text continues it
-        add_notes(turn)
-        add(turn, reminder(GO_ON))
+        turn_log.add_notes(turn)
+        turn_log.add(turn, reminder(GO_ON))
         return turn
     for step in turn.steps:
         step.start(turn, is_resumed=True)
-    answer_open_calls(turn, apart_from=conversation.unstarted_calls)
+    turn_log.answer_open_calls(turn, apart_from=conversation.unstarted_calls)
     return turn
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+    """Return a turn with its own budget, and with a new object of each step."""
     state.remember_mode()
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(
@@ -198,7 +187,8 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
-    turn.calls.store, turn.calls.commit = partial(add_and_track, turn), partial(wait_until_stored, turn)
+    turn.calls.store = partial(turn_log.add_and_track, turn)
+    turn.calls.commit = partial(turn_log.wait_until_stored, turn)
     return turn
 
 
@@ -209,9 +199,9 @@ def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue:
     for notice in (notice for message in messages for notice in unattached_files(message)):
         turn.emit(Notice(notice))
     if not from_queue:
-        return [entry.id for entry in add(turn, *bodies)]
-    entries = add(turn, *bodies, turn.state.conversation.queue.entry())
-    turn.emit(queue_changed(turn.state))
+        return [entry.id for entry in turn_log.add(turn, *bodies)]
+    entries = turn_log.add(turn, *bodies, turn.state.conversation.queue.entry())
+    turn.emit(turn_log.queue_changed(turn.state))
     return [entry.id for entry in entries[:-1]]
 
 
@@ -231,7 +221,7 @@ def half_answer(conversation: Conversation) -> str:
             case Assistant(content=content, stop_reason="interrupted"):
                 parts.append("".join(block.text for block in content if isinstance(block, Text)))
             case Assistant() | Result() | User(is_reminder=False):
-                break
+                break  # only interrupted replies and notes are at the end
     return "".join(reversed(parts))
 
 
@@ -240,34 +230,36 @@ def half_answer(conversation: Conversation) -> str:
 
 def broke_off(turn: Turn, error: Exception) -> bool:
     """Return True if an answer broke off in its text and can be continued."""
-    return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
+    return turn.answer.is_half and isinstance(error, llm_errors.ProviderError) and error.is_retryable
 
 
 def has_distant_reset(error: Exception) -> bool:
     """Return True for a usage limit that names its end, which is too far away for a usual retry."""
-    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
+    return isinstance(error, llm_errors.RateLimit) and (error.retry_after or 0.0) > llm.MAX_WAIT_S
 
 
-async def failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
+async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> TurnFailed:
     """Return the event of a failure. A prompt that the provider would reject again and again is taken back."""
     is_half = broke_off(turn, error)
     taken_back = ""
-    if type(error) is BadRequest and blames_content(error) and not error.shown:
-        taken_back = take_back_refused(turn)
-    elif turn.runtime.limits.asks and isinstance(error, ProviderError) and not turn.answer.is_half:
-        return_messages(turn)
-    elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.log.prompt_ids:
-        take_back_prompt(turn)
+    is_first_request = turn.round == 1 and bool(turn.log.prompt_ids)
+    # Not for subclasses, which have other causes, and not if text was shown: then the request was accepted.
+    if type(error) is llm_errors.BadRequest and blames_content(error) and not error.shown:
+        taken_back = turn_log.take_back_refused(turn)
+    elif turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError) and not turn.answer.is_half:
+        turn_log.return_messages(turn)
+    elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
+        turn_log.take_back_prompt(turn)
         taken_back = "Your message was removed from the conversation."
-    is_retryable = isinstance(error, ProviderError) and error.is_retryable
+    is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:
         await turn.runtime.hooks.on_error(str(error), is_retryable)
     except Exception:  # a hook is foreign code, and a second error would hide the first
         log.debug("on_error failed", exc_info=True)
     try:
-        await wait_until_stored(turn)
-    except StorageError as unstored:
+        await turn_log.wait_until_stored(turn)
+    except StorageError as unstored:  # the person must know this first
         error = unstored
     sentences = [_describe(turn, error), *([] if is_half else _next_steps(turn, error)), taken_back]
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in sentences if part)
@@ -288,13 +280,14 @@ def failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: b
     )
 
 
-def _describe(turn: Turn, error: ProviderError | UserError) -> str:
+def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
     """Describe an error; a person at a terminal, and the one word of an overloaded server, get the provider's name."""
     provider = provider_display_name(turn.state.model.name.partition("/")[0])
-    if isinstance(error, Overloaded) and str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error"):
+    says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
+    if isinstance(error, llm_errors.Overloaded) and says_only_that:
         error.args = (f"{provider} is overloaded",)
     text = describe_error(error)
-    needs_name = turn.runtime.limits.asks and isinstance(error, ProviderError)
+    needs_name = turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError)
     return f"{provider}: {text}" if needs_name and provider.lower() not in text.lower() else text
 
 
@@ -303,10 +296,10 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
     limits, steps = turn.runtime.limits, []
     if has_distant_reset(error) and not limits.waits_for_reset:
         steps.append("Set limits.wait_for_reset = true to wait for the reset and continue automatically.")
-    if isinstance(error, ProviderError) and error.is_retryable:
+    if isinstance(error, llm_errors.ProviderError) and error.is_retryable:
         now, later = "Press Enter to retry, or /model to switch.", "Try again later, or choose another model with -m."
         steps.append(now if limits.asks else later)
-    elif isinstance(error, AuthError) and limits.asks:
+    elif isinstance(error, llm_errors.AuthError) and limits.asks:
         provider = turn.state.model.name.partition("/")[0]
         steps.append(f"Replace the key with /login {provider}, or /model to switch, then press Enter.")
     else:
@@ -316,11 +309,11 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
 
 # What to do next, where the provider's own words do not say it.
 _ADVICE: dict[type[Exception], str] = {
-    AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
-    BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
-    ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
-    ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
-    BillingError: "Add credit to the account, or choose another provider with -m or /model.",
+    llm_errors.AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
+    llm_errors.BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
+    llm_errors.ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
+    llm_errors.ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",
+    llm_errors.BillingError: "Add credit to the account, or choose another provider with -m or /model.",
 }
 
 
@@ -366,6 +359,7 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
 
     workspace = turn.runtime.calls.workspace
     cwd, content_id = str(workspace.real_cwd), partial(_content_id, workspace)
+    # Without checkpoints the log does not have the changes that commands make.
     record = Record(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
@@ -382,4 +376,5 @@ def _content_id(workspace: Workspace, stored: str) -> str | None:
             content = file.read()
     except (ToolError, OSError):
         return None
+    # Snapshots name contents as git does.
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

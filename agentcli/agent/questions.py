@@ -7,20 +7,13 @@ from itertools import count
 from typing import NamedTuple
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
-from agentcli.agent.events import (
-    AnyQuestion,
-    ApprovalSettled,
-    Emit,
-    Question,
-)
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.builtin.toolset import AskUser
 from agentcli.tools.tool import Ask, ToolOutput
-
-STOPPED = Verdict(decision="deny", reason="Not run: the user declined another call")
 
 
 class OpenQuestion(NamedTuple):
@@ -36,34 +29,31 @@ class Questions:
 
     def __init__(self, publish: Emit) -> None:
         self._publish = publish
-        self._open: dict[str, OpenQuestion] = {}
-
-    @property
-    def requests(self) -> dict[str, AnyQuestion]:
-        """The open questions by id."""
-        return {id: question.request for id, question in self._open.items()}
+        self.open: dict[str, OpenQuestion] = {}  # by id
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Publish a question and return the person's answer, or the verdict that settled it before."""
         future: asyncio.Future[Approve | Verdict] = asyncio.get_running_loop().create_future()
-        self._open[request.id] = OpenQuestion(request, decide, future)
+        self.open[request.id] = OpenQuestion(request, decide, future)
         self._publish(request)
         try:
             return await future
         finally:
-            self._open.pop(request.id, None)
+            self.open.pop(request.id, None)
 
     def answer(self, id: str, answer: Approve | Verdict) -> bool:
         """Deliver an answer; return False if no such question is open."""
-        question = self._open.pop(id, None)
+        question = self.open.pop(id, None)
         if question is not None and not question.answer.done():  # its call may have been cancelled just now
             question.answer.set_result(answer)
         return question is not None
 
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
-        for id, question in list(self._open.items()):
-            verdict = STOPPED if is_stopped else question.decide() if question.decide is not None else None
+        for id, question in list(self.open.items()):
+            verdict = question.decide() if question.decide is not None else None
+            if is_stopped:
+                verdict = Verdict(decision="deny", reason="Not run: the user declined another call")
             if verdict is not None and verdict.decision != "ask":
                 self.answer(id, verdict)
                 self._publish(ApprovalSettled(id))
@@ -76,12 +66,12 @@ def check_offered(question: AnyQuestion, answer: Approve) -> None:
     hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if answer.allowed and unknown:
-        there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
-        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
+        offered = f"hunks 0 to {len(hunks) - 1}" if hunks else "no hunks; leave hunks out"
+        raise UsageError(f"There is no hunk {unknown[0]}: this question has {offered}.")
 
 
 def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
-    """Return a function that asks the person, about a call or outside of calls; None means nobody can answer."""
+    """Return a function that asks the person, about a call or outside of calls. It returns None without an answer."""
     numbers = count(1)
 
     async def ask(question: str, options: Sequence[str]) -> str | None:
@@ -89,9 +79,8 @@ def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
             return None
         id = f"{call.use.id if call else 'question'}-{next(numbers)}"
         use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
-        request = Question(id, question, call=use, options=tuple(options))
         with call.report.waiting() if call else nullcontext():
-            answer = await calls.ask(request, None)
+            answer = await calls.ask(Question(id, question, call=use, options=tuple(options)), None)
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
     return ask

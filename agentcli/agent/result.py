@@ -1,7 +1,5 @@
 """The `result` object: how a prompt ended, in the field's own shape."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -10,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
+from agentcli.conversation.evidence import Claim
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Usage
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
-    from agentcli.conversation.evidence import Claim
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -36,13 +34,13 @@ _SUBTYPES = {
     "interrupted": "interrupted",
     "declined": "interrupted",
 }
-# The subtype and reason of a demand that is not met, by its exit code.
+# The `subtype` and `terminal_reason` of the result where a demand is not met, by the demand's exit code.
 _UNMET = {
     MISFIT_EXIT: ("error_schema", "schema_not_met"),
     DENIED_EXIT: ("error_permission", "permission_denied"),
     UNPROVEN_EXIT: ("error_evidence", "evidence_missing"),
 }
-_REASONS = {"LoopError": "loop"}  # reasons of failures that have a name of their own
+_REASONS = {"LoopError": "loop"}  # the reasons of failures that are not named by the error's class
 _USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -51,7 +49,7 @@ class Demands(msgspec.Struct, frozen=True):
 
     no_denials: bool = False
     evidence: bool = False
-    schema: AnswerSchema | None = None
+    schema: "AnswerSchema | None" = None
 
     def value(self, end: Done | TurnFailed) -> Any:
         """Return the value of an answer; None without a schema, or where it does not fit."""
@@ -67,12 +65,12 @@ class Demands(msgspec.Struct, frozen=True):
 
     def unmet(self, end: Done | TurnFailed) -> set[int]:
         """Return the exit codes of the demands that an end does not meet; the lowest counts."""
-        unmet = {
+        is_unmet = {
             MISFIT_EXIT: bool(self.misfit(end)),
             DENIED_EXIT: self.no_denials and bool(end.denials),
             UNPROVEN_EXIT: self.evidence and bool(unproven(end)),
         }
-        return {code for code, is_unmet in unmet.items() if is_unmet}
+        return {code for code in is_unmet if is_unmet[code]}
 
 
 NO_DEMANDS = Demands()
@@ -81,24 +79,23 @@ NO_DEMANDS = Demands()
 class ResultBuilder:
     """Watches a session's events and makes the result object of each prompt."""
 
-    def __init__(self, session: Session, started: float | None = None) -> None:
+    def __init__(self, session: "Session", started: float | None = None) -> None:
         self._session = session
         self._started = time.monotonic() if started is None else started
-        self._requested: float | None = None
-        self._api_s = 0.0
+        self._requested: float | None = None  # when the running request was sent
+        self._api_s = 0.0  # seconds of requests
         self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
     def note(self, event: Event) -> None:
         """Measure from an event how long requests and their calls take; events of subagents do not count."""
-        if event.agent_id != "main":
-            return
-        if isinstance(event, TurnStarted):
-            self._requested = time.monotonic()
-            if event.turn == 1:  # a stream may have waited for the prompt
-                self._started = self._requested
-        elif isinstance(event, TurnEnded | TurnFailed | Done) and self._requested is not None:
-            self._api_s += time.monotonic() - self._requested
-            self._requested = None
+        match event:
+            case TurnStarted(turn, agent_id="main"):
+                self._requested = time.monotonic()
+                if turn == 1:  # until then, a stream may have waited for the prompt
+                    self._started = self._requested
+            case TurnEnded() | TurnFailed() | Done() if event.agent_id == "main" and self._requested is not None:
+                self._api_s += time.monotonic() - self._requested
+                self._requested = None
 
     def build(self, end: Done | TurnFailed, demands: Demands = NO_DEMANDS) -> dict[str, Any]:
         """Return the object of a prompt, as the JSON outputs print it."""
@@ -128,15 +125,14 @@ class ResultBuilder:
 
     def unfinished(self) -> dict[str, Any]:
         """Return the object of a prompt that is abandoned: what was used since this builder began to watch."""
-        total, (usage, cost) = self._session.state.meter.total, self._before
-        spent = None if total.whole_usd is None or cost is None else total.whole_usd - cost
-        before, now = usage_object(usage), usage_object(total.usage)
-        end = Done("", 0, usage, "interrupted", spent)
+        total, (usage_before, usd_before) = self._session.state.meter.total, self._before
+        spent = None if total.whole_usd is None or usd_before is None else total.whole_usd - usd_before
+        before, now = usage_object(usage_before), usage_object(total.usage)
+        end = Done("", 0, Usage(), "interrupted", spent)
         return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
 
 
 def unproven(end: Done | TurnFailed) -> list[Claim]:
-    """Return the claims of an answer that are not verified."""
     return [] if isinstance(end, TurnFailed) else [claim for claim in end.claims if claim.verdict != "verified"]
 
 
@@ -201,7 +197,7 @@ class AnswerSchema:
             kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
             kind.check_schema(schema)
             self._validator = kind(schema)
-            list(self._validator.iter_errors(None))  # what it refers to has to be there
+            list(self._validator.iter_errors(None))  # raises an error if a reference leads nowhere
         except jsonschema.SchemaError as error:
             raise UsageError(f"--json-schema is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
         except self._unanswerable as error:
@@ -209,12 +205,11 @@ class AnswerSchema:
 
     @property
     def request(self) -> str:
-        """Return the text that asks the model for such an answer, with the prompt."""
         shown = msgspec.json.encode(self.schema).decode()
         return f"Your final answer must be one JSON value and nothing else. It must match this JSON Schema: {shown}"
 
     def value(self, text: str) -> Any:
-        """Return the value of a text, or of its only block of code. Raises `ValueError` if it does not fit."""
+        """Return the JSON value in a text, or in its only block of code. Raises `ValueError` if it does not fit."""
         blocks = _FENCED.findall(text)
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())
@@ -235,9 +230,3 @@ class AnswerSchema:
         except ValueError as error:
             return str(error)
         return ""
-
-    @staticmethod
-    def again(problem: str) -> str:
-        """Return the text that tells the model why its answer does not fit."""
-        again = "Answer again with the JSON value and nothing else."
-        return f"Your answer does not match the JSON Schema: {problem}. {again}"

@@ -22,7 +22,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Re
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
-from agentcli.llm.models import ModelInfo, bundled_models, estimate, estimate_text
+from agentcli.llm.models import ModelInfo, RequestTarget, bundled_models, estimate, estimate_text
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.tool import ToolRegistry
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
-ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
@@ -53,49 +52,17 @@ class ContextUse(msgspec.Struct, frozen=True):
     parts: dict[str, int]
     request: int
 
-    @property
-    def free(self) -> int:
-        return max(0, self.window - self.request)
-
-
-async def count_context(
-    state: AgentState, *, model: str, info: ModelInfo, prefix: llm.Prefix, count: CountTexts
-) -> ContextUse:
-    """Count the tokens that the next request would hold, and share them out by source."""
-    found: dict[str, list[str]] = {source: [] for source in SOURCES}
-    found["skills"] += _SKILLS.findall(prefix.system)
-    found["system"].append(_SKILLS.sub("", prefix.system))
-    found["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
-    media: list[Block] = []
-    for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
-        for source, part in _parts(body):
-            found[source].append(part) if isinstance(part, str) else media.append(part)
-    counted = await asyncio.to_thread(lambda: {source: count(found[source], info) for source in SOURCES})
-    if media:
-        counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
-    request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    sums = list(accumulate(counted.values()))
-    shares = [round(request * tokens / max(1, sums[-1])) for tokens in sums]  # of the sums, so that none is lost
-    parts = {source: end - start for source, (start, end) in zip(SOURCES, pairwise((0, *shares)), strict=True)}
-    return ContextUse(model, info.window, parts, request)
-
-
-def estimated(texts: Sequence[str], info: ModelInfo) -> int:
-    """Estimate the tokens of texts by their bytes."""
-    return sum(estimate_text(text, info) for text in texts)
-
 
 def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
     """Yield the texts of an entry by source, and its images and documents."""
     match body:
         case User(content, is_reminder):
             for block in content:
-                if not isinstance(block, Text):
-                    yield "messages", block
-                elif is_reminder:
-                    yield from _parts_of_note(block.text, "notes")
-                else:
-                    yield "messages", block.text
+                match block:
+                    case Text(text) if is_reminder:
+                        yield from _parts_of_note(text, "notes")
+                    case _:
+                        yield "messages", block.text if isinstance(block, Text) else block
         case Assistant(content=content):
             yield from (("messages", block_text(block)) for block in content)
         case Result(result=ToolResult(_, str(content))):
@@ -106,11 +73,12 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
             yield from _parts_of_note(carried, "summary")
 
 
-def _parts_of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
+def _parts_of_note(text: str, other_source: str) -> Iterator[tuple[str, str]]:
+    """Yield the instructions, memory files and skills in a note by source, and what remains for `other_source`."""
     for source, pattern in (("instructions", _INSTRUCTIONS), ("memory", _MEMORY), ("skills", _SKILL)):
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)
-    yield rest, text
+    yield other_source, text
 
 
 @dataclass
@@ -119,7 +87,7 @@ class ContextWatch:
 
     settings: CompactionSettings
     make: Callable[[], Compactor]
-    paid: Paid = lambda model, usage, cost_usd, reason: None
+    paid: Paid = lambda model, usage, cost_usd, reason: None  # records the cost of summaries
 
     @cached_property
     def compactor(self) -> Compactor:
@@ -130,11 +98,11 @@ class ContextWatch:
     ) -> Compaction | None:
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
-            return None
+            return None  # too early even to write summaries ahead
         return await self.compactor.when_due(conversation, model, prefix, used=used, emit=tell)
 
     async def aclose(self) -> None:
-        if "compactor" in self.__dict__:
+        if "compactor" in self.__dict__:  # it was made
             await self.compactor.summaries.aclose()
 
 
@@ -167,7 +135,6 @@ class ContextPolicy(Protocol):
 
 
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages as they are."""
     return messages
 
 
@@ -181,7 +148,7 @@ class ModelAccess:
 
     resolve: Resolve
     prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]
-    info: ModelFinder = lambda name: bundled_models().find(*name.split("/", 1))
+    info: Callable[[str], ModelInfo] = lambda name: bundled_models().find(*name.split("/", 1))
     fallback: str = ""
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
@@ -200,7 +167,7 @@ class ContextControl:
     watch: ContextWatch | None = None
     transform: ContextTransform = unchanged
     warn_at: float = 0.8
-    count_texts: CountTexts = estimated
+    count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
 
 
 @dataclass(kw_only=True)
@@ -217,10 +184,27 @@ class Runtime:
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     async def context_use(self, state: AgentState) -> ContextUse:
-        """Return the tokens that the next request would hold, by source."""
-        provider, info = await self.models.resolve(state)
-        model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
-        return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
+        """Count the tokens that the next request would hold, and share them out by source."""
+        target = RequestTarget(*await self.models.resolve(state))
+        info, prefix, count = target.info, self.prefix(target.info), self.context.count_texts
+        texts: dict[str, list[str]] = {source: [] for source in SOURCES}
+        texts["skills"] += _SKILLS.findall(prefix.system)
+        texts["system"].append(_SKILLS.sub("", prefix.system))
+        texts["tools"] += [msgspec.json.encode(spec).decode() for spec in prefix.tools]
+        media: list[Block] = []
+        for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
+            for source, part in _parts(body):
+                texts[source].append(part) if isinstance(part, str) else media.append(part)
+        counted = await asyncio.to_thread(lambda: {source: count(texts[source], info) for source in SOURCES})
+        if media:
+            counted["messages"] += estimate(llm.Request("", (Message("user", tuple(media)),)), info).tokens
+        # The provider's count of the request is shared out in proportion. A part is the difference of two rounded sums,
+        # so that the parts add up to that count.
+        request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
+        sums = list(accumulate(counted.values()))
+        ends = [round(request * tokens / max(1, sums[-1])) for tokens in sums]
+        parts = {source: end - start for source, (start, end) in zip(SOURCES, pairwise((0, *ends)), strict=True)}
+        return ContextUse(target.name, info.window, parts, request)
 
     def prefix(self, info: ModelInfo) -> llm.Prefix:
         """Return the prefix of requests to a model: the same bytes while the tools are the same."""
@@ -237,7 +221,7 @@ class TurnLog:
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
-    accepted: int = 0  # as many of the ids were in a request that the provider answered
+    accepted: int = 0  # how many of `entry_ids`, from the first, were in a request that the provider answered
     has_shrunk: bool = False  # the conversation was compacted because a request was too long
     is_retrying: bool = False  # the newest request failed before, and has no reply yet
 
@@ -308,7 +292,6 @@ class TurnStep:
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
         """Called before each request; a reason ends the turn."""
-        return None
 
     def shape(self, request: llm.Request) -> llm.Request:
         """Return the request in the form to send."""
@@ -320,11 +303,9 @@ class TurnStep:
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         """Called after a reply, before its calls. With an `EarlyEnd` the turn ends and no call is run."""
-        return None
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
         """Called after the calls of a reply; a reason ends the turn."""
-        return None
 
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
         """Add messages that the model reads next, and return True if there were some. Every step is called."""

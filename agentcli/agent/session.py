@@ -36,7 +36,7 @@ SETTLE_S = 0.4  # a mode that is only passed over on the way to another one sett
 class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
-    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, what would ask is denied.
+    Each turn ends in `Done` or `TurnFailed`. Unless it `can_ask`, calls that would ask are denied.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
@@ -47,8 +47,8 @@ class Session:
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
         self._turn_calls: TurnCalls | None = None
-        self._model_afterwards = ""
-        self._next_tools: ToolRegistry | None = None
+        self._model_afterwards = ""  # after a turn that another model answers; else ""
+        self._next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -66,6 +66,7 @@ class Session:
 
     def snapshot(self) -> SessionSnapshot:
         state = self.state
+        limits = (account.limits for account in state.budgets.accounts if account.scope == "session")
         return SessionSnapshot(
             id=self.id,
             model=state.model.name,
@@ -74,12 +75,11 @@ class Session:
             workspace=self.runtime.calls.workspace,
             conversation=state.conversation,
             cost_usd=state.meter.total.whole_usd,
-            max_budget_usd=state.budgets.limit("session", "usd"),
+            max_budget_usd=next(limits, {}).get("usd"),
         )
 
     @property
     def waiting_for_client(self) -> Collection[str]:
-        """Ids of the calls that wait for a `ClientResult`."""
         return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
@@ -90,8 +90,7 @@ class Session:
 
     @property
     def open_questions(self) -> dict[str, AnyQuestion]:
-        """The questions that wait for an `Approve`, by id."""
-        return self._questions.requests
+        return {id: question.request for id, question in self._questions.open.items()}
 
     def submit(self, op: ops.Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
@@ -123,12 +122,13 @@ class Session:
                 if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
-                if state.awaits_reset:  # else the next start would continue what the person has ended
+                if state.awaits_reset:  # the next start would continue what the person has ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
-                    self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
+                    # Not at once: a task that is cancelled before it begins never reports its end.
+                    self._loop.call_soon(task.cancel, reason or None)
             case ops.Approve(id):
-                asked = self._questions.requests.get(id)
+                asked = self.open_questions.get(id)
                 if self._questions.answer(id, op):
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
@@ -140,10 +140,11 @@ class Session:
             case ops.SetAttended(is_attended):
                 self.runtime.calls.ask = self._questions.ask if is_attended else None
                 delegates.client.set_attended(is_attended)
-                for id in () if is_attended else self._questions.requests:
+                for id in () if is_attended else self.open_questions:
                     self._questions.answer(id, ops.Approve(id, False, comment=NOBODY_LEFT))
             case ops.Background():
-                self.runtime.calls.history.detach_all()
+                for wants_detach in self.runtime.calls.history.detachable:
+                    wants_detach.set()
                 if delegates.agents is not None:
                     delegates.agents.submit(op)
             case ops.RunCommand():
@@ -153,8 +154,7 @@ class Session:
             case ops.CommandRan():
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
-                output = ToolOutput(content, structured, is_error=is_error)
-                if not delegates.client.answer(id, output):
+                if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self.publish(Notice(f"No call {id!r} is waiting for a result from the client."))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
@@ -202,7 +202,7 @@ class Session:
         self.publish(queue_changed(self.state))
 
     def append(self, *bodies: Body) -> asyncio.Task[None]:
-        """Store entries that are no turn's; a failure is reported. The task ends with the commit, or `StorageError`."""
+        """Store entries outside of turns, and report a failure. The task ends with the commit, or `StorageError`."""
         _, stored = store(self.state, self.runtime, self.publish, *bodies)
         self._await_stored(stored)
         return stored
@@ -257,7 +257,6 @@ class Session:
     def record_cost(
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
-        """Count and store a request that belongs to no turn."""
         self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model=model, usage=usage, cost_usd=cost_usd, reason=reason, duration_ms=duration_ms))
 
@@ -266,17 +265,18 @@ class Session:
         return one_by_one(self._subscribers.batches())
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
-        """As `subscribe`, each time with all the events that have arrived."""
+        """Return a generator like that of `subscribe`, which yields all events that have arrived together."""
         return self._subscribers.batches()
 
     async def stored(self) -> int:
         """Return the number of entries once everything submitted so far is on disk. Raises `StorageError`."""
+        # Commits come in order, so one without entries comes after all that was appended before.
         return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:
         """Send an event to the subscribers, with the name of this session's agent."""
         agent_id = self.runtime.calls.agent_id
-        if event.agent_id == "main" != agent_id:  # a subagent's has its name already
+        if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
         self._subscribers.put(event)
@@ -313,7 +313,7 @@ class Session:
                 log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(TurnFailed(f"{text} The conversation is saved.", False))
         self.state.remember_mode()  # it may have been switched meanwhile
-        if self.state.notes:  # what came too late for the last request must not be lost
+        if self.state.notes:  # notes that came too late for the last request must not be lost
             self.append(*self.state.notes)
             self.state.notes.clear()
         if self._model_afterwards:
@@ -321,7 +321,7 @@ class Session:
         queue = self.state.conversation.queue
         if self._is_closing:
             return
-        if late := queue.take_steering():  # it was meant for this turn
+        if late := queue.take_steering():  # messages that were meant for this turn
             self._begin(late, from_queue=True)
         elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
@@ -338,7 +338,7 @@ class Session:
         return bool(reports)
 
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
-        """Stop the turn or switch the mode where the answer to a question asks for that."""
+        """Stop the turn or switch the mode if the answer to the question `asked` says so."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
                 self._turn_calls.is_stopped = True
@@ -356,7 +356,6 @@ class Session:
         self.publish(TakenOver())
 
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
-        """Submit a prompt and wait for the end of its turn."""
         events = self.subscribe()
         self.submit(ops.Prompt(tuple(content)))
         async for event in events:
@@ -365,7 +364,6 @@ class Session:
         raise AssertionError("the session was closed before its turn ended")
 
     async def idle(self) -> None:
-        """Wait until no turn and no command of the person's own runs."""
         while running := [task for task in (self._turn, *self._commands) if task is not None and not task.done()]:
             await asyncio.wait(running)
 

@@ -7,24 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.accounting import Account, Budgets, UsageCollector, amounts_of, spent
+from agentcli.agent.accounting import Account, Amounts, Budgets, UsageCollector, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
+from agentcli.conversation import entries as log
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    Assistant,
-    Compaction,
-    Entry,
-    HeadMoved,
-    Labelled,
-    ProviderSwitch,
-    ResetAwaited,
-    Result,
-    Rewound,
-    SwitchReason,
-    User,
-    reminder,
-)
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
@@ -32,25 +19,24 @@ from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.workspace import Workspace
 
 # The system text never changes, so notes tell the model when plan mode begins and ends.
-PLAN_ON = reminder(
+PLAN_ON = log.reminder(
     "Plan mode is on: read only, change nothing. Once you know enough, end with your plan under a heading '# Plan'."
 )
-PLAN_OFF = reminder("Plan mode is off: you can make changes now.")
+PLAN_OFF = log.reminder("Plan mode is off: you can make changes now.")
 
 
 @dataclass(kw_only=True)
 class ModelChoice:
     """The model of a session, and facts of earlier requests that shape the next one.
 
-    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of `requests/attempts.py`;
-    `reported` the notices about a model that the person has seen. `window_share` is how full the newest request made
-    the model's window.
+    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of a `Rewrite`; `reported`
+    the notices about models that the person has seen. `window_share` is how full the newest request made the window.
     """
 
     name: str
     effort: Effort | None = None
     last_used: str = ""  # the model that sent the newest reply
-    switch_reason: SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
+    switch_reason: log.SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
     is_small: bool = False
     window_share: float = 0.0
     rejected: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -71,7 +57,7 @@ class AgentState:
     conversation: Conversation = field(default_factory=Conversation)
     meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
-    notes: deque[User] = field(default_factory=deque)
+    notes: deque[log.User] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.remember_mode()
@@ -91,18 +77,22 @@ class AgentState:
 
     @property
     def awaits_reset(self) -> bool:
-        """True while a turn waits for the end of a usage limit."""
         return awaited_reset(self.conversation) > 0
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """Return the model that the person chose in a stored conversation, not one that replaced it; empty for none."""
+    """Return the model that the person chose in a stored conversation; empty for none.
+
+    A model that only replaced it, for instance because it failed, was not chosen.
+    """
     chosen = substitute = ""
     for entry in conversation.path:
         match entry.body:
-            case ProviderSwitch(before, now, reason):
-                chosen, substitute = (now, "") if reason == "chosen" else (chosen or before, now)
-            case Assistant(content=_, provider=provider, model=model) if f"{provider}/{model}" != substitute:
+            case log.ProviderSwitch(_, now, "chosen"):
+                chosen, substitute = now, ""
+            case log.ProviderSwitch(before, now):
+                chosen, substitute = chosen or before, now
+            case log.Assistant(provider=provider, model=model) if f"{provider}/{model}" != substitute:
                 chosen, substitute = f"{provider}/{model}", ""
     return chosen
 
@@ -111,34 +101,48 @@ def awaited_reset(conversation: Conversation) -> float:
     """Return the time for which the turn at the end of a conversation waits; 0 if it waits for none."""
     for entry in reversed(conversation.path):
         match entry.body:
-            case ResetAwaited(until):
+            case log.ResetAwaited(until):
                 return until
-            case Assistant() | Result() | User(is_reminder=False):
-                return 0.0
+            case log.Assistant() | log.Result() | log.User(is_reminder=False):
+                break  # the turn has gone on since
     return 0.0
 
 
-def restore_state(state: AgentState, entries: Iterable[Entry]) -> AgentState:
+def restore_state(state: AgentState, entries: Iterable[log.Entry]) -> AgentState:
     """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
-    if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
+    if (reply := conversation.last_reply) is not None and isinstance(reply.body, log.Assistant):
         state.model.last_used = f"{reply.body.provider}/{reply.body.model}"
-    for entry in conversation.entries:  # also those that were taken back, which were paid for
+    # The day's ledger has the cost of earlier runs already, so only the session is charged.
+    session_budget = Budgets([account for account in state.budgets.accounts if account.scope == "session"])
+    for entry in conversation.entries:  # not only those of the path: what was taken back was paid for, too
         if cost := spent(entry.body):
             state.meter.add_request(*cost)
-        state.budgets.recall(amounts_of(entry.body))
+        session_budget.charge(_amounts_of(entry.body))
     return state
 
 
-def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
-    """Return the items of the model's newest todo list."""
+def _amounts_of(body: log.Body) -> Amounts:
+    """Return what an entry takes of budgets; an unknown price takes no money."""
+    match body:
+        case log.Result():
+            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
+        case log.Assistant() | log.Paid():
+            tokens, seconds = body.usage.context_tokens, body.duration_ms / 1000
+            return {"usd": body.cost_usd or 0.0, "tokens": tokens, "seconds": seconds}
+        case _:
+            return {}
+
+
+def todo_items(path: Sequence[log.Entry]) -> tuple[TodoItem, ...]:
+    """Return the items of the todo list that the model wrote last on the path."""
     for entry in reversed(path):
         body = entry.body
-        if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
+        if isinstance(body, log.Result) and body.name == "todo" and not body.result.is_error and body.structured:
             try:
                 return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
             except (msgspec.ValidationError, TypeError, KeyError):
-                return ()  # an older or newer version wrote it
+                return ()  # another version of agentcli wrote it, in another form
     return ()
 
 
@@ -158,30 +162,25 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_budget_usd: float | None
 
     @property
-    def running_jobs(self) -> int:
-        """The number of background jobs that run now."""
-        return len(self.workspace.running_jobs())
-
-    @property
     def context_tokens(self) -> int:
-        """The tokens of the next request; before the first one of this run, those the log has for the last one."""
+        """The tokens of the next request; before the first one of this run, the tokens of the newest one in the log."""
         if tokens := self.conversation.size.now():
             return tokens
         for entry in reversed(self.conversation.path):
             match entry.body:
-                case Assistant(usage=usage):
+                case log.Assistant(usage=usage):
                     return usage.context_tokens
-                case Compaction(tokens_after=tokens):
+                case log.Compaction(tokens_after=tokens):
                     return tokens
         return 0
 
 
 def prompts(conversation: Conversation) -> list[tuple[str, str]]:
-    """Return the person's prompts on the path, oldest first: entry id, and the text as it was typed."""
+    """Return the person's prompts on the path, oldest first: the id of each entry, and the text as it was typed."""
     return [
         (entry.id, typed_text(entry.body.content))
         for entry in conversation.path
-        if isinstance(entry.body, User) and not entry.body.is_reminder
+        if isinstance(entry.body, log.User) and not entry.body.is_reminder
     ]
 
 
@@ -196,17 +195,17 @@ class Point(msgspec.Struct, frozen=True):
 def points(conversation: Conversation) -> list[Point]:
     """Return the prompts of the path, newest first, then the labels of all branches."""
     found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
-    labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
+    labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, log.Labelled)}
     return found + [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
 
 
-def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, Rewound | HeadMoved]:
-    """Return the entry that goes back to a point, and the text of the prompt that this takes back.
+def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewound | log.HeadMoved]:
+    """Return the text of the prompt that is taken back ("" at a label), and the entry that goes back to the point.
 
     Raises:
-        UsageError: If the entry is no point of the conversation.
+        UsageError: If `entry_id` belongs to no point of the conversation.
     """
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
         raise UsageError("This conversation has no such point to rewind to.")
-    return (found.text, Rewound(entry_id)) if found.kind == "prompt" else ("", HeadMoved(entry_id))
+    return (found.text, log.Rewound(entry_id)) if found.kind == "prompt" else ("", log.HeadMoved(entry_id))

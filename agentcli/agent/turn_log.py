@@ -9,62 +9,64 @@ from agentcli.agent import events
 from agentcli.agent.calls.model import fire
 from agentcli.agent.calls.run import not_run
 from agentcli.agent.interfaces import AppendedEntries
-from agentcli.agent.requests.attempts import RequestTarget
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
+from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Compaction,
-    Entry,
-    HeadMoved,
-    Paid,
-    Result,
-    Retracted,
-    Rewound,
-    User,
-    reminder,
-)
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, ToolUse, Usage
+from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_OUTCOME = "Interrupted: the call may have partially run. Check its effects before running it again."
-DROPPED = "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
-NOT_ANSWERED = "Not run: agentcli exited before the user approved this call."
-NOT_BEGUN = "Not run: agentcli exited while another call was waiting for approval."
 
-
-def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
+def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
     """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
-    entries, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
-    turn.log.entry_ids += [entry.id for entry in entries]
+    added, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
+    turn.log.entry_ids += [entry.id for entry in added]
     turn.log.pending.append(stored)
-    return entries
+    return added
 
 
-def add_and_track(turn: Turn, body: Body) -> asyncio.Task[None]:
+def add_notes(turn: Turn) -> None:
+    """Add the notes for the model at the end of the conversation, so that the bytes before them stay in its cache."""
+    while turn.state.notes:
+        add(turn, turn.state.notes.popleft())
+
+
+def note_switch(turn: Turn, now: str) -> bool:
+    """Add an entry if the model `now` is another than the one that sent the newest reply, and return True then."""
+    model = turn.state.model
+    before, reason = model.last_used, model.switch_reason
+    model.switch_reason = "chosen"  # unless somebody sets another reason for the next switch
+    is_switched = before not in ("", now)
+    if is_switched:
+        add(turn, entries.ProviderSwitch(before, now, reason))
+        turn.emit(events.ProviderSwitched(before, now, reason))
+        model.last_used = now
+    return is_switched
+
+
+def add_and_track(turn: Turn, body: entries.Body) -> asyncio.Task[None]:
     """Add an entry like `add`, and return a task that ends once it is committed, or raises `StorageError`.
 
     A request of a subagent counts as spent by the turn. The budgets include it already, because it was reserved there.
     """
-    if isinstance(body, Paid) and body.reason == "subagent":
+    if isinstance(body, entries.Paid) and body.reason == "subagent":
         _add_spending(turn, body.model, body.usage, body.cost_usd)
     add(turn, body)
     return turn.log.pending[-1]
 
 
 def store(
-    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: Body
-) -> tuple[tuple[Entry, ...], asyncio.Task[None]]:
-    """As `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
-    match bodies:
-        case (HeadMoved(to), *_):
+    state: AgentState, runtime: Runtime, emit: events.Emit, *bodies: entries.Body
+) -> tuple[tuple[entries.Entry, ...], asyncio.Task[None]]:
+    """Add entries like `add`, outside of a turn. The task ends with the commit and raises `StorageError`."""
+    match bodies:  # after a rewind the entries follow an older one, and so begin a branch
+        case (entries.HeadMoved(to), *_):
             appended = runtime.log.append(*bodies, parent_id=to)
-        case (Rewound(before), *_):
+        case (entries.Rewound(before), *_):
             appended = runtime.log.append(*bodies, parent_id=state.conversation.parent_of(before))
         case _:
             appended = runtime.log.append(*bodies)
@@ -72,16 +74,17 @@ def store(
     for entry in appended.entries:
         runtime.collect(runtime.log.session_id, entry)
     stored = asyncio.ensure_future(_announce(runtime, emit, appended))
-    # The first failure ends the turn. Nobody waits for the tasks behind it, so their failures count as seen.
+    # The first failure ends the turn, and nobody waits for later tasks: asyncio would log their failures as unseen.
     stored.add_done_callback(lambda done: done.cancelled() or done.exception())
     return appended.entries, stored
 
 
 async def _announce(runtime: Runtime, emit: events.Emit, appended: AppendedEntries) -> None:
+    """Wait until entries are on disk, then publish them and call the hooks for replies and results."""
     stored = await appended.committed
     for position, entry in enumerate(stored.entries):
         emit(events.EntryStored(entry, stored.first_seq + position))
-        if isinstance(entry.body, Assistant | Result):
+        if isinstance(entry.body, entries.Assistant | entries.Result):
             try:
                 await runtime.hooks.on_message(entry)
             except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
@@ -95,13 +98,14 @@ async def wait_until_stored(turn: Turn) -> None:
         try:
             await asyncio.shield(first)
         finally:
+            # A failed task stays the first, so that everybody who waits learns of it.
             is_over = first.cancelled() or (first.done() and first.exception() is None)
-            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller waited too
+            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another caller has removed it
                 turn.log.pending.pop(0)
 
 
 async def wait_until_stored_anyway(turn: Turn) -> None:
-    """As `wait_until_stored`, also through further interrupts; a failure to store is only a notice."""
+    """Wait like `wait_until_stored`, even if interrupted meanwhile; a failure to store is only a notice."""
     while True:
         try:
             return await wait_until_stored(turn)
@@ -123,17 +127,27 @@ def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolU
 
 
 def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
+    """Return the text that stands for the result of a call that an earlier run of the program left open."""
     if call.id in conversation.dry_runs:
-        return DROPPED
+        return (
+            "Changes discarded: agentcli exited during a dry run of this command. Nothing in the workspace was changed."
+        )
     if names := conversation.applied_changes.get(call.id):
         return f"agentcli exited before it stored the output. These changes were applied: {', '.join(names)}."
     if call.id in conversation.unanswered:
-        return NOT_ANSWERED
-    return NOT_BEGUN if call in conversation.unstarted_calls else UNKNOWN_OUTCOME
+        return "Not run: agentcli exited before the user approved this call."
+    if call in conversation.unstarted_calls:
+        return "Not run: agentcli exited while another call was waiting for approval."
+    return "Interrupted: the call may have partially run. Check its effects before running it again."
 
 
 async def apply_compaction(
-    state: AgentState, runtime: Runtime, emit: events.Emit, compaction: Compaction, *, append: Callable[[Body], object]
+    state: AgentState,
+    runtime: Runtime,
+    emit: events.Emit,
+    compaction: entries.Compaction,
+    *,
+    append: Callable[[entries.Body], object],
 ) -> None:
     """Add a compaction, with its hooks, and remind the model of the mode where the compaction left that out."""
     trigger = compaction.trigger
@@ -144,7 +158,8 @@ async def apply_compaction(
     before, after = compaction.tokens_before, compaction.tokens_after
     emit(events.Compaction(before, after, compaction.strategy, trigger, compaction.cost_usd))
     if (servers := runtime.calls.delegates.servers) is not None:
-        servers.refresh(runtime.calls)  # the beginning of requests changes anyway
+        # New tools change the beginning of requests, and with it what the provider has cached. That is lost anyway now.
+        servers.refresh(runtime.calls)
     await fire(runtime.calls, "PostCompact", subject=trigger, trigger=trigger)
 
 
@@ -154,14 +169,18 @@ def queue_changed(state: AgentState) -> events.QueueChanged:
 
 
 def take_back_prompt(turn: Turn) -> None:
-    add(turn, Retracted(tuple(turn.log.prompt_ids)))
+    add(turn, entries.Retracted(tuple(turn.log.prompt_ids)))
 
 
 def unanswered_messages(conversation: Conversation) -> dict[str, tuple[Block, ...]]:
     """Return the person's messages since the newest reply or result, oldest first, by the ids of their entries."""
-    since = takewhile(lambda entry: not isinstance(entry.body, Assistant | Result), reversed(conversation.path))
+    since = takewhile(
+        lambda entry: not isinstance(entry.body, entries.Assistant | entries.Result), reversed(conversation.path)
+    )
     messages = [(entry.id, entry.body) for entry in since]
-    return {id: body.content for id, body in reversed(messages) if isinstance(body, User) and not body.is_reminder}
+    return {
+        id: body.content for id, body in reversed(messages) if isinstance(body, entries.User) and not body.is_reminder
+    }
 
 
 def return_messages(turn: Turn) -> None:
@@ -171,11 +190,11 @@ def return_messages(turn: Turn) -> None:
     """
     conversation = turn.state.conversation
     if waiting := conversation.queue.take_steering():
-        add(turn, *(User(message) for message in waiting), conversation.queue.entry())
+        add(turn, *(entries.User(message) for message in waiting), conversation.queue.entry())
         turn.emit(queue_changed(turn.state))
     own = {id: message for id, message in unanswered_messages(conversation).items() if id in turn.log.entry_ids}
     if ids := tuple(id for id, message in own.items() if not typed_text(message).startswith("<system-reminder>")):
-        add(turn, Retracted(ids))
+        add(turn, entries.Retracted(ids))
 
 
 def take_back_refused(turn: Turn) -> str:
@@ -183,10 +202,10 @@ def take_back_refused(turn: Turn) -> str:
     ids = tuple(turn.log.entry_ids[turn.log.accepted :])
     if not ids:
         return ""
-    add(turn, Retracted(ids))
-    if not turn.log.accepted:
+    add(turn, entries.Retracted(ids))
+    if not turn.log.accepted:  # the prompt itself is among them
         return "Your message was removed from the conversation."
-    note = reminder("Calls that ran since then are omitted here because the provider rejected them.")
+    note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)
     return "The last reply and its tool results were removed from the conversation."
 

@@ -7,19 +7,16 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from agentcli.agent.interfaces import Checkpoints, Locks, Restoration, RestoredFile, SessionStore
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Entry,
-    FileChange,
-    FilesChanged,
-    FilesRestored,
-    User,
-    real_path,
-    reminder,
-    stored_path,
+from agentcli.agent.interfaces import (
+    LOCK_TIMEOUT_S,
+    MAX_LOCKED,
+    Checkpoints,
+    Locks,
+    Restoration,
+    RestoredFile,
+    SessionStore,
 )
+from agentcli.conversation import entries as log
 from agentcli.conversation.history import line_origins, listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
@@ -31,8 +28,6 @@ Direction = Literal["undo", "redo"]
 
 NOTHING = {"undo": "There are no changes to undo.", "redo": "There are no changes to redo."}
 
-_LOCK_TIMEOUT_S = 30.0
-_MAX_LOCKED = 500
 _MAX_REPORTED = 20  # names of files for the model
 _MAX_LEFT_OUT = 10
 _MAX_LISTED = 60  # files
@@ -43,13 +38,13 @@ _MAX_BLAMED = 10_000_000  # bytes
 class TurnChanges(Struct, frozen=True, kw_only=True):
     """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
 
-    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True while
-    nobody has tried to take back some of them.
+    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True unless
+    all that remains are conflicts of an earlier undo.
     """
 
     number: int
     prompt: str
-    calls: tuple[tuple[str, FilesChanged], ...]
+    calls: tuple[tuple[str, log.FilesChanged], ...]
     is_open: bool = False
     is_untried: bool = True
 
@@ -60,7 +55,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
         return f"{'everything since turn' if self.is_open else 'turn'} {self.number}{prompt}"
 
     @property
-    def changes(self) -> tuple[FileChange, ...]:
+    def changes(self) -> tuple[log.FileChange, ...]:
         return tuple(change for _, call in self.calls for change in call.changes)
 
     @property
@@ -72,36 +67,36 @@ class RecordedCall(NamedTuple):
     """A call that changed files, with the number and prompt of its turn, and the reply that asked for it, if known."""
 
     turn: tuple[int, str]
-    entry: Entry
-    changed: FilesChanged
-    reply: tuple[Entry, ToolUse] | None
+    entry: log.Entry
+    changed: log.FilesChanged
+    reply: tuple[log.Entry, ToolUse] | None
 
 
 class History:
     """The changes of files that a session's entries record, also those of prompts that were taken back."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[log.Entry]) -> None:
         self.calls: dict[str, RecordedCall] = {}  # by the ids of entries, in their order
-        self._restored: dict[str, FilesRestored] = {}
-        self._undone: dict[str, str] = {}  # by the id of a taken back entry, that of the entry that did it
+        self._restored: dict[str, log.FilesRestored] = {}
+        self._undone: dict[str, str] = {}  # the id of an entry that was taken back: the id of the entry that did it
         self._positions: dict[str, int] = {}  # of entries, by their ids
         turn = (0, "")
-        # By the id of a call its turn and reply; a model may use an id again, and the newest call counts.
-        uses: dict[str, tuple[tuple[int, str], tuple[Entry, ToolUse]]] = {}
+        # The id of a call: its turn and reply. A model may use an id again; then the newest call counts.
+        uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
         for entry in entries:
             self._positions[entry.id] = len(self._positions)
             match entry.body:
-                case User(is_reminder=False) as prompt:
+                case log.User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
-                case Assistant(content=content):
+                case log.Assistant(content=content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
-                case FilesChanged(id, _) as changed:
+                case log.FilesChanged(id, _) as changed:
                     asked_in, reply = uses.get(id, (turn, None))
                     self.calls[entry.id] = RecordedCall(asked_in, entry, changed, reply)
-                case FilesRestored(takes_back) as restored:
+                case log.FilesRestored(takes_back) as restored:
                     self._restored[entry.id] = restored
                     for taken_back in takes_back:
-                        if taken_back in self._restored:  # a redo: the changes that it had taken back hold again
+                        if taken_back in self._restored:  # an undo is undone: what it had taken back holds again
                             self._undone = {undone: by for undone, by in self._undone.items() if by != taken_back}
                         self._undone[taken_back] = entry.id
 
@@ -123,11 +118,11 @@ class History:
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were taken back last."""
         for id, restored in reversed(self._restored.items()):
-            is_redo = any(one in self._restored for one in restored.takes_back)
+            is_redo = any(taken_back in self._restored for taken_back in restored.takes_back)
             if not is_redo and id not in self._undone and restored.changes:
-                turns = [self.calls[one].turn for one in restored.takes_back if one in self.calls]
+                turns = [self.calls[call].turn for call in restored.takes_back if call in self.calls]
                 number, prompt = min(turns, default=(0, ""))  # the turn of entries that cannot be read is unknown
-                return TurnChanges(number=number, prompt=prompt, calls=((id, FilesChanged("", restored.changes)),))
+                return TurnChanges(number=number, prompt=prompt, calls=((id, log.FilesChanged("", restored.changes)),))
         return None
 
     def _remaining(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
@@ -137,7 +132,7 @@ class History:
             changed = self.calls[id].changed
             if id not in self._undone:
                 is_untried = is_untried or bool(changed.changes)
-            else:
+            else:  # what conflicted with changes of others remains
                 conflicts = self._restored[self._undone[id]].left
                 changes = tuple(change for change in changed.changes if change.path in conflicts)
                 changed = structs.replace(changed, changes=changes, left_out=())
@@ -174,13 +169,13 @@ class UndoResult(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """True if all changes could be taken back."""
-        ways = {file.how for file in self.files}
-        return bool(ways - {"kept"}) and "conflict" not in ways and self.turn is not None and self.turn.is_recorded
+        outcomes = {file.how for file in self.files}
+        did_something = bool(outcomes - {"kept"})
+        return did_something and "conflict" not in outcomes and self.turn is not None and self.turn.is_recorded
 
 
 async def undo(
-    entries: Iterable[Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
+    entries: Iterable[log.Entry], direction: Direction, how: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """Take back what a turn changed, by default the next one, or do it again.
 
@@ -194,6 +189,7 @@ async def undo(
     if turn is None:
         return UndoResult(NOTHING[direction])
     plan = await host.checkpoints.restoration(turn.changes)
+    # False if all files conflict: then nobody is asked, and the report says so.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
     text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction)])
@@ -201,31 +197,32 @@ async def undo(
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
     if is_asked and not (answer := await host.confirm(text, f"{verb}?")):
-        nobody = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
-        return UndoResult(nobody if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
+        unasked = f"{text}\nNothing was changed yet. To {direction}: {host.command}{direction} yes"
+        return UndoResult(unasked if answer is None else "Nothing was changed.", turn, plan.files, is_wanted=False)
     files = await _carry_out(turn, direction, plan, host)
-    head = _headline(turn, direction, files, host.command)
-    reported = [file for file in files if not is_asked or file not in plan.files]  # all, or what the list did not say
-    return UndoResult("\n".join([head, *_rows(reported, host.shown, direction)]), turn, files)
+    headline = _headline(turn, direction, files, host.command)
+    # A person who was asked has seen the list: only files with another outcome are reported then.
+    reported = [file for file in files if not is_asked or file not in plan.files]
+    return UndoResult("\n".join([headline, *_rows(reported, host.shown, direction)]), turn, files)
 
 
 async def _carry_out(
     turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
 ) -> Sequence[RestoredFile]:
     """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
-    keys = tuple(file.path for file in plan.files[:_MAX_LOCKED])
-    async with host.locks.held(keys, timeout_s=_LOCK_TIMEOUT_S):
+    keys = tuple(file.path for file in plan.files[:MAX_LOCKED])
+    async with host.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
         files = await plan.carry_out()
-        conflicts = tuple(stored_path(file.path) for file in files if file.how == "conflict")
+        conflicts = tuple(log.stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)
         if not files or (conflicts and not changes and direction == "redo"):
-            return files
-        entries: list[Body] = [FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
+            return files  # nothing to record: the undo stays the newest, and can be redone later
+        bodies: list[log.Body] = [log.FilesRestored(tuple(id for id, _ in turn.calls), changes, conflicts)]
         if changes:
-            names = [host.shown(Path(real_path(change.path))) for change in changes]
+            names = [host.shown(Path(log.real_path(change.path))) for change in changes]
             did = "undid" if direction == "undo" else "reapplied"
-            entries.append(reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
-        await host.append(*entries)
+            bodies.append(log.reminder(f"The user {did} changes to these files: {listed_names(names, _MAX_REPORTED)}."))
+        await host.append(*bodies)
         return files
 
 
@@ -251,15 +248,15 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
     """Return a sentence on what was done, and on how to go back."""
-    did, ways = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
-    if {*ways} <= {"kept"} and ways:
+    did, outcomes = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
+    if set(outcomes) == {"kept"}:
         return f"Nothing to {direction} in {turn.name}: its files are already in that state, or no longer exist."
-    if {*ways} <= {"conflict", "kept"}:
-        why = "all its files conflict" if ways else "its changes were not recorded"
-        goes_on = direction == "undo" and turn.is_untried
-        more = f" To undo earlier changes: {command}undo" if goes_on else ""
-        return f"Could not {direction} {turn.name}: {why}.{more}"
-    if conflicts := ways.count("conflict"):
+    if set(outcomes) <= {"conflict", "kept"}:
+        why = "all its files conflict" if outcomes else "its changes were not recorded"
+        has_earlier = direction == "undo" and turn.is_untried  # the next undo takes another turn, as this one was tried
+        hint = f" To undo earlier changes: {command}undo" if has_earlier else ""
+        return f"Could not {direction} {turn.name}: {why}.{hint}"
+    if conflicts := outcomes.count("conflict"):
         return f"{did} {turn.name}, except for {conflicts} of {len(files)} files, which conflict and stay unchanged."
     if not turn.is_recorded:
         return f"{did} {turn.name}, except for changes by commands that were not recorded."
@@ -280,7 +277,7 @@ def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str], direction
 
 
 def shown_name(name: str, shown: Callable[[Path], str]) -> str:
-    """Return a `PATH: why` with the path as the person knows it."""
+    """Return a text such as "/repo/a.bin: too large" with the path as the person knows it; others stay."""
     path, colon, why = name.rpartition(": ")
     return f"{shown(Path(path))}{colon}{why}" if path.startswith("/") else name
 
@@ -316,14 +313,14 @@ async def blame(
     `find` returns the real path of a name, `read` the content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
-    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end like this
+    if not colon or not number.isdecimal() or find(name).exists():  # a file's name may end with :12, too
         path, number = name, ""
     file = find(path)
     try:
         content = read_small_file(file, max_bytes=_MAX_BLAMED)
     except OSError as error:
         raise UsageError(f"Could not read {file}: {error.strerror or error}.") from error
-    lines = line_origins(stored_path(str(file)), content, await store.file_changes(), read)
+    lines = line_origins(log.stored_path(str(file)), content, await store.file_changes(), read)
     if number and not 0 < int(number) <= len(lines):
         raise UsageError(f"{path} has {len(lines)} lines. There is no line {number}.")
     authors = await _authors({origin[0] for _, origin in lines if origin is not None}, store)
@@ -331,18 +328,18 @@ async def blame(
         BlamedLine(count, text, authors.get(origin[1].id) if origin else None)
         for count, (text, origin) in enumerate(lines, 1)
     ]
-    return blamed[int(number) - 1 :][:1] if number else blamed
+    return [blamed[int(number) - 1]] if number else blamed
 
 
 async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
-    """Return the authors by the id of the entry that has the change."""
+    """Return the authors of all changes in these sessions, by the id of the entry that has the change."""
     found: dict[str, Author] = {}
     for session_id in session_ids:
-        with suppress(StorageError):  # removed meanwhile
+        with suppress(StorageError):  # the session was removed meanwhile
             _, entries = await store.load(session_id)
             for call in History(entries).calls.values():
                 reply, use = call.reply or (None, None)
-                if reply and use and isinstance(reply.body, Assistant):
+                if reply and use and isinstance(reply.body, log.Assistant):
                     found[call.entry.id] = Author(
                         session_id=session_id,
                         entry_id=reply.id,
@@ -356,7 +353,6 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
 
 
 def format_author(author: Author, when: str) -> str:
-    """Describe the author of a line, and how to open that session."""
     return (
         f"{call_title(author.call.name, author.call.input)}\n"
         f"  in turn {author.turn} of session {author.session_id}, {when}\n"

@@ -19,7 +19,7 @@ _ABOUT = """Print a script that completes commands, flags with their values, ses
 bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
 zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
 fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
-# The values of options and arguments, by their names: files, folders, or words of a kind.
+# The values of options and arguments, by their names: files, folders, or a kind of words (see `_words`).
 _VALUES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
     "sessions session_id": "sessions",
@@ -37,7 +37,6 @@ _agentcli_ask() {
 
 
 def run(arguments: list[str]) -> int:
-    """Print the script of a shell: `agentcli completion`."""
     print(script(server_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
     return 0
 
@@ -56,6 +55,7 @@ def script(shell: str) -> str:
         if hasattr(command, "FLAGS"):
             _add_flags(subparser, command.FLAGS)
         else:
+            # A module with a `run` of its own has its typer app in `app`.
             _add_command(subparser, get_command(getattr(command, "app", command)), name)
     return str(shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else ""))
 
@@ -94,7 +94,7 @@ def _set_values(action: Any, name: str, group: str = "") -> None:
         ask = f"agentcli __complete {kind} 2>/dev/null"
         words = {
             "bash": f"_agentcli_{kind}",
-            "zsh": f" _agentcli_ask {kind}",
+            "zsh": f" _agentcli_ask {kind}",  # behind a space, because zsh would add arguments of its own
             "fish": f"({ask})",
             "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
         }
@@ -124,8 +124,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
             from agentcli.models.choice import Models
 
             models = Models(config)
-            running = [(name, "here") for name in await models.running()]
-            table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
-            return [*running, *table]
+            table = ((f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table())
+            return [*((name, "here") for name in await models.running()), *table]
         case _:
             return []

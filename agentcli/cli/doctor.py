@@ -7,23 +7,23 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from agentcli import __version__
 from agentcli.app import Builder
 from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
-from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
 from agentcli.extensions.programs import Hooks
@@ -42,7 +42,6 @@ from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSet
 from agentcli.setup.options import check_hosts
 from agentcli.tools.sandbox import find_rg
 
-T = TypeVar("T")
 Status = Literal["ok", "warning", "problem"]
 Result = tuple[Status, str, str]  # a finding without the name of its check
 Check = Callable[["Subject"], Iterable[Result]]
@@ -72,7 +71,6 @@ class Subject:
         return Builder(replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def find_program(self, name: str) -> str:
-        """Return the path of a program on the PATH; empty if it is not there."""
         return shutil.which(name, path=self.config.environment.get("PATH")) or ""
 
 
@@ -123,8 +121,9 @@ def check_program(
 
 
 def check_sandbox(subject: Subject) -> Iterator[Result]:
-    """Check how commands are confined. What a killed session left behind is put in order on the way, and reported."""
+    """Check how commands are confined. Making the workspace also finishes what a killed session left, with a notice."""
     notices: list[str] = []
+    # Without the rules: a mistake in one is not about the sandbox.
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
     try:
@@ -148,17 +147,16 @@ def check_sandbox(subject: Subject) -> Iterator[Result]:
 
 
 def check_local_model(subject: Subject) -> Iterator[Result]:
-    """Check the engine of the embedded model, and find files of weights that are broken."""
     has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
     yield "ok", "engine installed" if has_engine else "engine not installed (./install.sh --extras local)", ""
-    file, again = folder / weights.PINNED.file_name, "agentcli local install"
+    file, install = folder / weights.PINNED.file_name, "agentcli local install"
     if is_file(file) and weights.installed(folder) is None:
         size = f"{file.stat().st_size:,} bytes of {weights.PINNED.size:,}"
-        yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {again}"
+        yield "problem", f"{file} is damaged: {size}.", f"Delete it, then: {install}"
     elif any(folder.glob(".*.parts")):
-        yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {again}"
+        yield "warning", f"The download of the model in {folder} is incomplete.", f"To resume it: {install}"
     if name := subject.config.settings.local.model:
-        own = subject.models.local_path("default")
+        own = subject.models.local_path("default")  # the file that the setting names
         if not own.is_file() or own.open("rb").read(4) != b"GGUF":
             yield "problem", f"local.model: {name} is not a GGUF file.", "Name an existing one, or unset local.model."
 
@@ -199,7 +197,6 @@ def check_sessions(subject: Subject) -> Iterator[Result]:
 
 
 def check_keys(subject: Subject) -> Iterator[Result]:
-    """Report where the keys come from; none of them is shown."""
     file = subject.config.paths.credentials
     try:
         yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (to save one: agentcli login)", ""
@@ -216,8 +213,8 @@ def check_settings(subject: Subject) -> Iterator[Result]:
         _ = subject.models.encoders
     except ConfigError as error:
         yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
-    for notice in config.notices:  # the text after the last colon is the advice
-        message, _, mend = notice.rpartition(": ")
+    for notice in config.notices:
+        message, _, mend = notice.rpartition(": ")  # "FILE is not trusted and not used: review it, then …"
         yield "warning", f"{message}.", f"{mend[:1].upper()}{mend[1:]}"
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
@@ -227,7 +224,7 @@ def check_settings(subject: Subject) -> Iterator[Result]:
 # Hooks and MCP servers
 
 
-def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str) -> tuple[Sequence[T], list[Result]]:
+def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
     """Read the hooks or servers of the settings; return them, and findings about those that cannot be used."""
     notices: list[str] = []
     try:
@@ -239,11 +236,9 @@ def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str)
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
     """Find hooks that cannot be used, and those whose program or script is not there."""
-
-    def read(on_notice: Callable[[str], None]) -> Sequence[HookSpec]:
-        return Hooks(subject.config, is_bare=False, on_notice=on_notice).specs
-
-    specs, results = _read_specs(read, "docs/hooks.md")
+    specs, results = _read_specs(
+        lambda on_notice: Hooks(subject.config, is_bare=False, on_notice=on_notice).specs, "docs/hooks.md"
+    )
     yield from results
     for spec in specs:
         if missing := _missing_in(spec.command, subject):
@@ -258,9 +253,9 @@ def _missing_in(command: str, subject: Subject) -> str:
         command = command.replace(f"${{{name}}}", root).replace(f"${name}", root)
     try:
         words = [os.path.expanduser(word) for word in shlex.split(command)]  # noqa: PTH111 - words, not paths
-    except ValueError:
+    except ValueError:  # a quotation mark is not closed
         return command
-    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):
+    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):  # only a shell can say what it runs
         return ""
     lookup = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", words[0]]
     if subprocess.run(lookup, cwd=cwd, env=subject.config.environment, capture_output=True, check=False).returncode:
@@ -272,20 +267,21 @@ def _missing_in(command: str, subject: Subject) -> str:
 
 def check_mcp_servers(subject: Subject) -> Iterator[Result]:
     """Find MCP servers that could not be started; none is started for that."""
-    specs, results = _read_specs(partial(server_specs, subject.config), "docs/mcp.md")
+    specs, results = _read_specs(lambda on_notice: server_specs(subject.config, on_notice), "docs/mcp.md")
     yield from results
     if specs and find_spec("mcp") is None:
         yield "problem", f"{len(specs)} MCP servers are configured, but the extra mcp is not installed.", EXTRA
     for spec in specs:
         about = f"{spec.source}: the MCP server {spec.name}:"
         try:
-            texts = [expanded(text, subject.config.environment) for text in spec.transport.texts]
+            expanded(msgspec.json.encode(spec.transport).decode(), subject.config.environment)  # all texts at once
         except ToolError as error:
             yield "warning", f"{about} {error}", "Set it where you start agentcli."
             continue
-        if isinstance(spec.transport, StdioSpec) and not subject.find_program(texts[0]):
+        program = expanded(str(getattr(spec.transport, "command", "")), subject.config.environment)
+        if isinstance(spec.transport, StdioSpec) and not subject.find_program(program):
             mend = f"Install it, or use its full path. To test it: agentcli mcp get {spec.name}"
-            yield "problem", f"{about} {texts[0]} does not exist or cannot be run.", mend
+            yield "problem", f"{about} {program} does not exist or cannot be run.", mend
 
 
 # Models
@@ -359,7 +355,7 @@ async def _ask_server(subject: Subject, name: str) -> list[Result]:
             mend = f"Start it (ollama serve), and pull the model: ollama pull {model}"
         end = "" if health.detail.endswith((".", "?")) else "."
         return [*results, ("problem", f"{name}: {health.detail}{end}", mend)]
-    window = getattr(client, "info", models.info(name)).window  # Ollama's provider knows the window of its server
+    window = getattr(client, "info", models.info(name)).window  # Ollama's provider asked the server for its window
     if provider == "ollama" and window < _SMALL_WINDOW:
         now = subject.config.settings.tokens.ollama_num_ctx
         mend = f"Set tokens.ollama_num_ctx to 32768 (now {now}), or choose a model with a larger window."

@@ -35,7 +35,7 @@ LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
 
 
 class Draft:
-    """The settings to write into `target`, nested as in config.toml; `left_out` has a sentence on each other one."""
+    """The settings to write into `target`, nested as in config.toml; `left_out` says why others are not imported."""
 
     source = Path()  # the file that is being read
 
@@ -57,26 +57,29 @@ class Draft:
             self.leave_out(source_key, LOGIN)
         elif self.is_project and personal_keys(table):
             self.leave_out(source_key, f"{key} cannot be set by a project. Import it without --project")
-        elif found := find_error(table, Settings):
-            self.leave_out(source_key, found[1].rstrip("."))
+        elif error := find_error(table, Settings):
+            _, problem = error
+            self.leave_out(source_key, problem.rstrip("."))
         else:
             *groups, name = path
-            table = self.values
+            section = self.values
             for group in groups:
-                table = table.setdefault(group, {})
+                section = section.setdefault(group, {})
             if isinstance(value, list):
-                before = table.get(name, [])
-                table[name] = [*before, *(item for item in value if item not in before)]
-            elif table.setdefault(name, value) != value:
-                self.leave_out(source_key, f"{key} is already {table[name]!r} from an earlier file")
+                before = section.get(name, [])
+                section[name] = [*before, *(item for item in value if item not in before)]
+            elif section.setdefault(name, value) != value:
+                self.leave_out(source_key, f"{key} is already {section[name]!r} from an earlier file")
 
     def take_hooks(self, source_key: str, table: Any) -> None:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
             hook: dict[str, Any] = {"type": "command", "command": spec.command}
-            hook |= {"if": spec.condition} if spec.condition else {}
-            hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIMEOUT_S else {}
+            if spec.condition:
+                hook["if"] = spec.condition
+            if spec.timeout_s != TIMEOUT_S:  # the default need not be written
+                hook["timeout"] = spec.timeout_s
             group = {"matcher": spec.matcher} if spec.matcher else {}
             self.take(f"{source_key}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
         self.left_out += map(mask, problems)
@@ -95,14 +98,16 @@ class Draft:
             self.take(f"the MCP server {name}", table, "mcp_servers", name)
 
     def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
-        """Replace secrets by variables that are named after the server, so that no other server is sent them."""
-        result, owner = dict(values), _variable(server)
+        """Replace secrets by variables that are named after the server, so that no other server is sent them.
+
+        `Authorization: Bearer abc123` of the server `github` becomes `Bearer ${GITHUB_AUTHORIZATION}`.
+        """
+        result, prefix = dict(values), _variable(server)
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
-                variable = _variable(name)
-                variable = variable if variable.startswith(f"{owner}_") else f"{owner}_{variable}"
-                scheme, space, _ = str(value).partition(" ")
-                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
+                variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
+                scheme, _, secret = str(value).partition(" ")
+                has_scheme = secret and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
                 self.leave_out(
                     f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
@@ -129,7 +134,7 @@ def _names_variable(item: Any) -> bool:
 
 
 def _variable(name: str) -> str:
-    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()
+    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a name of a variable begins with no digit
 
 
 def _is_reference(value: Any) -> bool:
@@ -139,8 +144,8 @@ def _is_reference(value: Any) -> bool:
 # Tables
 
 Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
-# One of: the path of our setting; a function that takes the value; a list with a function that takes each of its items;
-# the rows of a table below; the reason why it is left out, empty for a key that is no setting.
+# What happens to a key: it becomes the setting at this path; a function takes its value, or (a list of one) each of the
+# items; a mapping has rows for the keys below it; a text is why it is left out, empty for no message.
 Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
@@ -148,16 +153,16 @@ Table = Mapping[str, Row]
 def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
     """Take values as the rows of a table say. Below the top level, a value that is false or empty is skipped."""
     for key, value in values.items():
+        if above and not value:
+            continue
         source_key = f"{above}{key}"
         match table.get(key, table.get(OTHERS, NO_SETTING)):
-            case _ if above and not value:
-                pass
             case list() as takes if isinstance(value, list):
                 for item in value:
                     takes[0](draft, source_key, item)
             case Mapping() as rows if isinstance(value, Mapping):
                 take_table(draft, rows, value, f"{source_key}.")
-            case list() | Mapping():
+            case list() | Mapping():  # the value has another form
                 draft.leave_out(source_key, NO_SETTING)
             case str() as why:
                 draft.leave_out(source_key, why) if why else None
@@ -180,8 +185,10 @@ def _take_folder(path: tuple[str, str], draft: Draft, source_key: str, folder: A
 def _take_choice(
     draft: Draft, source_key: str, value: Any, *, path: tuple[str, str], values: dict[str, str], why: str
 ) -> None:
-    """Take a value under the name that `values` has for it (`=`: the same); one without a name is left out."""
-    name = values.get(value, values.get(OTHERS, "")) if isinstance(value, str) else "="
+    """Take a value under the name that `values` has for it (`=`: the same); leave out one without a name."""
+    name = "="  # a value that is no text is taken as it is, which reports the mistake
+    if isinstance(value, str):
+        name = values.get(value, values.get(OTHERS, ""))
     if name:
         draft.take(source_key, value if name == "=" else name, *path)
     else:
@@ -192,7 +199,6 @@ def _take_choice(
 
 
 def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
-    """Take a permission rule of Claude Code's settings into the draft, or leave it out with the reason."""
     about = f"{source_key}: {text}"
     try:
         rule = parse_rule(str(text))
@@ -212,9 +218,9 @@ def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
 
 def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
     """Take a model by its id, or by the alias of the newest one of its kind (`opus`, `sonnet`, `haiku`)."""
-    id = str(name).removesuffix("[1m]")
-    ids = [info.id for info in bundled_models() if info.provider == "anthropic"]
-    newest = next((one for one in ids if one.startswith(f"claude-{id}-")), "")
+    id = str(name).removesuffix("[1m]")  # the mark of a window of a million tokens
+    ids = [info.id for info in bundled_models() if info.provider == "anthropic"]  # the newest ones first
+    newest = next((known_id for known_id in ids if known_id.startswith(f"claude-{id}-")), "")
     if id in ids or newest:
         draft.take(source_key, f"anthropic/{newest or id}", "provider", "model")
     else:
@@ -223,9 +229,7 @@ def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
 
 def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
-    draft.leave_out(
-        source_key, LOGIN if is_secret else "export it in your shell, where commands get their variables from"
-    )
+    draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
 
 
 _RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}
@@ -272,8 +276,10 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
 def _with_provider(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return Codex's settings with the model last, after the providers, and named as here: `provider/model`."""
     others = {key: value for key, value in values.items() if key not in ("model", "model_provider")}
-    provider, model = values.get("model_provider", "openai"), values.get("model")
-    return others | ({"model": f"{provider}/{model}" if isinstance(model, str) else model} if "model" in values else {})
+    if "model" in values:
+        provider, model = values.get("model_provider", "openai"), values["model"]
+        others["model"] = f"{provider}/{model}" if isinstance(model, str) else model
+    return others
 
 
 def _take_codex_model(draft: Draft, source_key: str, name: Any) -> None:
@@ -320,6 +326,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
+    # ~/.claude.json holds the person's servers, and below "projects" what Claude Code remembers of each project.
     of_project: Table = {"projects": {str(root): _REMEMBERED, OTHERS: ""}, OTHERS: ""}
     remembered = of_project if is_project else {**_REMEMBERED, "allowedTools": ""}
     sources: list[tuple[str, Path, Table, Draft]] = [
@@ -344,8 +351,7 @@ def _read(draft: Draft) -> Mapping[str, Any]:
     """Return the settings in a draft's source; none if it cannot be read, which is noted."""
     try:
         text = read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
-        is_toml = draft.source.suffix == ".toml"
-        return tomllib.loads(text) if is_toml else msgspec.json.decode(text, type=dict[str, Any])
+        return tomllib.loads(text) if draft.source.suffix == ".toml" else msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
         draft.leave_out("", f"could not read it ({error})")
         return {}

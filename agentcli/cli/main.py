@@ -1,7 +1,5 @@
 """Runs the program: from the arguments to one front end, and from its end to an exit code and a last result."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc
@@ -13,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,13 +24,11 @@ from agentcli.frontends.printable import printable
 from agentcli.settings.files import current_folder
 from agentcli.settings.load import Config
 
-log = logging.getLogger(__name__)
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
 
-def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
+def run(arguments: list[str], signals: Sequence[int]) -> int:
     """Run the program and return the exit code; never raises. `signals` are those that came during the imports."""
     use_locale_encoding()
     LenientError.in_place_of_stderr()
@@ -59,7 +54,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
     return code or 1
 
 
-def _run(arguments: list[str], ending: Ending) -> int:
+def _run(arguments: list[str], ending: "Ending") -> int:
     try:
         _check_memory_limit()
         if arguments and arguments[0] in COMMANDS:
@@ -96,27 +91,28 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     """
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
-    word = "" if options.print else options.prompt or ""
-    as_prompt = f" To send it as a prompt: agentcli -p {word}"
-    if word in COMMANDS:
-        raise UsageError(f"Put the command before all flags: agentcli {word} …{as_prompt}")
-    is_one_word = len(word.split()) == 1 and not word.startswith("/")  # which begins a slash command
-    if is_one_word and (name := nearest(word.strip(), COMMANDS, cutoff=0.8)):
+    prompt = "" if options.print else options.prompt or ""
+    as_prompt = f" To send it as a prompt: agentcli -p {prompt}"
+    if prompt in COMMANDS:
+        raise UsageError(f"Put the command before all flags: agentcli {prompt} …{as_prompt}")
+    may_be_command = len(prompt.split()) == 1 and not prompt.startswith("/")  # that would be a slash command
+    if may_be_command and (name := nearest(prompt.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
-    if unknown:
+    if unknown:  # last, because the flags of a mistyped command are unknown here
         flags.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
 
 
-def _run_session(options: argparse.Namespace, ending: Ending) -> int:
+def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     config = load_for(options, _working_directory(options.cd))
-    one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
-    is_screenless = one_shot or options.input_format == "stream-json" or not _is_terminal()
-    set_up_logging(config, has_screen=not is_screenless)
+    is_text = options.output_format == options.input_format == "text"
+    is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    has_screen = is_terminal and is_text and not options.print
+    set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
         warn(notice)
     with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
-        if is_screenless:
+        if not has_screen:
             from agentcli.cli.session_opener import answer_once
 
             return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
@@ -145,11 +141,11 @@ def _with_writable_home(config: Config) -> Iterator[Config]:
 
     from msgspec.structs import replace
 
-    sandbox = config.settings.sandbox
-    masked = replace(sandbox, masked=(*sandbox.masked, str(config.paths.state)))
+    # The old folder stays out of the reach of tools, as the state of any session is.
+    sandbox = replace(config.settings.sandbox, masked=(*config.settings.sandbox.masked, str(config.paths.state)))
     with TemporaryDirectory(prefix="agentcli-", ignore_cleanup_errors=True) as folder:
         paths = replace(config.paths, state=Path(folder, "state"), cache=Path(folder, "cache"))
-        yield replace(config, paths=paths, settings=replace(config.settings, sandbox=masked))
+        yield replace(config, paths=paths, settings=replace(config.settings, sandbox=sandbox))
 
 
 def _working_directory(folder: str | None) -> Path:
@@ -160,10 +156,6 @@ def _working_directory(folder: str | None) -> Path:
     except OSError as error:
         raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
     return current_folder()
-
-
-def _is_terminal() -> bool:
-    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
 
 
 def _prompt(options: argparse.Namespace) -> str:
@@ -179,7 +171,7 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 async def _handle_lack_of_memory(work: Coroutine[Any, Any, int]) -> int:
-    """Wait for `work`, and end the process if a callback gets no memory: its waiters would wait for ever."""
+    """Wait for `work`, and end the process if a callback gets no memory: what waits for it would wait for ever."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), MemoryError):
@@ -213,7 +205,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
     async def load() -> ConsoleView:
         open_live = await asyncio.to_thread(import_session)  # in a thread, so that typing stays possible
-        gc.freeze()
+        gc.freeze()  # what was imported stays until the end, so the collector need not look at it
         gc.enable()
         return open_live(console, config, options, prompt)
 
@@ -221,19 +213,21 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 class Ending:
-    """Makes sure that a run with JSON output ends with a result object; `unfinished` makes one if none was written."""
+    """Makes sure that a run with JSON output ends with a result object.
+
+    `unfinished` returns the one of a run that a signal ends. Once it `has_answered`, no more results come.
+    """
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
-        self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
+        self.unfinished: Callable[[], dict[str, Any]] = lambda: self._result("interrupted", "")
+        self.has_answered = False
         self._out = out
-        self.has_answered = False  # True: no more results come
-        format = ""  # read from the bare arguments, because signals and failures come before they are parsed
+        self._format = ""  # read from the bare arguments, because signals and failures come before they are parsed
         for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
             name, is_joined, value = argument.partition("=")
             if name == "--output-format":
-                format = value if is_joined else following
-        self._format = format
+                self._format = value if is_joined else following
         self._is_leaving = False
 
     def fail(self, error: Exception) -> int:
@@ -245,7 +239,7 @@ class Ending:
         if is_out_of_memory(error):  # the log would take more
             text = OUT_OF_MEMORY
         elif not isinstance(error, AgentcliError):
-            log.error("the run failed", exc_info=error)
+            logging.getLogger(__name__).error("the run failed", exc_info=error)
             text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
         warn(text)
         if code != UsageError.exit_code:
@@ -255,7 +249,7 @@ class Ending:
     def finish(self, code: int) -> int:
         """Write a result if the run failed without one, and return the exit code."""
         if code not in (0, UsageError.exit_code):
-            self._write("interrupted" if code > 128 else "error_during_execution", "")
+            self._write("interrupted" if code > 128 else "error_during_execution", "")  # 128 and the signal's number
         return code
 
     def _write(self, subtype: str, text: str, reason: str = "") -> None:
@@ -271,7 +265,7 @@ class Ending:
 
     # Signals
 
-    def leave_on_signals(self, noted: Sequence[int] = ()) -> None:
+    def leave_on_signals(self, noted: Sequence[int]) -> None:
         """Let a signal end the process at once, from now on; one that was `noted` before does so now."""
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup lets SIGHUP be ignored

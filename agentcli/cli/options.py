@@ -17,8 +17,7 @@ from agentcli.version import __version__
 
 
 def text_of_argument(argument: str) -> str:
-    """Return an argument as text that can be stored and sent."""
-    return text_of(os.fsencode(argument))
+    return text_of(os.fsencode(argument))  # bytes that are no UTF-8 are lone surrogates in `argument`
 
 
 def text_of(data: bytes) -> str:
@@ -116,7 +115,7 @@ def server_parser(prog: str, description: str, flags: Flags) -> argparse.Argumen
     """Return a parser of these flags, also for a subcommand that needs no typer."""
     layout = argparse.RawDescriptionHelpFormatter
     flag_parser = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
-    flag_parser.set_defaults(input_format="text")
+    flag_parser.set_defaults(input_format="text")  # which is read where sessions are opened, also by servers
     for names, options in flags:
         flag_parser.add_argument(*names, **options)
     return flag_parser
@@ -191,12 +190,11 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
 
 
 def read_stdin() -> str:
-    """Return the text that was piped in; empty if stdin is a terminal or closed."""
     return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
 
 
 def _has_stdin() -> bool:
-    return not (sys.stdin is None or sys.stdin.closed or sys.stdin.isatty())
+    return sys.stdin is not None and not (sys.stdin.closed or sys.stdin.isatty())
 
 
 def unshared_stdin() -> BinaryIO:

@@ -3,8 +3,6 @@
 Nothing it writes steers a terminal, an output that takes nothing is reported, and keys are masked in the log.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -12,17 +10,12 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.settings.files import make_private_folder
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-    from agentcli.settings.load import Config
-
+from agentcli.settings.load import Config
 
 Row = Sequence[str]
 MIN_READABLE_COLUMNS = 12  # columns of the terminal below which the last column is not squeezed
@@ -51,7 +44,6 @@ def echo(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a message on stderr."""
     print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
 
 
@@ -69,7 +61,7 @@ class LenientError(io.FileIO):
     def in_place_of_stderr(cls) -> None:
         before = sys.stderr
         if before is None:  # closed: the next file that is opened would get its number
-            null = os.open(os.devnull, os.O_WRONLY)
+            null = os.open(os.devnull, os.O_WRONLY)  # which may get this number itself
             if null != _STDERR:
                 os.dup2(null, _STDERR)
                 os.close(null)
@@ -80,7 +72,7 @@ class LenientError(io.FileIO):
             line_buffering=True,
         )
 
-    def write(self, data: ReadableBuffer) -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError:  # nobody can read it any more
@@ -88,9 +80,7 @@ class LenientError(io.FileIO):
 
 
 _STDERR = 2
-
-
-_RESULT = b'{"type":"result"'
+_RESULT = b'{"type":"result"'  # the beginning of the last line of a run with JSON output
 
 
 class WatchedOutput(io.FileIO):
@@ -110,7 +100,7 @@ class WatchedOutput(io.FileIO):
         return self._last_line() == (_RESULT, False)
 
     @classmethod
-    def in_place_of_stdout(cls) -> WatchedOutput:
+    def in_place_of_stdout(cls) -> "WatchedOutput":
         """Replace `sys.stdout`. Raises `UsageError` if it is closed: the next file would get its number."""
         before = sys.stdout
         if before is None:
@@ -125,7 +115,7 @@ class WatchedOutput(io.FileIO):
         )
         return watched
 
-    def write(self, data: ReadableBuffer) -> int:
+    def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self.failure is not None:
             return view.nbytes
@@ -143,11 +133,11 @@ class WatchedOutput(io.FileIO):
         line, continues, data, written = self._state
         if not written or not written[0]:
             return line, continues
-        out = data[: written[0]]
-        lines = out.removesuffix(b"\n")
-        start = lines.rfind(b"\n") + 1
+        data = data[: written[0]]
+        lines = data.removesuffix(b"\n")
+        start = lines.rfind(b"\n") + 1  # of the last line in the data
         before = line if continues and start == 0 else b""
-        return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not out.endswith(b"\n")
+        return (before + lines[start : start + len(_RESULT)])[: len(_RESULT)], not data.endswith(b"\n")
 
 
 # Tables: drawn by rich on a terminal, elsewhere plain columns that are never cut
@@ -176,14 +166,15 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    rows = [
+    rows = [  # numbers without their unit, which the heading names
         [cell.partition(" ")[0] if heading in numeric else cell for heading, cell in zip(headings, row, strict=True)]
         for row in rows
     ]
     console = Console(file=sys.stdout, highlight=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     *widths, last = (max(map(cell_len, column)) for column in zip(headings, *rows, strict=True))
-    is_narrow = sum(widths) + min(last, MIN_READABLE_COLUMNS) + 2 * len(headings) > console.width
+    gaps = 2 * len(headings)
+    is_narrow = sum(widths) + min(last, MIN_READABLE_COLUMNS) + gaps > console.width
     for n, heading in enumerate(headings):
         side: Literal["left", "right"] = "right" if heading in numeric else "left"
         table.add_column(heading, justify=side, no_wrap=not is_narrow and n < len(widths), overflow="fold")
@@ -193,7 +184,7 @@ def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:
 
 
 def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
-    """Log as the settings say, but not to stderr if that `has_screen`."""
+    """Log as the settings say, but not to stderr if a session has a screen there."""
     settings = config.settings.observability
     outputs: list[logging.Handler] = []
     if "file" in settings.log_outputs:

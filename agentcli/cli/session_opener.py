@@ -45,9 +45,9 @@ class ConfiguredOpener:
         self.shows_claims = config.settings.evidence.show
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        choice = (
-            SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over) if session_id else SessionChoice()
-        )
+        choice = SessionChoice()
+        if session_id:
+            choice = SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over)
         return await self._builder.build_session(choice, model=model, answer_schema=self._answer_schema)
 
     async def list(self) -> Sequence[SessionInfo]:
@@ -61,13 +61,14 @@ class ConfiguredOpener:
         return f"Starting with the next request: {name}, window {info.window:,} tokens.{known}"
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        here = [*await self.models.running(), *([EMBEDDED] if self.models.embedded_path().is_file() else [])]
+        here = [(name, "on this machine") for name in await self.models.running()]
+        if self.models.embedded_path().is_file():
+            here.append((EMBEDDED, "on this machine"))
         known = await asyncio.to_thread(self.known_models, with_key=with_key)
-        others = (row for row in known if not row[0].startswith("local/"))
-        return [*((name, "on this machine") for name in here), *others]
+        return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the models of the table, in columns; those that have a key come first, `with_key` they alone."""
+        """Return the table's models with their columns, those with a key first; `with_key` only those that need it."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
@@ -99,7 +100,8 @@ class ConfiguredOpener:
         return store_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
-        snapshot, is_small = session.snapshot(), False
+        snapshot = session.snapshot()
+        is_small = False
         with suppress(UserError):  # a model that does not exist fails the prompt when it is asked
             is_small = self.models.info(snapshot.model).small
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
@@ -163,11 +165,11 @@ async def open_for_client(
                 raise
             on_notice(f"session {request.id} continues with another model: {error}")
             model = ""
-        if is_server and request.id:
+        if is_server and request.id:  # the server itself notes which model a client chose for a session
             model = model or await builder.models.default()
         session = await builder.build_session(choice, model=model)
         commands = opener.commands(on_notice)
-    except BaseException:
+    except BaseException:  # also if it is cancelled
         await builder.aclose()
         raise
     if request.mode:
@@ -191,7 +193,7 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
 
 
 def session_choice(options: argparse.Namespace) -> SessionChoice:
-    """Return the session that the flags mean. Raises `UsageError` for flags that exclude each other."""
+    """Return the session that the flags ask for. Raises `UsageError` for flags that exclude each other."""
     resumes, forks, new_id = options.continue_ or options.resume, options.fork_session, options.session_id
     _reject(
         (options.continue_ and options.resume is not None, "Use either --continue or --resume, not both."),
@@ -245,15 +247,15 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         session = await builder.build_session(choice, answer_schema=answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
-        if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
+        is_command = typed.lstrip().startswith("/")
+        if choice.how != "new" and not takes_stream and not is_command:  # its own model may have no key here
             try:
                 builder.models.require_key(session.state.model.name)
             except NoKey:
                 await session.close()
                 raise
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
-        knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
-        commands = opener.commands(warn) if knows_commands else CommandSet(())
+        commands = opener.commands(warn) if is_command or options.output_format == "stream-json" else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 

@@ -33,7 +33,6 @@ from agentcli.setup.options import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
-    """Start a session on the console."""
     project, is_stored = folder_text(project_root(config.cwd)), not options.no_session
     opener, notices = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
@@ -218,10 +217,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 title = "This key does not work"
                 if not health.is_reached:
                     title = f"{provider} could not be reached, so the key was not tested"
-                if (
-                    await terminal.choose(title, [("Try again", "with this key or another"), ("Save it anyway", "")])
-                    != 1
-                ):
+                choices = [("Try again", "with this key or another"), ("Save it anyway", "")]
+                if await terminal.choose(title, choices) != 1:
                     continue
             return await self._use_key(terminal, provider, key, health)
         return None

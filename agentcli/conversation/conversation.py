@@ -71,13 +71,14 @@ class Queue:
 
         Positions count the steering messages first.
         """
-        messages = [*self.steering, *self.follow_ups]
-        if position is None:
-            position = len(messages) - 1
-        if not 0 <= position < len(messages):
+        count = len(self.steering) + len(self.follow_ups)
+        index = count - 1 if position is None else position
+        if not 0 <= index < count:
             return False
-        queue, start = (self.steering, 0) if position < len(self.steering) else (self.follow_ups, len(self.steering))
-        del queue[position - start]
+        if index < len(self.steering):
+            del self.steering[index]
+        else:
+            del self.follow_ups[index - len(self.steering)]
         return True
 
     def take_steering(self) -> list[Content]:
@@ -90,8 +91,6 @@ class Conversation:
 
     `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
     it that have no result, by id, oldest first.
-
-    An entry is added in constant time. Rewinding and compacting derive the messages anew.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -106,8 +105,7 @@ class Conversation:
         self.prepared = PreparedMessages()
         self._messages: list[Message] = []  # of the next request
         self.add(*entries)
-        newest = (entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued))
-        queued = next(newest, Queued())
+        queued = next((entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued)), Queued())
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
 
     def add(self, *entries: Entry) -> None:
@@ -131,7 +129,7 @@ class Conversation:
     def compacted_entries(self) -> tuple[list[Entry], int]:
         """Return the newest compaction with the entries it keeps, and the position after it; without one, [] and 0."""
         after = next((n for n in range(len(self.path), 0, -1) if isinstance(self.path[n - 1].body, Compaction)), 0)
-        return apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else [], after
+        return (apply_compaction(self.path[: after - 1], self.path[after - 1]) if after else []), after
 
     @property
     def pins(self) -> list[str]:
@@ -153,12 +151,10 @@ class Conversation:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the next request; neighbouring messages of the user are joined."""
-        return tuple(self._messages)
+        return tuple(self._messages)  # neighbouring messages of the user are joined
 
     def valid_messages(self) -> tuple[Message, ...]:
-        """Return the messages, repaired if a provider would refuse them."""
-        return self.prepared.valid(self.messages)
+        return self.prepared.valid(self.messages)  # repaired if a provider would refuse them
 
     def _place(self, entry: Entry) -> None:
         """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
@@ -258,7 +254,7 @@ def _add_message(messages: list[Message], body: Body) -> None:
 
 
 def _message(body: Body) -> Message | None:
-    match body:
+    match body:  # other entries do not reach the model
         case User(content) | Assistant(content=content):
             content = without_empty_text(content)
             return Message("user" if isinstance(body, User) else "assistant", content) if content else None
@@ -266,8 +262,7 @@ def _message(body: Body) -> Message | None:
             return Message("user", (Text(carried),)) if carried.strip() else None
         case Result(result=result):
             return Message("user", (result,))
-        case _:
-            return None
+    return None
 
 
 def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
@@ -324,29 +319,30 @@ class RequestSize:
         self.calibration = Calibration()
         self._conversation = conversation
         self._learned: set[str] = set()  # ids of replies whose counts the calibration has
-        self._prefix: tuple[str, tuple[ToolSpec, ...], Size] = ("", (), Size())  # the newest one, with its size
+        self._prefix: tuple[str, tuple[ToolSpec, ...]] = ("", ())  # the newest system text and tools
+        self._prefix_size = Size()
         self._model: ModelInfo | None = None  # the model of the last call of `tokens`
-        self._start_anew()
+        self._forget_sizes()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
-        """Return the tokens of the next request to a model. Counts from before a compaction are not used."""
-        if (system, tools) != self._prefix[:2]:
-            self._prefix = (system, tools, prefix_size(system, tools))
+        """Return the tokens of the next request: the model's newest count, and an estimate of what was added since."""
+        if (system, tools) != self._prefix:
+            self._prefix, self._prefix_size = (system, tools), prefix_size(system, tools)
         if self._model != model:  # each model is sent other thinking and images, so their sizes differ
-            self._start_anew()
+            self._forget_sizes()
         self._model = model
         self._measure_new_entries(model)
-        counted = self._counted.get(model.name, ProviderCount())
-        added = self._entries.plus(self._prefix[2]).minus(counted.size)
+        counted = self._counted.get(model.name, ProviderCount())  # the default: nothing was counted, all is estimated
+        added = self._entries.plus(self._prefix_size).minus(counted.size)
         if not model.takes_images:  # a short text is sent in place of each image
             added = added._replace(media=0)
         return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
 
     def now(self) -> int:
         """Return the tokens for the model and the prefix of the last call of `tokens`; 0 without one."""
-        return self.tokens(*self._prefix[:2], self._model) if self._model else 0
+        return self.tokens(*self._prefix, self._model) if self._model else 0
 
-    def _start_anew(self) -> None:
+    def _forget_sizes(self) -> None:
         self._path: list[Entry] = []  # the measured path; a rewound conversation has another list
         self._measured = 0  # the number of its entries that are measured
         self._entries = Size()  # the size of the measured entries
@@ -356,7 +352,7 @@ class RequestSize:
         """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
         path = self._conversation.path
         if path is not self._path or any(isinstance(entry.body, Compaction) for entry in path[self._measured :]):
-            self._start_anew()
+            self._forget_sizes()
             self._path = path
             compacted, self._measured = self._conversation.compacted_entries()
             for entry in compacted:
@@ -366,7 +362,8 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: Entry, model: ModelInfo) -> None:
-        body, before = entry.body, self._entries.plus(self._prefix[2])  # the size of the request with this reply
+        """Add the size of an entry. If it is a reply with the provider's count, use that from now on."""
+        body, prompt_size = entry.body, self._entries.plus(self._prefix_size)  # the request that a reply answers
         size = _size(body, model)
         self._entries = self._entries.plus(size)
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -374,24 +371,24 @@ class RequestSize:
         name, usage = f"{body.provider}/{body.model}", body.usage
         if entry.id not in self._learned:
             self._learned.add(entry.id)
-            self._learn(name, usage.prompt_tokens, before)
+            self._learn(name, usage.prompt_tokens, prompt_size)
         sent = sent_back(body.content, model)
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
         # The count of the reply does not hold for what is sent back of it: only that of its prompt is used.
         if body.stop_reason == "interrupted" or is_partly_sent:
-            self._counted[name] = ProviderCount(usage.prompt_tokens, before)
+            self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
         unsent = 0 if reasoning else usage.reasoning_tokens
         doubtful = max(usage.reasoning_tokens - unsent, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
-        self._counted[name] = ProviderCount(usage.context_tokens - unsent, before.plus(size), doubtful)
+        self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), doubtful)
 
-    def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
-        """Learn a model's factor from what was added since its last count. Images would blur it."""
-        before = self._counted.get(name, ProviderCount())
-        added = size.minus(before.size)
-        if not added.media and before.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
-            self.calibration.learn(name, added, prompt_tokens - before.tokens)
+    def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
+        """Learn a model's tokens per byte from what was added since its last count. Images are not counted by bytes."""
+        last = self._counted.get(name, ProviderCount())
+        added = prompt_size.minus(last.size)
+        if not added.media and last.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
+            self.calibration.learn(name, added, prompt_tokens - last.tokens)
 
 
 def _size(body: Body, model: ModelInfo) -> Size:

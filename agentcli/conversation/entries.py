@@ -66,13 +66,11 @@ _SURROGATES = {replacement: surrogate for surrogate, replacement in _REPLACEMENT
 
 
 def stored_path(path: str) -> str:
-    """Return a path as the log holds it."""
-    return path.translate(_REPLACEMENTS)
+    return path.translate(_REPLACEMENTS)  # as the log holds it
 
 
 def real_path(stored: str) -> str:
-    """Return a path of the log as the system knows it."""
-    return stored.translate(_SURROGATES)
+    return stored.translate(_SURROGATES)  # as the system knows it
 
 
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones

@@ -74,6 +74,7 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
     has_prompt = False
+    # By identity, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
         if isinstance(entry.body, User | Assistant | Result):
@@ -113,9 +114,9 @@ def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    line = " ".join(text[: 4 * max_chars].split())
-    is_whole = len(line) <= max_chars and len(text) <= 4 * max_chars
-    return line if is_whole else f"{line[:max_chars].rstrip()}…"
+    start = text[: 4 * max_chars]  # the rest of a long text is not looked at
+    line = " ".join(start.split())
+    return line if len(line) <= max_chars and start == text else f"{line[:max_chars].rstrip()}…"
 
 
 # Skills
@@ -161,27 +162,24 @@ def title_of(entries: Iterable[Entry]) -> str:
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
 
 
-def last_prompt_of(entries: Iterable[Entry]) -> str:
-    return title_of(reversed([*entries]))
-
-
 def short_prompt(body: object) -> str:
     """Return the first line of a prompt that has some content, shortened; empty for any other entry."""
     if not isinstance(body, User) or body.is_reminder:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
-    lines = [line for line in lines if not _NO_PROSE.fullmatch(line)]
-    longer = (line for line in lines if not _ONE_WORD.fullmatch(line) or not line.isascii())
-    return shorten(next(longer, next(iter(lines), "")), MAX_TITLE_CHARS)
+    prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
+    # A line in Chinese looks like one word.
+    of_several_words = (line for line in prose if not _ONE_WORD.fullmatch(line) or not line.isascii())
+    return shorten(next(of_several_words, next(iter(prose), "")), MAX_TITLE_CHARS)
 
 
 def shorten(line: str, max_chars: int) -> str:
     """Return a line cut to `max_chars`, between words if a word ends in its second half."""
     if len(line) <= max_chars:
         return line
-    cut = line[: max_chars - 1]
-    at = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1
-    return f"{(cut[:at] if at >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
+    cut = line[: max_chars - 1]  # an ellipsis follows
+    last_blank = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1  # -1: no word is cut in two
+    return f"{(cut[:last_blank] if last_blank >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
 
 
 # Search
@@ -221,7 +219,8 @@ class LogSearch:
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
                 score = sum(log(1 + len(texts) / holders[n]) for n in found) + has_phrase * _PHRASE_SCORE
-                at = lower.find(phrase) if has_phrase else found[min(found, key=lambda n: holders[n])]
+                rarest = min(found, key=lambda n: holders[n], default=0)
+                at = lower.find(phrase) if has_phrase else found[rarest]
                 start, end = max(0, at - _EXCERPT_CHARS), at + _EXCERPT_CHARS
                 excerpt = f"{'…' if start else ''}{' '.join(text[start:end].split())}{'…' if end < len(text) else ''}"
                 scored.append((score, number, f"{_heading(number, body)} {excerpt}"))
@@ -248,13 +247,13 @@ def _heading(number: int, body: Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case _:
+        case _:  # a reply, or an entry named for its kind, such as `pinned`
             speaker = "you" if isinstance(body, Assistant) else type(body).__name__.lower()
     return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:
-    match body:
+    match body:  # without calls of `recall`, which contain the words of earlier searches
         case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
@@ -286,7 +285,7 @@ def listed_names(names: Sequence[str], most: int) -> str:
 _MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
 _MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
 
-Recorded = tuple[str, Entry]  # an entry with changes of files, and the id of its session
+Recorded = tuple[str, Entry]  # the id of a session, and one of its entries with changes of files
 Origin = Recorded | None  # None if no call is known to have written the line
 Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
 
@@ -297,9 +296,10 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
     `path` is written as in the log, `content` is what the file holds now, and `recorded` are the changes of all files.
     """
     text = _BlamedText()
-    for record, change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
+    for (session, entry), change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
+        is_by_call = isinstance(entry.body, FilesChanged)  # otherwise the person undid something
         with suppress(OSError):  # an old content may be gone
-            text.follow(change, record if isinstance(record[1].body, FilesChanged) else None, read)
+            text.follow(change, (session, entry) if is_by_call else None, read)
     text.become(_lines(content), None)
     return list(zip(text.lines, text.origins, strict=True))
 
@@ -315,7 +315,7 @@ class _BlamedText:
     def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
         """Apply a change. Lines that only its state before has were written by no call. Raises `OSError`."""
         for state, author in ((change.before, None), (change.after, origin)):
-            if state is None or not state.content:
+            if state is None or not state.content:  # there was no file, or its content was not kept
                 continue
             if state.content not in self._known:  # otherwise the file returns to an earlier state
                 self.become(_lines(read(state.content)), author)
@@ -333,15 +333,14 @@ class _BlamedText:
 def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
     """Return the changes of a file, oldest first, also those under its earlier names."""
     found = []
-    for record in reversed(recorded):
-        body = record[1].body
-        changes = body.changes if isinstance(body, FilesChanged | FilesRestored) else ()
+    for session, entry in reversed(recorded):
+        changes = entry.body.changes if isinstance(entry.body, FilesChanged | FilesRestored) else ()
         change = next((change for change in changes if change.path == path), None)
         if change is None:
             continue
         if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
-            change, path = FileChange(path, source.before, change.after), source.path
-        found.append((record, change))
+            change, path = FileChange(path, source.before, change.after), source.path  # older entries have that path
+        found.append(((session, entry), change))
     return found[::-1]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
+from agentcli.conversation.history import listed_names
 from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
@@ -151,7 +152,7 @@ def nested_instructions(
     reader = InstructionReader(root=root, home=home)
     for path in map(Path, known):
         reader.read(path, Path(path.anchor))
-    reader.collect()
+    reader.collect()  # spends their part of the budget
     candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
     for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
         reader.read_folder(folder)
@@ -160,28 +161,30 @@ def nested_instructions(
 
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     """Return the paths of the instruction files that these entries show to the model."""
-    begins = f"<system-reminder>{_HEADING}"
+    start_of_note = f"<system-reminder>{_HEADING}"
+    # What a compaction carries may end with the note; `find` gives -1 if it does not, and so the whole text.
     texts = (
-        body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{begins}") + 1 :]
+        body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{start_of_note}") + 1 :]
         for body in bodies
         if isinstance(body, Compaction) or (isinstance(body, User) and body.is_reminder)
     )
-    texts = (text for text in texts if text.startswith(begins))
-    return list(dict.fromkeys(path for text in texts for path in _SHOWN.findall(text)))
+    notes = (text for text in texts if text.startswith(start_of_note))
+    return list(dict.fromkeys(path for note in notes for path in _SHOWN.findall(note)))
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:
     """Return the bytes that fit of each file: all of the small ones, and the same number of each large one."""
     shares = [0] * len(sizes)
-    for done, number in enumerate(sorted(range(len(sizes)), key=lambda number: sizes[number])):
+    smallest_first = sorted(range(len(sizes)), key=lambda number: sizes[number])
+    for done, number in enumerate(smallest_first):
         shares[number] = min(sizes[number], (budget - sum(shares)) // (len(sizes) - done))
     return shares
 
 
 def _beginning(content: bytes, max_bytes: int) -> bytes:
     """Return as many complete lines as fit; part of the first line if that does not."""
-    end = len(content) if len(content) <= max_bytes else content.rfind(b"\n", 0, max_bytes) + 1 or max_bytes
-    return content[:end]
+    last_line_end = content.rfind(b"\n", 0, max_bytes) + 1
+    return content if len(content) <= max_bytes else content[: last_line_end or max_bytes]
 
 
 def _imports(text: str, folder: Path, home: Path | None) -> Iterator[Path]:
@@ -211,9 +214,7 @@ def files_note(cwd: Path) -> User:
         names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
     except OSError:
         names = []
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    shown = ", ".join(map(display_name, names[:MAX_NAMES]))
-    return reminder(f"Files here: {shown or 'none'}{more}.")
+    return reminder(f"Files here: {listed_names([*map(display_name, names)], MAX_NAMES) or 'none'}.")
 
 
 def git_branch(root: Path) -> str:

@@ -1,6 +1,5 @@
 """Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -34,7 +33,6 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
 
 
 def typed_text(content: Sequence[Block]) -> str:
-    """Return the text of a prompt without the files that were attached for the names in it."""
     return "\n".join(block.text for block in typed_blocks(content) if isinstance(block, Text))
 
 
@@ -55,7 +53,7 @@ def with_attachments(
         except (ToolError, OSError) as error:  # too long a name raises OSError
             if name in mentioned and _is_file(name, workspace):
                 blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
-    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):
+    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):  # one block: no file is named
         for name in _READMES:
             with suppress(ToolError, OSError):
                 if found := _attached(f"{name}:1-{_README_LINES}", workspace):
@@ -91,7 +89,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
             output = read_file(FileRead(name), path, workspace)
         case "folder":
             return _listed(name, path)
-        case None:
+        case None:  # `path:10-40`, or no file at all
             lines = _LINES.fullmatch(name)
             return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
         case _:
@@ -126,8 +124,7 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     """Return the names in a folder. Raises `OSError`."""
-    with os.scandir(folder) as found:
-        names = sorted(display_name(f"{entry.name}/" if entry.is_dir() else entry.name) for entry in found)
+    names = sorted(display_name(f"{path.name}/" if path.is_dir() else path.name) for path in folder.iterdir())
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
     listing = "\n".join([*names[:MAX_LISTED], *more])
     return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)
@@ -135,7 +132,7 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
-    for quoted, lines, plain in _MENTION.findall(prompt):
+    for quoted, lines, plain in _MENTION.findall(prompt):  # `@"a b":10-40` has the first two, `@a` the last
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
     if bare_names:

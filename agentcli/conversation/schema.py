@@ -13,9 +13,8 @@ Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _results_name_their_call(body: dict[str, Any]) -> dict[str, Any]:
     """Version 2 records which version of a tool ran, for which agent and in which mode."""
-    if body.get("kind") != "tool_result":
-        return body
-    return {**body, "tool_version": "1", "caller": "main", "mode": ""}
+    is_result = body.get("kind") == "tool_result"
+    return {**body, "tool_version": "1", "caller": "main", "mode": ""} if is_result else body
 
 
 def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:

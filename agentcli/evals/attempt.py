@@ -17,10 +17,9 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from msgspec import structs
 
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt
@@ -106,11 +105,11 @@ class LocalEngine:
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task can set only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        masked = [str(BUNDLED), str(task.folder.parent)]
+        masked = [str(BUNDLED), str(task.folder.parent)]  # the agent must not see checks and solutions
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         limits = {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
-        layers: tuple[dict[str, Any], ...] = (
+        layers: tuple[dict[str, Any], ...] = (  # a later one takes precedence
             {"permissions": {"mode": "auto"}, "limits": limits},
             person_settings(person),
             task.settings,
@@ -121,9 +120,10 @@ class LocalEngine:
         home.mkdir()
         environment = {name: value for name, value in person.environment.items() if not name.startswith("AGENTCLI_")}
         environment["HOME"] = str(home)
-        paths, flags = Paths(folder / "config", folder / "state", folder / "cache"), reduce(merge_values, layers)
+        paths = Paths(folder / "config", folder / "state", folder / "cache")
+        flags = reduce(merge_values, layers)
         config = load_config(folder / "work", environment, paths=paths, flags=flags, caller="eval")
-        return structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
+        return msgspec.structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
@@ -167,7 +167,7 @@ async def _answer_prompts(
     try:
         async with asyncio.timeout(limit_s):
             for prompt in task.prompts:
-                if prompt.split()[0] == "/compact":
+                if prompt.split()[0] == "/compact":  # the one command that a task may use
                     await session.compact(prompt.removeprefix("/compact").strip())
                     continue
                 workspace = session.snapshot().workspace
@@ -248,7 +248,7 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
 def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: str) -> Work:
     results = [entry.body for entry in entries if isinstance(entry.body, Result)]
     replies = [entry.body for entry in entries if isinstance(entry.body, Assistant)]
-    record = Record(entries, cwd)
+    record = Record(entries, cwd)  # of the checks that the agent ran; a stale one came before its last change
     return Work(
         turns=len(replies),
         tools=dict(Counter(result.name for result in results)),
@@ -285,8 +285,8 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     await asyncio.to_thread(shutil.copytree, task.folder, copied, symlinks=True)
     await asyncio.to_thread(shutil.copytree, HELPERS, copied / HELPERS.name)
     (copied / RECORD).write_bytes(record)
-    sandbox = structs.replace(config.settings.sandbox, masked=())
-    config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
+    sandbox = msgspec.structs.replace(config.settings.sandbox, masked=())  # the check may see its task
+    config = msgspec.structs.replace(config, settings=msgspec.structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
     shell = make_sandbox(config, (config.cwd, copied), session_id="check", rules=rules, profile=None)
     if sandbox.profile != "danger-full-access" and not shell.facts().confines:
@@ -309,7 +309,7 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
     if result.timed_out:
         return CheckResult(reason=f"The check timed out after {task.check_time_s:g} s.")
     passed, output = result.exit_code == 0, result.output.strip()
-    last_line = output.rpartition("\n")[2].strip()
+    last_line = output.rpartition("\n")[2].strip()  # a check may end its output with a score
     score = min(1.0, float(last_line)) if _SCORE.fullmatch(last_line) else float(passed)
     if len(output) > MAX_REASON_CHARS:
         half = MAX_REASON_CHARS // 2
@@ -352,8 +352,7 @@ class RayEngine:
             environment=dict(self._person.environment),
         )
         try:
-            attempted: Attempted = await reference
-            return attempted
+            return cast("Attempted", await reference)
         except asyncio.CancelledError:
             self._ray.cancel(reference, force=True)
             raise
@@ -394,5 +393,5 @@ def _unpack(files: list[tuple[str, int, bytes]], folder: Path) -> Task:
             path.chmod(mode)
         else:
             path.symlink_to(os.fsdecode(content))
-    (folder / "start").mkdir(exist_ok=True)
+    (folder / "start").mkdir(exist_ok=True)  # without files in it, it was not sent
     return read_task(folder / "task.toml")

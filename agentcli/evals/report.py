@@ -1,4 +1,4 @@
-"""Writes a run as Markdown for a pull request, or as one HTML page with a chart and its transcripts."""
+"""Writes a run as Markdown for a pull request, or as one HTML page with links to its transcripts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,14 @@ from agentcli.conversation.schema import unpack_conversation
 from agentcli.errors import UserError
 from agentcli.evals.store import EvalRun, EvalStore, Outcome, PlannedTask, cost_of, outcome_line
 from agentcli.evals.task import DIFFICULTIES
-from agentcli.frontends.export.documents import document, html_page, line, markdown
+from agentcli.frontends.export.documents import document, html_page, markdown
 from agentcli.frontends.export.markdown import money
 from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import Masker, mask
 
 MAX_FAILURES = 50  # a page of a pull request takes 65,536 characters
 MAX_REASON_CHARS = 200
-_ROW_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 22, 180, 260  # units of the chart: a little more than a pixel on a wide screen
-_LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # to transcripts
+_LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # of transcripts: `NAME-transcripts/TASK-1.html`
 
 Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]  # with outcomes of the run and of the baseline
 
@@ -40,9 +39,7 @@ def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRu
         link = links.get((outcome.task, outcome.sample))
         lines.append(f"- {_text(outcome_line(outcome))}" + (f", [transcript]({quote(link)})" if link else ""))
     attempts = _render("\n".join(lines))
-    body = f"<main>{head}{tasks}{_chart(_paired(run, baseline))}{failures}{attempts}</main>"
-    style = Path(__file__).with_suffix(".css").read_text("utf-8")
-    return html_page(f"Eval run {run.about.name or run.id}", body, more_style=style)
+    return html_page(f"Eval run {run.about.name or run.id}", f"<main>{head}{tasks}{failures}{attempts}</main>")
 
 
 def _render(text: str) -> str:
@@ -85,15 +82,17 @@ def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     """Return the lines of a Markdown table: a row for each task, and one for all of them together."""
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
-    of_all = [one for _, now, _ in tasks for one in now], [one for *_, old in tasks for one in old]
-    can_compare_all = all(old for *_, old in tasks)
+    all_now = [outcome for _, now, _ in tasks for outcome in now]
+    all_old = [outcome for *_, old in tasks for outcome in old]
+    can_compare_all = all(old for *_, old in tasks)  # else the sums are not about the same tasks
     by_task = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
-    for name, difficulty, now, old, can_compare in (*by_task, ("all", "", *of_all, can_compare_all)):
+    for name, difficulty, now, old, can_compare in (*by_task, ("all", "", all_now, all_old, can_compare_all)):
         change = _pass_rate(now) - _pass_rate(old) if can_compare and now and old else 0
-        passed = f"{_passed(now)}{' ↑' if change > 0 else ' ↓' if change < 0 else ''}"
-        tokens, seconds = sum(one.spent.usage.context_tokens for one in now), sum(one.spent.seconds for one in now)
-        figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
-        rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
+        arrow = " ↑" if change > 0 else " ↓" if change < 0 else ""
+        tokens = sum(outcome.spent.usage.context_tokens for outcome in now)
+        seconds = sum(outcome.spent.seconds for outcome in now)
+        figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else ("–", "–", "–")
+        rows.append([name, difficulty, _passed(now) + arrow, *([_passed(old)] if baseline else []), *figures])
     return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
@@ -106,11 +105,12 @@ def _passed(outcomes: Sequence[Outcome]) -> str:
 
 
 def _failure(outcome: Outcome) -> str:
-    # The number has no "#", which would make it a link to an issue.
+    """Return a line such as "- fix-a-loop (attempt 1, max turns): `2 of 3 tests failed`"."""
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
     why = mask("\n".join(filter(None, (outcome.check.reason, outcome.error)))).strip()
     reason = shorten(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
-    fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)  # code mentions nobody and links to nothing
+    # In code, GitHub finds no person and no issue. The fence is longer than any in the text.
+    fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
 
 
@@ -121,23 +121,6 @@ def _text(text: str) -> str:
     """Return foreign text in one line, without markup, in which GitHub finds no person and no issue."""
     marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(pictured(text).split()))
     return re.sub(r"\\([@#])", rf"\\\1{_NO_REFERENCE}", marked)
-
-
-def _chart(tasks: Tasks) -> str:
-    """Draw the pass rate of each task as a bar, with a line across it at the pass rate of the baseline."""
-    drawn = []
-    for index, (task, now, old) in enumerate(tasks):
-        y, width, old_width = index * _ROW_HEIGHT, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
-        title = f"{line(task.name)}: {_passed(now)}" + (f", baseline {_passed(old)}" if old else "")
-        drawn += [
-            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shorten(task.name, 24))}</text>',
-            f'<rect class="track" x="{_LABEL_WIDTH}" y="{y + 4}" width="{_BAR_WIDTH}" height="14"/>',
-            f'<rect class="passed" x="{_LABEL_WIDTH}" y="{y + 4}" width="{width:.1f}" height="14"/>',
-            f'<path d="M{_LABEL_WIDTH + old_width:.1f} {y + 1}v20"/></g>' if old else "</g>",
-        ]
-    size = f"{_LABEL_WIDTH + _BAR_WIDTH} {_ROW_HEIGHT * len(tasks)}"
-    label = "Pass rate of each task, as in the table"
-    return f'<svg viewBox="0 0 {size}" role="img" aria-label="{label}">{"".join(drawn)}</svg>' if tasks else ""
 
 
 def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tuple[str, int], str]:
@@ -158,7 +141,6 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file and the folders above it. Raises `UserError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")

@@ -37,11 +37,10 @@ async def finish_run(
     parallel: int,
     on_attempt: Callable[[Attempted], None],
 ) -> EvalRun:
-    """Make the attempts that a run lacks, store each as it ends, and close the engine.
+    """Make the attempts that a run lacks, at most `parallel` at a time, store each as it ends, and close the engine.
 
-    Raises:
-        RunFailed: If the provider or this machine failed, three times in a row or in some attempts.
-        UserError: If a task or the settings are wrong.
+    Raises `RunFailed` if the provider or this machine failed, three times in a row or in some attempts, and another
+    `UserError` if a task or the settings are wrong.
     """
     by_name = {task.name: task for task in tasks}
     done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}
@@ -52,7 +51,8 @@ async def finish_run(
     try:
         while failures_in_a_row < MAX_FAILURES_IN_A_ROW:
             while len(running) < parallel and (job := next(waiting, None)) is not None:
-                running.add(asyncio.create_task(engine.make(by_name[job[0]], job[1])))
+                name, sample = job
+                running.add(asyncio.create_task(engine.make(by_name[name], sample)))
             if not running:
                 break
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -116,14 +116,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
     chance: float
 
     @property
-    def better(self) -> list[str]:
-        return [pair.task for pair in self.pairs if pair.difference > 0]
-
-    @property
-    def worse(self) -> list[str]:
-        return [pair.task for pair in self.pairs if pair.difference < 0]
-
-    @property
     def score_difference(self) -> float:
         return float(fmean(pair.difference for pair in self.pairs))
 
@@ -135,12 +127,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 def compare(a: EvalRun, b: EvalRun) -> Comparison:
     """Compare two runs. Raises `UsageError` where they have no task in common."""
-    versions = [{task.name: task.version for task in run.about.tasks} for run in (a, b)]
-    names = list(dict.fromkeys((*versions[0], *versions[1])))
+    versions_a, versions_b = ({task.name: task.version for task in run.about.tasks} for run in (a, b))
+    names = list(dict.fromkeys((*versions_a, *versions_b)))
     pairs = tuple(
         Pair(name, tuple(a.of_task(name)), tuple(b.of_task(name)))
         for name in names
-        if versions[0].get(name) == versions[1].get(name) and a.of_task(name) and b.of_task(name)
+        if versions_a.get(name) == versions_b.get(name) and a.of_task(name) and b.of_task(name)
     )
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no task version in common.")
@@ -154,16 +146,16 @@ def _chance(pairs: Sequence[Pair]) -> float:
     If B is no worse than A, the attempts at one task can be exchanged between them.
     """
     generator = random.Random(1)  # noqa: S311 - not for secrets
-    scores_by_task = [([one.check.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
+    scores_by_task = [([outcome.check.score for outcome in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
     real_difference = sum(pair.difference for pair in pairs)
-    as_bad = 0
+    as_bad = 0  # rounds
     for _ in range(ROUNDS):
         difference = 0.0
         for scores, number_of_a in scores_by_task:
             generator.shuffle(scores)
             difference += fmean(scores[number_of_a:]) - fmean(scores[:number_of_a])
         as_bad += difference <= real_difference + 1e-9  # sums of floats in another order differ by less
-    return (as_bad + 1) / (ROUNDS + 1)
+    return (as_bad + 1) / (ROUNDS + 1)  # the real attempts are one of the orders, so it is never 0
 
 
 _MEASURES: dict[str, Callable[[Outcome], float]] = {
@@ -179,9 +171,9 @@ _MEASURES: dict[str, Callable[[Outcome], float]] = {
 
 
 def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
-    is_unpriced = any(one.spent.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
+    has_unknown_cost = any(outcome.spent.cost_usd is None for pair in pairs for outcome in (*pair.a, *pair.b))
     return {
         name: (fmean(fmean(map(value, pair.a)) for pair in pairs), fmean(fmean(map(value, pair.b)) for pair in pairs))
         for name, value in _MEASURES.items()
-        if not (is_unpriced and name == "cost, USD")
+        if not (has_unknown_cost and name == "cost, USD")
     }

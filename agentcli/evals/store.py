@@ -1,7 +1,5 @@
 """Keeps eval runs and the outcome of each attempt, as plain data in an SQLite file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform
@@ -11,12 +9,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import apsw
 import msgspec
 from filelock import FileLock, Timeout
-from msgspec import Struct
 
 from agentcli.conversation.history import counted
 from agentcli.errors import StorageError, UsageError
@@ -28,7 +25,7 @@ from agentcli.version import __version__
 End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
 
 
-class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The setup of the agent in which two runs may differ.
 
     `model` may also be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`. `settings`
@@ -43,7 +40,7 @@ class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
     settings: dict[str, Any] = {}
 
 
-class CheckResult(Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of a task's check: a score from 0 to 1, and the output of a check that did not pass."""
 
     passed: bool = False
@@ -51,7 +48,7 @@ class CheckResult(Struct, frozen=True):
     reason: str = ""
 
 
-class Spent(Struct, frozen=True):
+class Spent(msgspec.Struct, frozen=True):
     """The time and money that the agent took. The cost is None where a price is not known."""
 
     seconds: float = 0.0
@@ -59,7 +56,7 @@ class Spent(Struct, frozen=True):
     usage: Usage = Usage()
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's work, as its log shows it.
 
     `turns` counts requests, `tools` and `tool_errors` calls by tool, `claims` those of the answers by verdict. The work
@@ -77,7 +74,7 @@ class Work(Struct, frozen=True, kw_only=True):
     answered_by: str = ""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one attempt at a task; `sample` counts the attempts from 1."""
 
     task: str
@@ -99,11 +96,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return {**row, **check, **spent, **work}
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Outcome:
+    def from_row(cls, row: dict[str, Any]) -> Self:
         return msgspec.convert({**row, "check": row, "spent": row, "work": row}, cls)
 
 
-class Attempted(Struct, frozen=True):
+class Attempted(msgspec.Struct, frozen=True):
     """An outcome with its packed conversation.
 
     A `failure` is an error of the provider or of this machine. It says nothing about the agent, so the outcome does not
@@ -129,14 +126,14 @@ def outcome_line(outcome: Outcome) -> str:
     return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, parts))}"
 
 
-class PlannedTask(Struct, frozen=True):
+class PlannedTask(msgspec.Struct, frozen=True):
     name: str
     version: str
     title: str
     difficulty: str
 
 
-class About(Struct, frozen=True, kw_only=True):
+class About(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a run. `tasks_folder` distinguishes sets of tasks that use the same names."""
 
     variant: Variant
@@ -162,7 +159,7 @@ class About(Struct, frozen=True, kw_only=True):
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
-class EvalRun(Struct, frozen=True, kw_only=True):
+class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     """A stored run. Times are seconds since 1970; `ended` is None while attempts are still to be made."""
 
     id: str
@@ -174,10 +171,6 @@ class EvalRun(Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> int:
         return sum(outcome.passed for outcome in self.outcomes)
-
-    @property
-    def cost_usd(self) -> float | None:
-        return cost_of(self.outcomes)
 
     def of_task(self, task: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.task == task]
@@ -224,8 +217,8 @@ class EvalStore:
                 return self._run(str(rows[0][0]))
             now = time.time()
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
-            row = (id, about.key, now, msgspec.json.encode(about).decode())
-            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", row)
+            about_json = msgspec.json.encode(about).decode()
+            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, about.key, now, about_json))
             return EvalRun(id=id, created=now, ended=None, about=about)
 
     @contextmanager
@@ -259,7 +252,7 @@ class EvalStore:
 
     def find(self, name: str) -> EvalRun:
         """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
-        runs = self.runs()
+        runs = self.runs()  # the newest first
         found = [run for run in runs if name in (run.id, run.about.name)][:1]
         found = found or [run for run in runs if name and run.id.startswith(name)]
         if len(found) == 1:
@@ -268,7 +261,6 @@ class EvalStore:
         raise UsageError(f"{problem} with {name!r}. To list the runs: `agentcli eval list`")
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
-        """Return the packed conversation of an attempt that is stored."""
         query = "SELECT transcript FROM attempts WHERE run_id = ? AND task = ? AND sample = ?"
         with self._transaction():
             ((data,),) = self._db.execute(query, (run_id, task, sample))
@@ -293,4 +285,4 @@ class EvalStore:
         try:
             yield
         except (apsw.Error, OSError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self._path}: {error}. Free some space, or move the file away.") from error
+            raise StorageError(f"{self._path} failed: {error}. Free some space, or move the file away.") from error

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct, field
 
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.settings.files import replace_file
@@ -24,22 +23,22 @@ Difficulty = Literal["easy", "medium", "hard", "special"]
 DIFFICULTIES: tuple[str, ...] = get_args(Difficulty)
 
 
-class TaskLimits(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that an attempt may take; `turns` are requests for each prompt."""
 
-    time_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
-    turns: Annotated[int, Meta(ge=1)] = 25
-    cost_usd: Annotated[float, Meta(gt=0)] = 1.0
+    time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 300.0
+    turns: Annotated[int, msgspec.Meta(ge=1)] = 25
+    cost_usd: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
-class Repository(Struct, frozen=True, forbid_unknown_fields=True):
+class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A local git clone to start from, in place of a tree, and the commit that is checked out."""
 
     path: str
     commit: str
 
 
-class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TaskFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of a `task.toml`. A list of prompts is sent one by one; `check_time_s` limits the check."""
 
     title: str
@@ -48,7 +47,7 @@ class TaskFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tags: tuple[str, ...] = ()
     limits: TaskLimits = TaskLimits()
     settings: dict[str, Any] = {}
-    check_time_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+    check_time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 300.0
     repository: Repository | None = None
 
 
@@ -73,7 +72,7 @@ class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def task_files(task: Task) -> Iterator[tuple[str, int, bytes]]:
-    """Yield a task's files as they can travel: path, permission bits, content.
+    """Yield a task's files as they are sent to another machine: path, permission bits, content.
 
     The permission bits of a symbolic link are 0, and its content is its target.
     """
@@ -103,12 +102,7 @@ def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[
 
 
 def read_task(file: Path) -> Task:
-    """Read one task from its `task.toml`.
-
-    Raises:
-        UsageError: If the file or the folder is not as a task needs it; the message says why.
-        ConfigError: If its settings are wrong.
-    """
+    """Read one task from its `task.toml`. Raises `UsageError`, and `ConfigError` if its settings are wrong."""
     folder = file.parent
     try:
         task = msgspec.convert({**tomllib.loads(file.read_text("utf-8")), "folder": folder}, Task)
@@ -137,20 +131,18 @@ _PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
 
-class _DecidingTests(Struct, frozen=True, kw_only=True):
-    """The tests that decide about an instance: those that must begin to pass, and those that must not fail."""
+class _Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of SWE-bench's file. The agent does not see its patches and its tests.
 
-    fail_to_pass: list[str] | str = field(name="FAIL_TO_PASS")
-    pass_to_pass: list[str] | str = field(name="PASS_TO_PASS")
+    `fail_to_pass` are the tests that must begin to pass, `pass_to_pass` those that must not fail.
+    """
+
+    fail_to_pass: list[str] | str = msgspec.field(name="FAIL_TO_PASS")
+    pass_to_pass: list[str] | str = msgspec.field(name="PASS_TO_PASS")
     test_cmd: str | None = None
-
-
-class _Instance(_DecidingTests, frozen=True, kw_only=True):
-    """A line of SWE-bench's file. The agent does not see its patches and its tests."""
-
-    instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
-    repo: Annotated[str, Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
-    base_commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    instance_id: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}\Z")]
+    repo: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
+    base_commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
     problem_statement: str
     patch: str
     test_patch: str
@@ -169,14 +161,14 @@ def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collect
     tasks = []
     for name, (place, instance) in instances.items():
         if not names or name in names:
-            files = _task_contents(place, instance, _find_clone(place, instance.repo, repositories))
-            _write_files(folder / name, files)
+            clone = _find_clone(place, instance.repo, repositories)
+            _write_files(folder / name, _task_contents(place, instance, clone))
             tasks.append(read_task(folder / name / "task.toml"))
     return tasks
 
 
 def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
-    """Return each instance by its name, with the place in the file for errors."""
+    """Return each instance by its name, with its place for errors: `FILE, line 3`. Raises `UsageError`."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
@@ -199,7 +191,7 @@ def _read_instances(file: Path) -> dict[str, tuple[str, _Instance]]:
 
 
 def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, bytes]:
-    """Return the files of an instance's task by their names. Raises `UsageError`."""
+    """Return the files of an instance's task by their names. `place` is for errors. Raises `UsageError`."""
     test_patch = _with_line_end(instance.test_patch) if instance.test_patch.strip() else ""
     tests = {
         "base_commit": instance.base_commit,
@@ -218,7 +210,7 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
         "repository": {"path": str(clone), "commit": instance.base_commit},
     }
     command = f"git apply --whitespace=nowarn - <<'{_PATCH_END}'\n{_with_line_end(instance.patch)}{_PATCH_END}"
-    reference = [
+    reference = [  # the script of a model that solves the task
         {"tool_calls": [{"name": "bash", "input": {"command": command}}]},
         {"text": "I have applied the reference patch."},
     ]
@@ -251,6 +243,7 @@ def _test_ids(place: str, ids: list[str] | str) -> list[str]:
 
 
 def _find_clone(place: str, repo: str, repositories: Path) -> Path:
+    """Return the clone of `owner/name`. `place` is for errors. Raises `UsageError` if there is none."""
     names = [repo.replace("/", "__"), repo, repo.partition("/")[2]]
     folders = [repositories.resolve() / name for name in names]
     for path in (path for folder in folders for path in (folder, folder.with_name(f"{folder.name}.git"))):

@@ -1,4 +1,4 @@
-"""Pins the workspace files that trusted commands run: a file that changes since is not run before the person agrees."""
+"""Pins the workspace files that trusted commands run: a file that has changed is not run before the person agrees."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ class ProgramPins:
         self._trusted = trusted
         self._keep = keep
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
-        # By commands: all files they name, those in the folders, the pinned digests, and the digests seen last.
+        # By command: all files that it names, those in the folders, the pinned digests, and those seen by `changed`.
         self._all: dict[str, set[NamedFile]] = {}
         self._named: dict[str, list[NamedFile]] = {}
         self._pins: dict[str, dict[str, str]] = {}
         self._seen: dict[str, dict[str, str]] = {}
-        self._of_project: set[str] = set()
+        self._of_project: set[str] = set()  # commands of the project's files
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
         if command in self._named and (not is_of_project or command in self._of_project):
-            return
+            return  # it is pinned already, as strictly
         self._all[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         self._named[command] = self._inside(command)
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            names, trusted = [file.path for file in self._named[command]], self._trusted()
-            self._pins[command] = {path: trusted[path] for path in trusted if any(_matches(path, n) for n in names)}
+            names = [file.path for file in self._named[command]]
+            trusted = self._trusted().items()
+            self._pins[command] = {path: digest for path, digest in trusted if any(_matches(path, n) for n in names)}
         else:
             self._pins[command] = self.digests(command)
 
@@ -107,7 +108,7 @@ class ProgramPins:
         """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
         current = self._seen[command]
         deleted = {path: MISSING for path in self._pins[command] if path not in current}
-        for other, files in self._named.items():  # other commands may run the same files
+        for other, files in self._named.items():  # the command itself, and others that run the same files
             shared = [file.path for file in _expand_globs(files) if file.path in current]
             pins = self._pins[other] | {path: current[path] for path in shared}
             self._pins[other] = {path: digest for path, digest in pins.items() if path not in deleted}
@@ -139,7 +140,7 @@ async def refusal(
 
     The person is asked about files that have changed since they were trusted.
     """
-    # The files are compared again after each answer, which was about the files as they were before the question.
+    # Files may change while the person is asked, so they are compared again after each answer.
     while changed := await asyncio.to_thread(programs.changed, command):
         names = ", ".join(map(str, changed))
         verb, what = ("have", "them") if len(changed) > 1 else ("has", "it")
@@ -148,7 +149,7 @@ async def refusal(
             return why
         try:
             programs.accept(command)
-        except ConfigError as error:  # it is trusted until the program ends
+        except ConfigError as error:  # the trust could not be stored, and lasts only until this program ends
             on_notice(str(error))
     return ""
 
@@ -182,7 +183,7 @@ def digest_of(path: str) -> str:
     """Return a hash of the real path and the contents of a file; `MISSING` if there is no file."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     try:
-        with open(path, "rb", opener=_open_at_once) as file:  # with an opener
+        with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return MISSING
@@ -205,12 +206,14 @@ _INTERPRETER = re.compile(
     r"(?:python|pypy|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|lua|Rscript|java|bash|sh|zsh|dash|ksh|fish|source)"
     r"[\d.]*(?:\.exe)?"
 )
+# Options of interpreters whose value is not the script.
 _TAKES_A_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
 _FOLDER_PROGRAMS = ("__main__.py", "index.js", "index.mjs", "index.cjs", "index.ts", "package.json")
+# `$NAME` (group 1), `${NAME…}` (2), `${NAME:-default}` (3).
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
-_MODULE_OPTION = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")  # of an option joined with its value: -mserver, -umserver
+_MODULE_OPTION = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")  # joined with its value: -mserver, -umserver
 # Endings of files that programs read or write, and do not run, unless a command starts with one.
 _DATA_ENDINGS = frozenset(
     ".json .jsonl .ndjson .log .out .pid .db .sqlite .sqlite3 .csv .tsv .txt .md .rst .lock .xml .html .css .svg .png"
@@ -253,15 +256,16 @@ class _CommandReader:
         Words that are commands themselves, as in `sh -c '…'`, are read too, `max_nested` levels deep.
         """
         for words in _simple_commands(text):
-            # `interpreter` is set until the script that it runs was read; `before` is the word before.
-            is_first, interpreter, before = True, "", ""
+            is_first = True
+            interpreter = ""  # set until the script that it runs was read
+            before = ""  # the word before
             for raw in words:
                 if is_first and (assigned := _ASSIGNMENT.fullmatch(raw)):
                     self.variables[assigned[1]] = self._expanded(assigned[2])
                     yield from self._named(assigned[2], is_started=False)
                     continue
                 word = self._expanded(raw)
-                if max_nested and re.search(r"[\s;|&]", word):
+                if max_nested and re.search(r"[\s;|&]", word):  # may be a command itself
                     yield from self.files_in(word, max_nested - 1)
                 if before in ("cd", "pushd"):
                     self.folders += [os.path.join(folder, word) for folder in self.folders]  # noqa: PTH118 - text
@@ -269,10 +273,10 @@ class _CommandReader:
                     yield from self._on_path(word)
                 else:
                     yield from self._named(word, is_started=is_first or bool(interpreter))
-                if is_first and word.startswith("/"):  # `$(…)/name` ends with a command of its own, which is /name
+                if is_first and word.startswith("/"):  # `$(…)/name` is split so that a command `/name` begins
                     yield from self._named(word.lstrip("/"), is_started=True)
                     yield from self._started_folder(word.lstrip("/"))
-                for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):
+                for module in filter(None, map(_MODULE_OPTION.fullmatch, (before + word, word))):  # `-m server`, too
                     yield from self._module(module[1])
                 if interpreter and not word.startswith("-"):
                     yield from self._started_folder(word)
@@ -293,10 +297,10 @@ class _CommandReader:
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
         """Yield the files that a word may name: as it is, by one of its parts, or by what only a shell expands."""
-        names = {word, word.partition("=")[2]}  # x of `--option=x`
+        names = {word, word.partition("=")[2]}  # `x` of `--option=x`
         if word.startswith("-"):
-            names.add(word[2:])  # x of `-Ix`
-        if re.search(r"[${`]", word):  # x of `${DIR}/x` and of `$(command)/x`, and each choice of `{a,b}`
+            names.add(word[2:])  # `x` of `-Ix`
+        if re.search(r"[${`]", word):  # `x` of `${DIR}/x` and of `$(command)/x`, and each choice of `{a,b}`
             names |= {re.split(r"[})`]", word)[-1].lstrip("/"), *_unbraced(word)}
         for name in names - {"", "-", ".", "/"}:
             is_absolute = name.startswith(("/", "~"))
@@ -338,6 +342,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 
     A text that no shell would read is split at spaces, quotes and operators.
     """
+    # Before, lines that a backslash continues are joined, and other line ends become `;`.
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -345,9 +350,9 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
     except ValueError:
         tokens = re.split(r"[\s'\"();<>|&`]+", text)
     words: list[str] = []
-    is_output = False
+    is_output = False  # True for the word behind `>`
     for token in tokens:
-        if not token or token.strip("();<>|&"):
+        if not token or token.strip("();<>|&"):  # no operator
             words += [token] if token and not is_output else []
             is_output = False
         elif token.startswith((">", "&>")) and "(" not in token:

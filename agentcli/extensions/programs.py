@@ -70,14 +70,14 @@ class WorkspacePrograms:
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
         """Return the programs that exist, after pinning those in these folders, too."""
-        if "pins" in vars(self) or any(_own_commands(self.config)):
+        if "pins" in vars(self) or any(_own_commands(self.config)):  # the pins are open, or are needed
             self.pins.cover(roots)
             return self.pins.files()
         return []
 
 
 def _own_commands(config: Config) -> Iterator[str]:
-    """Yield the person's own commands: that of the status line, and those that print keys."""
+    """Yield the commands of the settings: the one for the status line, and those that print keys."""
     if command := config.settings.terminal.status_command:
         yield command
     yield from (server.api_key_helper for server in config.settings.providers.values() if server.api_key_helper)

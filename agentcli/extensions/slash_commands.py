@@ -41,7 +41,7 @@ async def _use(name: str, host: CommandHost, argument: str) -> Outcome:
 
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
-    """Activate a skill, anew if the person has done so before: its instructions may contain the argument."""
+    """Activate a skill. If the person has activated it before, it begins anew, with the new argument in its text."""
     skills = skills_of(host.session.runtime.calls)
     skill = skills.registry.get(name)
     if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
@@ -57,11 +57,11 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     if argument:
         return await _switch_on(host, argument)
     catalog = skills.registry.catalog
-    by = {one.skill.name: one.by for one in skills.registry.active}
+    activated_by = {one.skill.name: one.by for one in skills.registry.active}
     rows = [
-        (one.name, f"{_SKILL_MARKS[by.get(one.name, '')]}  {one.source:<8} {_summary(one)}")
-        for one in catalog
-        if one.for_person
+        (skill.name, f"{_SKILL_MARKS[activated_by.get(skill.name, '')]}  {skill.source:<8} {_summary(skill)}")
+        for skill in catalog
+        if skill.for_person
     ]
     if not rows:
         return "There are no skills here. To create one: agentcli skills new NAME"
@@ -81,10 +81,11 @@ async def _switch_on(host: CommandHost, name: str) -> str:
 
 
 def _end(skills: SessionSkills, name: str) -> str:
+    """End a skill that the person activated, or all of them without a name."""
     own = [one.skill.name for one in skills.registry.active if one.by == "person"]
     if not own and not name:
         raise UserError("You have not turned on any skill.")
-    for each in [name] if name else reversed(own):
+    for each in [name] if name else reversed(own):  # the innermost first
         skills.end(each)
     return f"Turned off {name or ', '.join(own)}."
 
@@ -164,5 +165,5 @@ def _running_session(agents: Subagents, id: str) -> Session:
 
 def _run_row(run: AgentRun) -> str:
     task, title = shorten(" ".join(run.arguments.task.split()), _MAX_TASK), run.progress.title
-    now = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
-    return f"  {_RUN_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{now}"
+    newest_call = f"\n    {shorten(title, _MAX_TASK)}" if run.end is None and title else ""
+    return f"  {_RUN_MARKS[run.end]} {run.id} · {run.progress.summary} · {run.session_id[:13]}\n    {task}{newest_call}"

@@ -19,9 +19,9 @@ from agentcli.extensions.hooks.run import EVENTS
 from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
-from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
+from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, problems_in, read_skill, split_frontmatter
 from agentcli.llm.messages import ToolUse
-from agentcli.settings.files import current_folder, project_root
+from agentcli.settings.files import current_folder, project_root, read_small_file
 
 MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\
@@ -74,7 +74,7 @@ def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json
     catalog = all_skills(configuration(), with_untrusted=True)
     skill = SkillRegistry(catalog).get(name)
     try:
-        keys, body = keys_of(Path(skill.folder))
+        keys, body = split_frontmatter(read_small_file(skill.file))
     except (OSError, ValueError) as error:
         raise UsageError(f"Could not read {skill.file}: {error}.") from error
     row = _row(skill, catalog, is_active=True)
@@ -143,7 +143,7 @@ def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
 def _check(folder: Path) -> tuple[list[str], list[str]]:
     """Return the faults of a skill, and notes on keys that may not work in other tools."""
     try:
-        keys, body = keys_of(folder)
+        keys, body = split_frontmatter(read_small_file(folder / FILE))
         faults = list(read_skill(folder, "user").warnings)
     except (OSError, ValueError) as error:
         return [getattr(error, "strerror", None) or str(error)], []
@@ -163,17 +163,11 @@ _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRe
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
     specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
-    keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
-    rows = [
-        (spec.event, spec.matcher or "*", spec.command, spec.timeout_s, spec.on_error, spec.condition, spec.source)
-        for spec in specs
-    ]
+    renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
+    rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
-    print_answer(
-        [dict(zip(keys, row, strict=True)) for row in rows],
-        "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md.",
-        as_json=json,
-    )
+    text = "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
+    print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], text, as_json=json)
 
 
 @hooks_app.command("test")

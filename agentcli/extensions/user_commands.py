@@ -26,7 +26,6 @@ from agentcli.tools.tool import RunTerms, ToolContext
 _COMMAND = re.compile(r"!`([^`\n]+)`")
 ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
 _NAME = re.compile(r"[\w.-]+")
-_ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +45,8 @@ class Template:
 
 
 async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
-    """Return the text of a template, with all placeholders replaced.
-
-    Raises:
-        UserError: If a shell command may not run unasked, or fails.
-    """
-    placeholders = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    """Return the text of a template, filled in. Raises `UserError` if a shell command fails, or may not run unasked."""
+    placeholders = ARGUMENT if template.takes_words else re.compile(r"\$(ARGUMENTS\b)")
     fill = partial(_fill, argument=argument, placeholders=placeholders)
     text, position = "", 0
     for command in _COMMAND.finditer(template.body):
@@ -93,7 +88,7 @@ async def _output(command: str, template: Template, state: AgentState, calls: Se
 
 
 def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands in these folders, the later of which win; files that are no commands are reported."""
+    """Add the commands in these folders; the last one of a name counts. Files that are no commands are reported."""
     found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
@@ -105,7 +100,7 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
                 on_notice(f"{file} is not a command: {error}")
                 continue
             found[command.name] = command
-            for rule in allowed:  # commands of other agents may name tools that are not here, and work nevertheless
+            for rule in allowed:  # one for a tool of another agent is reported, but the command works
                 try:
                     check_rule(rule, builtin_tools())
                 except UsageError as error:
@@ -117,8 +112,7 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
 def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
     """Return the command in a file, and the rules that allow its calls.
 
-    Raises:
-        OSError, ValueError, UsageError: If the file is no command.
+    Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
     """
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
@@ -133,9 +127,9 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:
             await host.check_model(model)
-        text = await expanded(template, argument, host.session.state, host.session.runtime.calls)
-        return AsPrompt(text, model)
+        return AsPrompt(await expanded(template, argument, host.session.state, host.session.runtime.calls), model)
 
-    help = one_line(keys, "description") or body.strip().partition("\n")[0].rstrip().lstrip("# ")[:80]
+    first_line = body.strip().partition("\n")[0].lstrip("# ")  # perhaps a heading
+    help = one_line(keys, "description") or first_line.rstrip()[:80]
     hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
     return SlashCommand(template.name, help, run, hint), allowed

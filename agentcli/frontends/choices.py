@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
@@ -13,8 +12,8 @@ from agentcli.frontends.printable import exposed
 HEADINGS: dict[type[events.QuestionEvent], str] = {  # above the choices
     events.CommandApproval: "Run this command?",
     events.EditApproval: "Make this edit?",
-    CallApproval: "Allow this call?",
-    ChangesApproval: "Apply these changes?",
+    events.CallApproval: "Allow this call?",
+    events.ChangesApproval: "Apply these changes?",
     events.LimitQuestion: "Continue?",
     events.PlanApproval: "Carry out this plan?",
     events.Question: "Your answer?",
@@ -33,7 +32,6 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> str:
-        """The rule that a lasting yes grants."""
         return self.answer.rule if self.answer else ""
 
     @property
@@ -41,13 +39,15 @@ class Choice(msgspec.Struct, frozen=True):
         return self.answer is not None and self.answer.allowed
 
 
-def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
+def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
     """Return the choices that need no further input. A lasting yes grants one of the `rules`."""
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
         case events.Question(options=options):
             answers = [msgspec.structs.replace(yes, comment=text) for text in options]
-            choices = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
+            choices = [
+                Choice(f"answer:{n}", f"{n + 1}", exposed(answer.comment), answer) for n, answer in enumerate(answers)
+            ]
             return [*choices, Choice("no", "Esc", "Skip this question", no)]
         case events.PlanApproval(next_mode=next_mode):
             modes = dict.fromkeys([*_PLAN_LABELS, next_mode])
@@ -60,17 +60,18 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
         case events.LimitQuestion():
             return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]
         case _:
-            label = "No, discard" if isinstance(question, ChangesApproval) else "No"
+            label = "No, discard" if isinstance(question, events.ChangesApproval) else "No"
             return [Choice("once", "y", "Yes", yes), *_lasting_choices(question, rules), Choice("no", "n", label, no)]
 
 
-def _lasting_choices(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
+def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
+    """Yield the choices beside a yes for this once: for the session, for good by the narrowest rule, a dry run."""
     lasting = Approve(question.id, True, "session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"
         yield Choice(f"mode:{mode}", "s", label, msgspec.structs.replace(lasting, mode=mode))
-    subject = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
+    subject = " for this command" if isinstance(question, events.CommandApproval | events.ChangesApproval) else ""
     label = f"Yes, and don't ask{subject} again this session"
     for n, rule in enumerate(rules):
         yield Choice(f"session:{n}", "" if mode else "s", label, msgspec.structs.replace(lasting, rule=rule))

@@ -13,16 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector
-from agentcli.agent.commands.command import (
-    AsDiff,
-    AsPrompt,
-    ChoiceIndex,
-    CommandHost,
-    CommandSet,
-    Outcome,
-    SlashCommand,
-    Topic,
-)
+from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand, Topic
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import Interrupt, Prompt, SetEffort, SetMode
@@ -112,7 +103,7 @@ class OpenerHost(CommandHost):
         self._running: set[asyncio.Future[Outcome]] = set()
 
     async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
-        """Run a command; returns None once `interrupt_commands` has ended it. Raises what the command raises."""
+        """Run a command; return None if `interrupt_commands` ends it. Raises what the command raises."""
         task = asyncio.ensure_future(command.execute(self, argument))
         self._running.add(task)
         try:
@@ -120,7 +111,7 @@ class OpenerHost(CommandHost):
         except asyncio.CancelledError:
             if task.cancelled():
                 return None
-            task.cancel()
+            task.cancel()  # the caller was cancelled, not the command
             raise
         finally:
             self._running.discard(task)
@@ -150,14 +141,8 @@ class OpenerHost(CommandHost):
 
         return await documents.live_document(self.session, file, await self.sessions())
 
-    async def edit(self, text: str) -> str | None:
-        return None
-
     def open_agent(self, id: str) -> None:
         raise UsageError(f"Only the terminal shows a subagent live. To see what it did so far: /agents show {id}")
-
-    async def confirm(self, shown: str, question: str) -> bool | None:
-        return None
 
 
 async def open_after(
@@ -169,7 +154,7 @@ async def open_after(
     chosen = before.snapshot()
     opened = await opener.open(session_id, model=chosen.model, fork=fork, take_over=take_over)
     if session_id is None or fork:
-        if chosen.mode == "plan":
+        if chosen.mode == "plan":  # so that plan mode goes back to the same mode as before
             opened.submit(SetMode(before.state.mode_before_plan))
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
@@ -200,7 +185,7 @@ NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client o
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command; `piped` joins the prompt, and is alone never a command."""
+    """The text of the command line, which may be a command, and that of a pipe, which is added to it and never one."""
 
     text: str
     piped: str = ""
@@ -239,7 +224,7 @@ class ScreenlessHost(OpenerHost):
         self.has_left = False
 
     def command_in(self, text: str) -> TypedCommand | None:
-        """Return the command that a text is, also one that does not exist; None for a prompt."""
+        """Return the command that a text is, with an error if there is no such command; None for a prompt."""
         try:
             found = self.commands.parse(text)
         except UserError as error:
@@ -253,11 +238,10 @@ class ScreenlessHost(OpenerHost):
         return typed
 
     def command_of(self, content: Sequence[Block]) -> TypedCommand | None:
-        """Return the command that a message is."""
         return self.command_in(content[0].text) if isinstance(content[0], Text) else None
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
-        """Run a command; a prompt that it stands for ends with `more`. Never raises: others use the session, too."""
+        """Run a command; a prompt that it stands for ends with `more`. Never raises an error, but returns it."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"Unknown command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
@@ -266,11 +250,10 @@ class ScreenlessHost(OpenerHost):
             if outcome is None:
                 end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
-            collector = UsageCollector()  # of requests beside the conversation
-            for entry in session.snapshot().conversation.entries[entries_before:]:
-                if isinstance(entry.body, Paid):
-                    collector.add("", entry)
-            usage, cost_usd = collector.total.usage, collector.total.whole_usd
+            new_entries = session.snapshot().conversation.entries[entries_before:]
+            # The requests that the command has made beside the conversation.
+            paid = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid))
+            usage, cost_usd = paid.total.usage, paid.total.whole_usd
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
                 return CommandEnded(typed.name, Done("", 0, usage, cost_usd=cost_usd), prompt=prompt)
@@ -283,7 +266,7 @@ class ScreenlessHost(OpenerHost):
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
 
     async def resolve_prompt(self, cli_prompt: CliPrompt) -> Prompt | CommandEnded:
-        """Return the prompt of the command line, also one that a command stands for; else how the command ended."""
+        """Return the prompt of the command line, or that of its command; else the end of the command."""
         typed = self.command_in(cli_prompt.text)
         if typed is None:
             return Prompt(self.attach(f"{cli_prompt.text}{cli_prompt.piped}"))
@@ -295,7 +278,6 @@ class ScreenlessHost(OpenerHost):
         return self._opener.attach(text, self._session, typed=typed or text)
 
     def interrupt(self) -> None:
-        """End the turn and the commands that run."""
         self._session.submit(Interrupt())
         self.interrupt_commands()
 
@@ -319,14 +301,6 @@ class ScreenlessHost(OpenerHost):
 
     async def check_model(self, name: str) -> str:
         return self._opener.check_model(name)
-
-    async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        return None
-
-    def put_into_input(self, text: str) -> None:
-        """Do nothing: nobody types here, and the client that went back to a prompt still has it."""
 
     def leave(self) -> None:
         self.has_left = True

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, Literal, get_args
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.ops import ClientResult, SetModel
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
@@ -90,13 +89,13 @@ Control = (
     InterruptControl
     | SteerControl
     | ModeControl
-    | SetModel
+    | ops.SetModel
     | ApproveControl
     | AnswerControl
     | DenyControl
     | CommandControl
     | ClientToolsControl
-    | ClientResult
+    | ops.ClientResult
 )
 CONTROLS: dict[str, type[msgspec.Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
@@ -124,12 +123,13 @@ def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
     def read() -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
             with suppress(OSError):  # an input that cannot be read has ended
-                bom = codecs.BOM_UTF8  # only before the first line
+                bom = codecs.BOM_UTF8  # a byte order mark may be before the first line
                 while line := input.readline(MAX_LINE_BYTES + 1):
                     chunk = line
                     while len(chunk) > MAX_LINE_BYTES and not chunk.endswith(b"\n"):  # skip the end of a long line
                         chunk = input.readline(MAX_LINE_BYTES + 1)
-                    line, bom = line.removeprefix(bom), b""
+                    line = line.removeprefix(bom)
+                    bom = b""
                     if line.strip():
                         loop.call_soon_threadsafe(lines.put_nowait, line)
             loop.call_soon_threadsafe(lines.put_nowait, None)
@@ -146,24 +146,24 @@ def json_in(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     data = decode_json(raw)
-    level = [data]  # the values at one depth
+    level = [data]  # the values at one depth, from the top down
     for _ in range(MAX_DEPTH):
-        containers = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
-        level = [value for values in containers for value in values]
-    if any(isinstance(one, dict | list) for one in level):
+        parents = [value for value in level if isinstance(value, dict | list)]
+        level = [child for parent in parents for child in (parent.values() if isinstance(parent, dict) else parent)]
+    if any(isinstance(value, dict | list) for value in level):
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
     return data
 
 
 def parse_line(raw: bytes) -> InputLine:
-    """Return the request of a line. Never raises: in place of a request there may be a problem, which says the form."""
+    """Return the request of a line, or the problem with it and the form that was expected. Never raises."""
     id: str | int | None = None
     data: Any = None
     try:
         data = json_in(raw)
         match data:
-            case {"type": "control", "id": str() | int() | None as given} if not isinstance(given, bool):
-                id = given
+            case {"type": "control", "id": str() | int() | None as line_id} if not isinstance(line_id, bool):
+                id = line_id
             case {"type": "control", "id": _}:
                 raise ValueError("id must be a string or an integer")
         return InputLine(raw, _request_in(data), id)
@@ -198,7 +198,7 @@ def check_request(request: object) -> None:
                     raise ValueError(f"{tool.name[:80]!r} is not a tool name: use 1 to 64 letters, digits, _ and -")
                 if tool.input_schema.get("type") != "object":
                     raise ValueError(f'the input_schema of {tool.name} needs "type": "object"')
-        case ClientResult(_, content) if not isinstance(content, str):
+        case ops.ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
 
 
@@ -250,21 +250,22 @@ async def control(host: ScreenlessHost, request: Control) -> None:
         UserError: If it cannot be carried out for another reason.
     """
     session = host.session
+    if isinstance(request, Decision):
+        _check_waits(request.id, session.open_questions, "question")
     match request:
         case ModeControl(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
-        case SetModel(model):
-            session.submit(request)  # also a wrong one, because no other model may answer in its place
+        case ops.SetModel(model):
+            # Also a model that fails the check is set, because the next prompt must not go to the one before it.
+            session.submit(request)
             await host.check_model(model)
         case ClientToolsControl(tools):
             session.offer_tools(tools)
         case InterruptControl():
             host.interrupt()
         case AnswerControl(id, text):
-            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, True, comment=text))
         case ApproveControl(id=id, mode=mode, rule=rule):
-            _check_waits(id, session.open_questions, "question")
             fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
             answer = ops.Approve(allowed=True, **fields)
             check_offered(session.open_questions[id], answer)
@@ -272,9 +273,8 @@ async def control(host: ScreenlessHost, request: Control) -> None:
                 session.check_rule(rule)
             session.submit(answer)
         case DenyControl(id, comment):
-            _check_waits(id, session.open_questions, "question")
             session.submit(ops.Approve(id, False, comment=comment))
-        case ClientResult(id):
+        case ops.ClientResult(id):
             _check_waits(id, session.waiting_for_client, "call")
             session.submit(request)
 

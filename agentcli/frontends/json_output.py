@@ -27,9 +27,8 @@ class JsonOutput:
         self._partial = partial
         self._demands = demands
         self._result = ResultBuilder(session)
-        self._is_in_message = False
-        self._index = 0
-        self._usage = Usage()
+        # Of the streamed message: it has begun, the newest block, and the usage so far.
+        self._is_in_message, self._index, self._usage = False, 0, Usage()
         self._parents: dict[str, str] = {}  # the call that made each subagent
 
     def show(self, event: events.Event) -> None:
@@ -46,7 +45,7 @@ class JsonOutput:
                     self.write(value)
             case events.Notice(text):
                 self._system("notice", text=text, **agent)
-            case events.Question(id, title):
+            case events.Question(id, title):  # first, because it is a `QuestionEvent`, too
                 texts: dict[str, Any] = {"question": title, "options": event.options}
                 self._system("question", id=id, **texts, **_exposed(texts), **agent)
             case events.QuestionEvent():  # one object for all kinds: fields that a kind does not have are empty
@@ -94,11 +93,9 @@ class JsonOutput:
         self.write(ResultBuilder(self._session, started).build(ended.end))
 
     def reject(self, line: bytes, error: str) -> None:
-        """Answer a line that makes no sense, or asks for something that cannot be done."""
         self._system("input_error", error=error, line=line[:MAX_ECHO_BYTES].strip().decode(errors="replace"))
 
     def acknowledge(self, id: str | int, error: str = "") -> None:
-        """Answer a control line that has an id of its own."""
         self._system("control", id=id, ok=not error, **({"error": error} if error else {}))
 
     def _system(self, subtype: str, **fields: Any) -> None:
@@ -127,7 +124,8 @@ class JsonOutput:
                 if not self._is_in_message:  # a reply of nothing at all
                     self._start_message(model)
                 self._end_message(stop_reason)
-            case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:  # it broke off
+            # The reply broke off.
+            case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:
                 self._end_message(None)
 
     def _start_message(self, model: str) -> None:
@@ -164,9 +162,11 @@ def _fields(source: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
-    """Return the field `exposed`: the texts with characters that a person would not see, in visible form."""
-    visible = {name: exposed(one) if isinstance(one, str) else tuple(map(exposed, one)) for name, one in texts.items()}
-    differing = {name: one for name, one in visible.items() if one != texts[name]}
+    """Return the field `exposed`: those texts that have invisible characters, with these made visible."""
+    visible = {
+        name: exposed(text) if isinstance(text, str) else tuple(map(exposed, text)) for name, text in texts.items()
+    }
+    differing = {name: text for name, text in visible.items() if text != texts[name]}
     return {"exposed": differing} if differing else {}
 
 
@@ -193,9 +193,9 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, parent_id: str | N
     """
     match entry.body:
         case entries.Assistant() as reply:
-            content, usage = [block_to_wire(block) for block in reply.content], usage_object(reply.usage)
-            head = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
-            message = head | {"content": content, "stop_reason": reply.stop_reason, "usage": usage}
+            message: dict[str, Any] = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
+            message["content"] = [block_to_wire(block) for block in reply.content]
+            message |= {"stop_reason": reply.stop_reason, "usage": usage_object(reply.usage)}
             return _message("assistant", message, session_id, parent_id)
         case entries.Result() as result:
             return _message("user", {"role": "user", "content": [block_to_wire(result.result)]}, session_id, parent_id)
@@ -232,8 +232,7 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
 
 
 def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return messages in the form of the Messages API."""
-    return [{"role": one.role, "content": [block_to_wire(block) for block in one.content]} for one in messages]
+    return [{"role": message.role, "content": list(map(block_to_wire, message.content))} for message in messages]
 
 
 def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:

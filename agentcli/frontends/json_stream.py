@@ -37,9 +37,9 @@ class Dialogue:
         self._partial = partial
         self._demands = demands
         self._leaving = leaving
-        self._code = 0
+        self._code = 0  # the exit code of the newest turn or command
         self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
-        self._has_rejected = self._has_accepted = False  # a line, as a prompt or a command
+        self._has_rejected = self._has_accepted = False  # True once a line was rejected, or begun to be answered
         self._has_client = True
         self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +70,7 @@ class Dialogue:
         else:
             self._spawn(self._listen(input))
             conversation = self._session.snapshot().conversation
-            if conversation.unstarted_calls or awaited_reset(conversation):
+            if conversation.unstarted_calls or awaited_reset(conversation):  # an earlier run ended in the turn
                 self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
         self._spawn(self._wake_to_leave())
@@ -112,18 +112,17 @@ class Dialogue:
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, self._demands)
                 self._unmet |= self._demands.unmet(event)
-                # After an interrupt nobody can say whether queued messages still count.
+                # Once the program is to end, nobody can say if queued messages still count.
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_ended += 1
                 self._turn_ended.set()
 
     def _is_last_turn(self) -> bool:
-        """True if the session ends with the turn whose end has just come."""
-        is_only = self._session.turns_begun - self._turns_before == self._turns_ended + 1
-        return self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
+        """Return True if the session ends with the turn that has just ended; `_turns_ended` does not count it yet."""
+        no_other_runs = self._session.turns_begun - self._turns_before == self._turns_ended + 1
+        return self._leaving.is_set() or (no_other_runs and not self._has_client and self._lines.empty())
 
     async def _wait_for_results(self) -> None:
-        """Wait for the result of every prompt that was accepted."""
         while self._session.turns_begun - self._turns_before > self._turns_ended:
             self._turn_ended.clear()
             await self._turn_ended.wait()
@@ -136,6 +135,7 @@ class Dialogue:
         json_input.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = json_input.parse_line(raw)
+            # None is a line with a problem.
             if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
@@ -177,13 +177,13 @@ class Dialogue:
     async def _do(self, line: json_input.InputLine) -> None:
         """Carry out a line, and answer it."""
         error = line.problem
-        is_written = False
+        has_output = False  # which says the error already
         try:
             if line.request is not None:
                 await self._carry_out(line.request)
         except UserError as failure:
-            error, is_written = str(failure), isinstance(failure, CommandFailed)
-        if error and not is_written:
+            error, has_output = str(failure), isinstance(failure, CommandFailed)
+        if error and not has_output:
             self._has_rejected = True
             self._output.reject(line.raw, error)
         if line.id is not None:
@@ -234,6 +234,7 @@ class Dialogue:
             raise CommandFailed(ended.output)
 
     async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
+        """Run a command; where it has opened another session, the dialogue goes on with that one."""
         ended = await self._host.run(typed, piped=piped, more=more)
         if self._host.session is not self._session:
             await self._wait_for_results()

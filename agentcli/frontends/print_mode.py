@@ -17,7 +17,7 @@ MAX_TASK_CHARS = 80  # of a subagent's task
 async def print_answer(
     host: ScreenlessHost, cli_prompt: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
-    """Print an answer or a command's output, and return the exit code. Into a pipe an answer is printed when whole."""
+    """Print an answer or a command's output, and return the exit code. A pipe gets the answer when it is complete."""
     prompt = await host.resolve_prompt(cli_prompt)
     is_live = out.isatty()
     if isinstance(prompt, CommandEnded):
@@ -63,7 +63,7 @@ async def print_answer(
                 value = demands.value(event)  # with a schema a pipe gets the JSON value and nothing around it
                 answer = event.text if value is None else to_json_line(value).decode().strip()
                 line_end = "\n" if event.text or is_live else ""
-                print("" if is_live else answer, end=line_end, file=out, flush=True)
+                print("" if is_live else answer, end=line_end, file=out, flush=True)  # a terminal has it already
                 for line in _explanations(event, session, demands):
                     _log_line(log, line)
                 return exit_code(event, demands)
@@ -117,12 +117,12 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
         "interrupted": "Interrupted. The session is saved; resume it with --continue.",
     }
     lines = [reasons[done.reason]] if done.reason in reasons else []
-    for kind, head in (
+    for kind, why in (
         ("denied", "Denied because no one could approve it"),
         ("dropped", "Changes discarded because no one could approve them"),
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
-            lines.append(f"{head}: {names}. To allow it, use --allow or --permission-mode.")
+            lines.append(f"{why}: {names}. To allow it, use --allow or --permission-mode.")
     if why := demands.misfit(done):
         lines.append(f"The answer does not match the schema: {why}")
     for claim in unproven(done) if demands.evidence else ():
@@ -132,6 +132,7 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
 
 
 def _log_line(log: TextIO, text: str, *, after_text: bool = False) -> None:
+    """Print a line; if both streams are the terminal, an answer whose line is not complete is ended first."""
     if after_text and log is sys.stderr and sys.stdout.isatty():
         print(file=sys.stdout, flush=True)
     print(printable(text), file=log, flush=True)

@@ -45,8 +45,10 @@ def pictured(text: str) -> str:
 
 
 def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
+    """Return text in which `shown` replaces each character that a person would not see, or would take for another."""
+
     def replace(match: re.Match[str]) -> str:
-        found = match.groupdict()
+        found = match.groupdict()  # one of the two patterns has no groups
         if empty := found.get("empty"):
             return f"… {len(empty):,} more line breaks\n"
         return found.get("stays") or "".join(map(shown, match.group()))
@@ -64,14 +66,14 @@ def _without_controls(text: str) -> str:
 
 def _without_hidden(text: str, before: str) -> str:
     """Return `text`, which follows `before`, without invisible characters and with pictures for look-alike letters."""
-    whole, position = before + text, len(before)
-    if not _is_suspect(whole):
+    full, position = before + text, len(before)
+    if not _is_suspect(full):
         return text
     pieces: list[str] = []
-    for hidden in _hidden_in_prose().finditer(whole, position):
-        pieces += (whole[position : hidden.start()], hidden["stays"] or "�" * len(hidden["alike"] or ""))
+    for hidden in _hidden_in_prose().finditer(full, position):
+        pieces += (full[position : hidden.start()], hidden["stays"] or "�" * len(hidden["alike"] or ""))
         position = hidden.end()
-    return "".join([*pieces, whole[position:]])
+    return "".join([*pieces, full[position:]])
 
 
 def _is_suspect(text: str) -> bool:
@@ -144,7 +146,8 @@ class PrintableStream:
     def feed(self, text: str) -> str:
         text = self._sequence + text
         unfinished = self._UNFINISHED.search(text)
-        end = unfinished.start() if unfinished and len(unfinished.group()) <= self._MAX_HELD_CHARS else len(text)
+        is_held = unfinished is not None and len(unfinished.group()) <= self._MAX_HELD_CHARS
+        end = unfinished.start() if unfinished and is_held else len(text)
         self._sequence = text[end:]
         self._text += _without_controls(text[:end])
         if self._text.isascii() or not (undecided := _undecided().search(self._text, self._returned)):
@@ -158,6 +161,7 @@ class PrintableStream:
         return self._take(len(self._text))
 
     def _take(self, end: int) -> str:
+        """Return the text up to `end` that was not returned yet; of it, keep as much as later text may depend on."""
         shown = _without_hidden(self._text[self._returned : end], self._text[: self._returned])
         start = max(0, end - MAX_LINE_ENDS)
         self._text, self._returned = self._text[start:], end - start
@@ -171,5 +175,4 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def with_tilde(text: str, home: str) -> str:
-    """Shorten paths below the home folder as a shell does."""
     return re.sub(rf"(?<![\w.~/-]){re.escape(home)}(?=/|$)", "~", text) if len(home) > 1 and home in text else text

@@ -18,7 +18,10 @@ _MAX_COMMAND_CHARS = 60
 def interrupt_on_signals(
     interrupt: Callable[[], object], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
 ) -> Iterator[dict[str, int]]:
-    """Let a signal interrupt the turn, and a second one call `at_once`; yields a dictionary for the first `signal`."""
+    """Let a signal call `interrupt`, and a second one `at_once`, with its number.
+
+    Yield a dictionary that has the number of the first one as `signal` once it has come.
+    """
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
     numbers: list[int] = []
@@ -30,11 +33,11 @@ def interrupt_on_signals(
 
     def count(number: int, frame: object) -> None:
         numbers.append(number)
-        if len(numbers) > 1 and number != signal.SIGHUP:  # a terminal that closes sends several of those
+        if len(numbers) > 1 and number != signal.SIGHUP:  # a terminal that closes sends SIGHUP several times
             at_once(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup leaves it
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # nohup has started the program, which must outlive its terminal
         del before[signal.SIGHUP]
     for number in before:
         loop.add_signal_handler(number, handle_first, number)
@@ -44,7 +47,7 @@ def interrupt_on_signals(
         yield received
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)  # or the loop resets it when it closes
+            loop.remove_signal_handler(number)  # else the loop resets it when it closes
             signal.signal(number, handler)
 
 
@@ -53,8 +56,8 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
-        if number == signal.SIGHUP:  # a terminal that closes sends several, of which the first counts
-            loop.remove_signal_handler(number)  # or the loop resets it when it closes
+        if number == signal.SIGHUP:  # a terminal that closes sends it several times, of which the first counts
+            loop.remove_signal_handler(number)  # else the loop resets it when it closes
             signal.signal(number, signal.SIG_IGN)
         leave(128 + number)
 
@@ -63,9 +66,10 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
-    """Interrupt a turn that had no events for so long, unless it waits for somebody.
+    """Interrupt a turn that had no events for `limit_s` seconds, unless it waits for somebody.
 
-    If the turn does not react to that, `leave` is called with the reason.
+    If the turn does not react to that, `leave` is called with the reason. `session` returns the open session, which a
+    command may replace by another one.
     """
     while True:
         watched = session()
@@ -83,11 +87,11 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
 
 
 async def _is_silent(session: Session, limit_s: float) -> bool:
-    """Return True once there was no event for so long, False at the first event."""
+    """Return True once there was no event for `limit_s` seconds, False at the first event."""
     async with aclosing(session.subscribe()) as events:
         try:
             async with asyncio.timeout(limit_s):
-                await anext(events, None)  # None: the session was closed, and another one may follow it
+                await anext(events, None)  # returns None if the session is closed, and another one may follow it
         except TimeoutError:
             return True
     return False

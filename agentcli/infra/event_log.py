@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,8 +20,7 @@ import apsw
 
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.sessions.database import T, Writer, connect_to_memory
-from agentcli.infra.sessions.sqlite import connect_or_replace
+from agentcli.infra.sessions import database, sqlite
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -30,9 +28,9 @@ log = logging.getLogger(__name__)
 KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after its last event
 POLL_S = 0.05  # for events of other processes
 TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
-_MAX_IDLE_POLLS = 20
-_TAIL = 256  # the newest events of a stream stay in memory for its readers
+_MAX_IDLE_POLLS = 20  # polls without a reader, after which polling ends
 
+# `is_there` is 0 for a removed stream, whose row only keeps its last id.
 _KEEP_STATE = """
 INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
 ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
@@ -49,7 +47,7 @@ class WaitingReaders(ABC):
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream
-        self._removed: set[str] = set()  # streams that were removed while somebody waited
+        self._removed: set[str] = set()  # streams that were removed while somebody waited for their events
 
     @abstractmethod
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
@@ -73,7 +71,7 @@ class WaitingReaders(ABC):
         self._follow_others()
         arrived = asyncio.Event()
         waiting = self._waiting.setdefault(stream_id, set())
-        waiting.add(arrived)  # before the first look: nothing is missed
+        waiting.add(arrived)  # before the first look, so that no event is missed
         try:
             async with asyncio.timeout(wait_s):
                 while not (events := await self._find(stream_id, after, count)) and stream_id not in self._removed:
@@ -97,9 +95,8 @@ class SqliteEvents(WaitingReaders):
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
-        self._writer = Writer(path, partial(_open, path, keep_s))
+        self._writer = database.Writer(path, lambda: _open(path, keep_s))
         self._clock = time.time
-        self._tails: dict[str, list[StreamEvent]] = {}  # the newest events of streams with readers in this process
         self._looking: asyncio.Task[None] | None = None
 
     async def append(
@@ -119,30 +116,26 @@ class SqliteEvents(WaitingReaders):
                 raise StreamMoved(stream_id)
             first = max(last_id, after) + 1
             last_id = first + len(events) - 1 if events else last_id
-            new_note = old_note if note is None else note
-            state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}
-            number = db.execute(_KEEP_STATE, {**state, "now": self._clock()}).get
+            state = {
+                "id": stream_id,
+                "status": status or old_status,
+                "last_id": last_id,
+                "note": old_note if note is None else note,
+                "now": self._clock(),
+            }
+            number = db.execute(_KEEP_STATE, state).get
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
             return int(last_id)
 
         last_id = await self._do(work)
-        tail = self._tails.pop(stream_id, [])
-        if stream_id in self._waiting:
-            new = [StreamEvent(id, data) for id, data in enumerate(events, last_id - len(events) + 1)]
-            has_gap = tail and new and new[0].id != tail[-1].id + 1  # another process wrote, too
-            self._tails[stream_id] = [*(() if has_gap else tail), *new][-_TAIL:]
         self._wake(stream_id)
         return last_id
 
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+    async def _do(self, work: Callable[[apsw.Connection], database.T]) -> database.T:
         return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        tail = self._tails.get(stream_id)
-        if tail and tail[0].id <= after + 1 and tail[-1].id > after:
-            return tail[max(0, after + 1 - tail[0].id) :][:count]
-
         def work(db: apsw.Connection) -> list[StreamEvent]:
             return [StreamEvent(id, data) for id, data in db.execute(_EVENTS, (stream_id, after, count))]
 
@@ -154,17 +147,20 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for events of other processes, as long as there are readers."""
-        version, known_ids, idle_polls = -1, dict[str, Any](), 0
+        version = -1  # SQLite's `data_version`, which changes when another process has written
+        known_ids: dict[str, Any] = {}  # the last ids at that version
+        idle_polls = 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_polls < _MAX_IDLE_POLLS:
             await asyncio.sleep(POLL_S)
             streams = list(self._waiting)
             idle_polls = 0 if streams else idle_polls + 1
             with suppress(StorageError):  # readers get the error when they look themselves
-                now = await self._do(lambda db: int(db.pragma("data_version")))
-                if now != version and streams:
+                new_version = await self._do(lambda db: int(db.pragma("data_version")))
+                if new_version != version and streams:
                     rows = await self._do(lambda db: db.execute(query, (json.dumps(streams),)).fetchall())  # noqa: B023
-                    version, last_ids = now, {str(id): last_id for id, last_id in rows}
+                    last_ids = {str(id): last_id for id, last_id in rows}
+                    version = new_version
                     for id in streams:
                         if known_ids.get(id) != last_ids.get(id):
                             self._wake(id)
@@ -181,7 +177,6 @@ class SqliteEvents(WaitingReaders):
 
     async def remove(self, stream_id: str) -> None:
         await self._do(lambda db: _remove(db, "id = ?", stream_id))
-        self._tails.pop(stream_id, None)
         self._wake(stream_id, is_removed=True)
 
     async def close(self) -> None:
@@ -195,12 +190,12 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = Writer(None, connect_to_memory)
+        self._writer = database.Writer(None, database.connect_to_memory)  # that of a file was not opened yet
         self._ttl_s = ttl_s
         self._clock = clock
 
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        def remove_old_and_work(db: apsw.Connection) -> T:
+    async def _do(self, work: Callable[[apsw.Connection], database.T]) -> database.T:
+        def remove_old_and_work(db: apsw.Connection) -> database.T:
             _remove(db, "is_there AND touched <= ?", self._clock() - self._ttl_s)
             return work(db)
 
@@ -212,17 +207,17 @@ class MemoryEvents(SqliteEvents):
 
 def _open(path: Path, keep_s: float) -> apsw.Connection:
     make_private_folder(path.parent)
-    connection = connect_or_replace(path, log.warning, synchronous="normal")
+    connection = sqlite.connect_or_replace(path, log.warning, synchronous="normal")
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
 
 
-def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
-    """Remove events. The rows of their streams stay, so that no id is used again."""
-    numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
+def _remove(db: apsw.Connection, condition: str, value: float | str) -> None:
+    """Remove the streams for which an SQL condition is true. Their rows stay, so that no id is used again."""
+    numbers = f"SELECT number FROM streams WHERE {condition}"  # noqa: S608  # all conditions are in this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
-    db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
+    db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {condition}", (value,))  # noqa: S608
 
 
 # Redis Streams, for servers on several machines: https://redis.io/docs/latest/develop/data-types/streams/
@@ -261,8 +256,7 @@ return last
 class RedisEvents(WaitingReaders):
     """Implements `EventStore`. Streams that do not run are removed `keep_s` seconds after their last event.
 
-    Raises:
-        StorageError: If the extra `redis` is not installed.
+    Raises `StorageError` if the extra `redis` is not installed.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
@@ -302,7 +296,7 @@ class RedisEvents(WaitingReaders):
         return last_id
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        first = f"{max(after, 0)}-1"
+        first = f"{max(after, 0)}-1"  # ids in Redis look like `7-0`: this one comes right after that of `after`
         entries = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
 
@@ -321,7 +315,7 @@ class RedisEvents(WaitingReaders):
                         if message["type"] == "message":
                             self._wake(message["data"].decode())
             except self._error as error:
-                log.warning("Redis at %s does not tell of new events: %s", self._host, error)
+                log.warning("Redis at %s does not report new events: %s", self._host, error)
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
@@ -345,12 +339,12 @@ class RedisEvents(WaitingReaders):
         await self._ask(work)
         self._wake(stream_id, is_removed=True)
 
-    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[], Awaitable[database.T]]) -> database.T:
         try:
             return await work()
         except (self._error, OSError) as error:
             raise StorageError(
-                f"Redis at {self._host} could not be asked ({error}): see that it runs and that serve.redis is right."
+                f"Redis at {self._host} did not answer ({error}): check that it runs and that serve.redis is right."
             ) from error
 
     async def close(self) -> None:

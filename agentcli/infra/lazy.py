@@ -1,4 +1,4 @@
-"""Makes a session's sandbox and snapshots only when they are first used, since each import takes 20 ms."""
+"""Makes a session's sandbox and snapshots only when they are first used, because each import takes 20 ms."""
 
 from collections.abc import Callable
 from threading import Lock

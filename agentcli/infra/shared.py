@@ -21,7 +21,7 @@ from agentcli.settings.files import make_private_folder
 log = logging.getLogger(__name__)
 
 LOCK_FILES = 1_024  # names share these files, because nobody could ever remove a file for each name
-_LOCK_POLL_S = 0.01
+_LOCK_POLL_S = 0.01  # between looks if another process has released a lock
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
 # A row is one charge, or a reservation until the charge is known. If the program is killed, its request may still have
@@ -49,17 +49,19 @@ class FileLocks:
     async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
         # All callers lock in the order of the numbers, so that no two wait for each other.
         numbers = sorted({zlib.crc32(key.encode(errors="surrogateescape")) % LOCK_FILES for key in keys})
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as locks:
             try:
                 async with asyncio.timeout(timeout_s):
                     for number in numbers:
-                        await held.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
+                        await locks.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
+                    make_private_folder(self._folder)
                     for number in numbers:
-                        held.callback((await self._acquire(number)).release)
+                        lock = filelock.AsyncFileLock(self._folder / f"{number}.lock", run_in_executor=False)
+                        await locks.enter_async_context(await lock.acquire(poll_interval=_LOCK_POLL_S))
             except TimeoutError as error:
                 raise ToolError(
-                    f"{Path(keys[0]).name} is being changed by another call for more than {timeout_s:g} s: try again "
-                    "later.",
+                    f"{Path(keys[0]).name} was not changed: another call has been changing it for more than "
+                    f"{timeout_s:g} s. Try again later.",
                     kind="resource_error",
                 ) from error
             except OSError as error:
@@ -70,16 +72,6 @@ class FileLocks:
                     kind="resource_error",
                 ) from error
             yield
-
-    async def _acquire(self, number: int) -> filelock.BaseFileLock:
-        make_private_folder(self._folder)
-        lock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
-        while True:
-            try:
-                lock.acquire(timeout=0)
-                return lock
-            except filelock.Timeout:
-                await asyncio.sleep(_LOCK_POLL_S)
 
 
 class DayAccount(Account):
@@ -92,7 +84,7 @@ class DayAccount(Account):
         super().__init__("day", limits)
         self._path = path
         self._connection: apsw.Connection | None = None
-        self._unwritten: Amounts = {}
+        self._unwritten: Amounts = {}  # charges that are not in the file yet, which only happens without limits
 
     def locked(self) -> AbstractContextManager[object]:
         return self._transaction() if self.limits else nullcontext()
@@ -110,11 +102,14 @@ class DayAccount(Account):
     def spent(self, *, with_held: bool = True) -> Amounts:
         """Return what the day has cost; nothing without limits, since nobody needs to know.
 
-        What other processes hold counts as spent. What is held since yesterday is no part of the day.
+        The file has reservations of all processes. Without `with_held` those of this one are subtracted.
         """
-        held = added(*(() if with_held else self._held.values()))
-        rows = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True) if self.limits else ()
-        return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in rows}
+        if not self.limits:
+            return {}
+        held = {} if with_held else added(*self._held.values())
+        totals = zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)
+        # A reservation made before midnight is held, but is no row of today: the difference may be below 0.
+        return {kind: max(0.0, amount - held.get(kind, 0.0)) for kind, amount in totals}
 
     def hold(self, amounts: Amounts) -> int:
         if not self.limits:
@@ -129,7 +124,7 @@ class DayAccount(Account):
             self._rows(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = added(self._unwritten, amounts)
-        if amounts.get("tokens"):  # calls are written with the request that follows them
+        if amounts.get("tokens"):  # a request; tool calls have no tokens, and are written with the next request
             try:
                 self._insert(self._unwritten)
             except StorageError as error:
@@ -146,7 +141,8 @@ class DayAccount(Account):
             return self._connection.execute(sql, values).fetchall()
         except (apsw.Error, OSError) as error:
             raise StorageError(
-                f"{self._path}: {error}. It holds what the day has cost; without it no budget of the day can be held."
+                f"{self._path} could not be used ({error}). It holds what the day has cost, which a budget of the day "
+                "needs."
             ) from error
 
     def _connect(self) -> apsw.Connection:

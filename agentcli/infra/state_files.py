@@ -4,9 +4,6 @@ These are large results of calls, summaries that models wrote, the memory of a p
 the permission rules that the person gave for good.
 """
 
-from __future__ import annotations
-
-import errno
 import logging
 import os
 import re
@@ -14,7 +11,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -61,9 +58,6 @@ class DataFolder:
     settings: DataSettings = field(default=DataSettings(), kw_only=True)
     clock: Callable[[], float] = field(default=time.time, kw_only=True)
 
-    def of_session(self, session_id: str) -> SessionData:
-        return SessionData(self, session_id)
-
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
         for link in self.links_of(source).glob("*"):
@@ -79,37 +73,41 @@ class DataFolder:
 
     def clean(self) -> None:
         """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
-        now, links = self.clock(), defaultdict[Path, list[Path]](list)
-        max_age_s, max_bytes = self.settings.max_age_hours * 3_600, self.settings.max_size_gb * 1024**3
+        now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
+        max_bytes = self.settings.max_size_gb * 1024**3
+        links = defaultdict[Path, list[Path]](list)  # the calls with that result, by its file
         for link in self.folder.glob("calls/*/*"):
             links[self.target_of(link)].append(link)
         files = []
         for path in self.folder.glob("??/*"):
-            with suppress(FileNotFoundError):  # other processes clean, too
+            with suppress(FileNotFoundError):  # another process cleans at the same time
                 status = path.stat()
-                made_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
-                files.append((now - made_at <= max_age_s, status.st_mtime, status.st_size, path))
+                last_call_at = max((link.lstat().st_mtime for link in links[path]), default=status.st_mtime)
+                files.append((now - last_call_at <= max_age_s, status.st_mtime, status.st_size, path))
         total = sum(size for _, _, size, _ in files)
-        bound = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
-        for is_young, _, size, path in sorted(files):  # those that are too old come first
-            if is_young and total <= bound:
+        target_size = max_bytes * _FILLED_AFTER_CLEANING if total > max_bytes else float("inf")
+        for is_young, _, size, path in sorted(files):  # files that are too old, then by the time of the last use
+            if is_young and total <= target_size:
                 break
-            if not any(map(self.is_resumable, {unquote(link.parent.name) for link in links[path]})):
+            session_ids = {unquote(link.parent.name) for link in links[path]}
+            if not any(map(self.is_resumable, session_ids)):
                 for file in (path, *links[path]):
                     file.unlink(missing_ok=True)
                 total -= size
-        for session in self.folder.glob("calls/*"):
+        for session_links in self.folder.glob("calls/*"):
             with suppress(OSError):  # it is not empty
-                session.rmdir()
+                session_links.rmdir()
         for folder in self.outputs.glob("*/") if self.outputs is not None else ():
-            with suppress(OSError):
+            with suppress(OSError):  # another process has removed it
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
                 if now - newest > max_age_s and not self.is_resumable(folder.name):
                     shutil.rmtree(folder)
 
     def clean_when_due(self) -> None:
         """Clean, unless that was done a short while ago. Raises `OSError`."""
-        stamp, interval_s = self.folder / ".cleaned", self.settings.clean_every_minutes * 60
+        stamp = self.folder / ".cleaned"  # an empty file, whose time is that of the last cleaning
+        interval_s = self.settings.clean_every_minutes * 60
+        # The time can also be in the future, if the clock was set back.
         is_due = not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= interval_s
         if is_due and any(folder is not None and folder.is_dir() for folder in (self.folder, self.outputs)):
             make_private_folder(self.folder)
@@ -124,8 +122,10 @@ class SessionData:  # implements `DataFiles`
         self._links = data.links_of(session_id)
 
     def store(self, content: bytes, call_id: str) -> DataFile:
-        hash, link, now = sha256(content).hexdigest(), self._link(call_id), self._data.clock()
-        path, new_link = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
+        hash, now = sha256(content).hexdigest(), self._data.clock()
+        path = self._data.folder / hash[:2] / hash[2:]
+        link = self._link(call_id)
+        new_link = link.with_name(f"{link.name}.new")  # renamed, because a link cannot be changed in place
         make_private_folder(link.parent)
         replace_private_file(path, content, syncs=False)
         os.utime(path, (now, now))
@@ -140,7 +140,7 @@ class SessionData:  # implements `DataFiles`
         now = self._data.clock()
         with suppress(FileNotFoundError):
             path = self._data.target_of(self._link(call_id))
-            os.utime(path, (now, now))
+            os.utime(path, (now, now))  # a file that was cleaned away raises an error here
             return path
         return None
 
@@ -152,7 +152,7 @@ class SessionData:  # implements `DataFiles`
 class SummaryFiles:
     """Summaries that models wrote, by key, so that a conversation does not pay for them again.
 
-    The newest `max_files` are kept for some hours. A summary that cannot be read or written is missing.
+    The newest `max_files` are kept for `hours`. A summary that cannot be read or written is missing.
     """
 
     folder: Path
@@ -178,7 +178,7 @@ class SummaryFiles:
 
 
 def memory_folder(state: Path, project: Path) -> Path:
-    """Return the folder of a project's files: a name that people recognise, and a hash of the project's path."""
+    """Return the folder of a project's memory: `memory/NAME-HASH`, with the project's name and a hash of its path."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", project.name).strip(".-")[:40] or "project"
     return state / "memory" / f"{name}-{sha256(os.fsencode(project)).hexdigest()[:8]}"
 
@@ -222,7 +222,8 @@ class MemoryFiles:
         with self._locked(name) as path:
             before = self._current(name, path) or b""
             line_end = b"" if not before or before.endswith(b"\n") else b"\n"
-            self._replace(name, path, before + line_end + text.encode(errors="replace") + b"\n", is_new=not before)
+            content = before + line_end + text.encode(errors="replace") + b"\n"
+            self._replace(name, path, content, is_new=not before)
 
     def delete(self, name: str) -> None:
         with self._locked(name) as path:
@@ -238,27 +239,29 @@ class MemoryFiles:
     def _locked(self, name: str) -> Iterator[Path]:
         """Keep other sessions from writing while the body changes the file."""
         path = self.place_of(name)
-        with ExitStack() as held:
-            try:
-                make_private_folder(self.folder)
-                lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
-                held.enter_context(lock)
-            except OSError as error:  # a time-out is one, too
-                raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
+        try:
+            make_private_folder(self.folder)
+            lock_file = self.folder.parent / f".{self.folder.name}.lock"
+            held_lock = filelock.FileLock(lock_file, timeout=_LOCK_TIMEOUT_S).acquire()
+        except OSError as error:  # filelock's Timeout is one, too
+            raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
+        with held_lock:
             yield path
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
-        """Write a file. Raises `ToolError` if it cannot be written, would be too large, or one too many."""
+        """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
         others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
         if len(content) > self._max_bytes:
             raise _limit_error(
-                f"{name} would hold {len(content):,} bytes, and {self._max_bytes:,} is the most for a file"
+                f"{name} would have {len(content):,} bytes, and a file may have at most {self._max_bytes:,}"
             )
         if is_new and len(others) >= self._max_files:
-            raise _limit_error(f"there are {len(others)} files, and {self._max_files} is the most")
+            raise _limit_error(f"there are {len(others)} files already, and at most {self._max_files} are allowed")
         if total > self._max_total:
-            raise _limit_error(f"all files would hold {total:,} bytes, and {self._max_total:,} is the most")
+            raise _limit_error(
+                f"all files together would have {total:,} bytes, and at most {self._max_total:,} are allowed"
+            )
         try:
             replace_private_file(path, content)
         except OSError as error:
@@ -270,39 +273,41 @@ class MemoryFiles:
         if not os.path.lexists(path):
             return None
         if _size(path) > self._max_bytes:
-            raise _limit_error(f"{name} holds {_size(path):,} bytes, and {self._max_bytes:,} is the most")
+            raise _limit_error(f"{name} has {_size(path):,} bytes, and a file may have at most {self._max_bytes:,}")
         return self._read(name, path)
 
     def _read(self, name: str, path: Path) -> bytes:
         try:
             return self._content(path)
         except FileNotFoundError as error:
-            known = ", ".join(name for name, _ in self._files()) or "none yet"
-            raise ToolError(f"There is no memory file {name}; there is {known}.", kind="not_found") from error
+            names = ", ".join(name for name, _ in self._files()) or "none yet"
+            raise ToolError(f"There is no memory file {name}. Existing files: {names}.", kind="not_found") from error
         except OSError as error:
             raise _memory_error(name, "read", error) from error
 
     def _content(self, path: Path) -> bytes:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link")
+            raise OSError("it is a link")
         return read_small_file(path, max_bytes=self._max_bytes)
 
     def place_of(self, name: str) -> Path:
         parts = name.split("/")
         if len(parts) > _MAX_MEMORY_DEPTH or not all(map(_MEMORY_NAME.fullmatch, parts)):
             raise ToolError(
-                f"{name!r} is no name of a memory file: write a relative one such as notes.md or api/errors.md.",
+                f"{name!r} is not a valid name of a memory file. Use a relative name such as notes.md or "
+                "api/errors.md.",
                 kind="invalid_parameters",
             )
         path = self.folder.joinpath(*parts)
-        if any(folder.is_symlink() for folder in list(path.parents)[: len(parts) - 1]):
-            raise ToolError(f"{name} leads out of the memory.", kind="permission_denied")
+        folders_in_memory = list(path.parents)[: len(parts) - 1]
+        if any(folder.is_symlink() for folder in folders_in_memory):
+            raise ToolError(f"{name} leads out of the memory: one of its folders is a link.", kind="permission_denied")
         return path
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         """Yield names and paths, sorted. Links are no files of the memory."""
         for folder, folders, names in os.walk(self.folder):
-            folders.sort()
+            folders.sort()  # `walk` enters them in this order
             for name in sorted(names):
                 path = Path(folder, name)
                 if not name.startswith(".") and not path.is_symlink():
@@ -310,7 +315,7 @@ class MemoryFiles:
 
 
 def _memory_key(path: Path) -> str:
-    return str(path).casefold()
+    return str(path).casefold()  # on a Mac, Notes.md and notes.md are one file
 
 
 def _size(path: Path) -> int:
@@ -327,7 +332,7 @@ def _memory_error(name: str, done: str, error: OSError) -> ToolError:
     return ToolError(f"{name} could not be {done}: {error.strerror or error}.", kind="resource_error")
 
 
-_Rules = list[str | Restriction]  # a grant is a text
+_Rules = list[str | Restriction]  # a grant is a text, such as "Bash(git status)"
 _Grants = dict[str, _Rules]  # by project root
 
 
@@ -348,7 +353,7 @@ class FileGrants:
         self._change(lambda rules: rules if rule in rules else [*rules, rule])
 
     def remove(self, rule: str) -> None:
-        self._change(lambda rules: [other for other in rules if rule not in (other, getattr(other, "rule", other))])
+        self._change(lambda rules: [other for other in rules if getattr(other, "rule", other) != rule])
 
     def _read(self) -> _Grants:
         try:
@@ -356,7 +361,7 @@ class FileGrants:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(f"{self.file} could not be read ({error}): mend it, or move it away.") from error
+            raise StorageError(f"{self.file} could not be read ({error}). Correct it, or move it away.") from error
 
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
@@ -366,5 +371,5 @@ class FileGrants:
                 grants[self._root] = change(grants.get(self._root, []))
                 rules_by_root = {root: rules for root, rules in grants.items() if rules}
                 replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
-        except OSError as error:  # a time-out is one, too
+        except OSError as error:  # filelock's Timeout is one, too
             raise StorageError(f"{self.file} could not be written ({error}).") from error

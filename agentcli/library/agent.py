@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.interfaces import CallHooks, ConversationStore, Locks, NoHooks, SessionStore, TurnHooks
+from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
@@ -34,13 +34,11 @@ from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, Sessi
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import Workspace
+from agentcli.tools.workspace import SearchProvider, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting import UsageCollector
-    from agentcli.agent.interfaces import EventStore
     from agentcli.extensions.mcp.tools import MCPClient
-    from agentcli.tools.workspace import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
@@ -245,11 +243,10 @@ class Agent:
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
         recorded = (
-            nullcontext() if not stream_id or self._events is None else recording(session, self._events, stream_id)
+            nullcontext() if self._events is None or not stream_id else recording(session, self._events, stream_id)
         )
         async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
-            with self._turns.marking():
-                session.submit(Prompt(blocks, tools=tuple(tools)))
+            self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))))
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
@@ -260,7 +257,7 @@ class Agent:
                     with self._turns.reading():
                         yield event
             finally:
-                if last is None:
+                if last is None:  # the stream was closed, or its task cancelled
                     session.submit(Interrupt())
                     await session.idle()
                 await self._save_entries()
@@ -303,7 +300,7 @@ class Agent:
         Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
         as a notebook's, where `await agent.run(prompt)` works.
         """
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # there is no event loop
             asyncio.get_running_loop()
             raise UsageError("run_sync works only without an event loop. Here, await agent.run(prompt).")
 
@@ -338,8 +335,8 @@ def _blocks_of(
 ) -> tuple[Block, ...]:
     """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
     blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
-    for one in attachments:
-        blocks += tuple(attached_file(workspace.cwd / one, workspace)) if isinstance(one, str | Path) else (one,)
+    for item in attachments:
+        blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
     return blocks
 
 

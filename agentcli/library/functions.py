@@ -3,15 +3,13 @@
 Below them are two parts of `Agent`: one keeps its prompts in order, one records their events for readers elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -119,7 +117,8 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
 
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
 
-_PROMPTED: ContextVar[frozenset[PromptOrder]] = ContextVar("_PROMPTED", default=frozenset())
+# The agents of whose turns the running task is a part.
+_PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())
 
 
 class PromptOrder:
@@ -146,7 +145,7 @@ class PromptOrder:
                     )
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
         except BaseException:
-            if not acquiring.cancel():
+            if not acquiring.cancel():  # it has the lock already
                 self._lock.release()
             raise
         try:
@@ -154,14 +153,11 @@ class PromptOrder:
         finally:
             self._lock.release()
 
-    @contextmanager
-    def marking(self) -> Iterator[None]:
-        """Mark the tasks that are started meanwhile as parts of this agent's turn."""
-        token = _PROMPTED.set(_PROMPTED.get() | {self})
-        try:
-            yield
-        finally:
-            _PROMPTED.reset(token)
+    def begin(self, submit: Callable[[], None]) -> None:
+        """Submit a prompt. The tasks that are started for it count as parts of this agent's turn."""
+        context = copy_context()
+        context.run(_PROMPTED.set, _PROMPTED.get() | {self})
+        context.run(submit)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -184,13 +180,13 @@ async def recording(session: Session, store: EventStore, stream_id: str) -> Asyn
 
     Raises `StorageError` at the end.
     """
-    begun = session.turns_begun
+    turns_before = session.turns_begun
     await store.append(stream_id, [], status="running")
     task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))
     try:
         yield
     finally:
-        if session.turns_begun == begun:  # no turn began whose end would end the recording
+        if session.turns_begun == turns_before:  # no turn began whose end would end the recording
             task.cancel()
             await store.append(stream_id, [], status="failed")
         else:
@@ -211,7 +207,7 @@ async def _record(
             if isinstance(event, Done | TurnFailed) and event.agent_id == "main":
                 status = "complete" if isinstance(event, Done) else "failed"
                 break
-        await store.append(stream_id, [msgspec.json.encode(one) for one in objects], status=status)
+        await store.append(stream_id, [msgspec.json.encode(value) for value in objects], status=status)
         objects.clear()
         if status != "running":
             return

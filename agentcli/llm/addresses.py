@@ -5,6 +5,7 @@ import re
 import sys
 from base64 import b64encode
 from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct
@@ -15,7 +16,11 @@ OLLAMA_PORT = 11_434
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
-Origin = tuple[str, str, int]  # scheme, host, port
+
+class Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
 
 
 class Proxy(Struct, frozen=True):
@@ -27,7 +32,7 @@ class Proxy(Struct, frozen=True):
 
     @property
     def is_socks(self) -> bool:
-        return self.origin[0].startswith("socks")
+        return self.origin.scheme.startswith("socks")
 
     def authorization(self) -> dict[str, str]:
         return {} if self.login is None else {"proxy-authorization": basic_auth(*self.login)}
@@ -42,16 +47,17 @@ def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bo
     """Return True for an address whose host can be looked up and whose port, if it has one, exists."""
     try:
         parts = urlsplit(written)
-        host = origin_of(parts)[1]
+        host = origin_of(parts).host
         is_whole = parts.scheme in schemes and bool(host) and parts.port != 0
     except ValueError:
         return False
+    # `urlsplit` takes any character in a host.
     return is_whole and written.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
 
 
 def origin_of(url: SplitResult) -> Origin:
     """Return scheme, host and port; a name in another script is written as in DNS. Raises `ValueError`."""
-    return url.scheme, (url.hostname or "").encode("idna").decode(), url.port or _PORTS.get(url.scheme, 0)
+    return Origin(url.scheme, (url.hostname or "").encode("idna").decode(), url.port or _PORTS.get(url.scheme, 0))
 
 
 def authority_of(host: str, port: int, *, default_port: int = 0) -> str:
@@ -76,13 +82,14 @@ def ollama_address(written: str) -> str:
 
     A bare host, a port or both are enough. A server that listens on all addresses is reached on loopback.
     """
-    scheme, mark, rest = written.strip().rpartition("://")
-    place, slash, path = rest.partition("/")
+    scheme, _, address = written.strip().rpartition("://")
+    place, slash, path = address.partition("/")
     if place.count(":") > 1 and not {"[", "@"} & {*place}:  # a bare IPv6 address
         place = f"[{place}]"
-    host, colon, port = (place, "", "") if place.endswith("]") else place.rpartition(":")
-    host, port = (host, port) if colon else (host or port, "")
-    if not mark:  # an address with a scheme has the port of that scheme
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):  # the colons of an IPv6 address belong to the host
+        host, colon, port = place, "", ""
+    if not scheme:  # an address with a scheme has the port of that scheme
         colon, port = ":", port or str(OLLAMA_PORT)
     reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
@@ -104,15 +111,15 @@ def proxy_for(address: str) -> Proxy | None:
         return None
     from urllib.request import getproxies  # 8 ms; on macOS it asks the system, too
 
-    known = getproxies()
+    known = getproxies()  # {"http": …, "https": …, "all": …, "no": …}
     name = url.scheme if known.get(url.scheme) else "all"
     written = known.get(name, "").strip()
     exceptions = known.get("no", "").lower().replace(",", " ").split()
     if not written or any(_is_excepted(exception, host, port) for exception in exceptions):
         return None
-    scheme, _, rest = written.rpartition("://")
+    scheme, _, place = written.rpartition("://")
     scheme = {"": "http", "socks": "socks5"}.get(scheme.lower(), scheme)  # desktops write socks://
-    written = f"{scheme}://{rest}"
+    written = f"{scheme}://{place}"
     if not is_address(written, PROXY_SCHEMES) or (proxy := urlsplit(written)).path not in ("", "/"):
         raise ConfigError(
             "no usable proxy address: write it as http://HOST:PORT (or https, socks5, socks5h), or unset it.",
@@ -124,5 +131,6 @@ def proxy_for(address: str) -> Proxy | None:
 
 def _is_excepted(exception: str, host: str, port: int) -> bool:
     """Return True if a part of NO_PROXY names the host itself or a domain above it, with or without its port."""
+    # Such as example.org, .example.org, *.example.org:8080, https://example.org or [::1].
     domain = exception.rpartition("://")[2].removesuffix(f":{port}").strip("[]*.")
     return exception == "*" or (bool(domain) and f".{host}".endswith(f".{domain}"))

@@ -15,7 +15,7 @@ from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.llm.provider import Request
 
 _FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
-_NOT_SAID = ("<system-reminder>", "<file path=", "<folder path=")
+_ADDED = ("<system-reminder>", "<file path=", "<folder path=")  # texts of a prompt that the person did not type
 _NUMBERED = re.compile(r"^ *\d+\t(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
@@ -27,14 +27,14 @@ _ASKS_FOR_CHANGE = re.compile(
 )
 _TEST_FILE = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
 _TEST_NAME = re.compile(r"test|.*Tests?(?:Case)?$", re.IGNORECASE)
-_HEAD = re.compile(r"( *)(async def|def|class) (\w+)")
+_HEAD = re.compile(r"( *)(async def|def|class) (\w+)")  # its indentation, keyword and name
 _IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show)\b", re.IGNORECASE)
 
 
 class _Definition(NamedTuple):
-    """A function or class, or a method `within` a class: its lines with its decorators, counted from 0."""
+    """A function or class, or a method of `class_name`: its lines from `first` to before `end`, with its decorators."""
 
-    within: str
+    class_name: str
     name: str
     is_class: bool
     first: int
@@ -51,12 +51,16 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     # Models copy line numbers with the lines, but numbered text may also be data.
     blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
     others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
-    # A file that no longer parses was joined wrongly.
-    pairs = [(path, text, changed[path]) for path, text in files.items() if text != changed[path]]
-    edits = [_edit(*pair) for pair in pairs if _parsed(pair[2]) is not None or _parsed(pair[1]) is None]
+    calls = [
+        ("file_edit", _edit(path, before, changed[path]))
+        for path, before in files.items()
+        # A file that parsed before and does not any more was joined wrongly.
+        if before != changed[path] and (_parsed(changed[path]) is not None or _parsed(before) is None)
+    ]
     names = set(_NAME.findall(prompt)) - files.keys() - written
-    new = [{"path": name, "content": others[0]} for name in names if asks_for_file and len(names) == len(others) == 1]
-    return [*(("file_edit", edit) for edit in edits), *(("file_write", one) for one in new)]
+    if asks_for_file and len(names) == len(others) == 1:
+        calls.append(("file_write", {"path": names.pop(), "content": others[0]}))
+    return calls
 
 
 def asks_for_change(prompt: str) -> bool:
@@ -66,17 +70,18 @@ def asks_for_change(prompt: str) -> bool:
 
 def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
     """Return the newest prompt, the attached Python files with later edits applied, and the files written later."""
-    uses: list[ToolUse] = []
-    done: set[str] = set()
+    uses: list[ToolUse] = []  # since the prompt, newest first
+    done: set[str] = set()  # ids of the calls that succeeded
     for message in reversed(request.messages):
         uses += [block for block in reversed(message.content) if isinstance(block, ToolUse)]
         results = [block for block in message.content if isinstance(block, ToolResult)]
         done |= {result.tool_use_id for result in results if not result.is_error}
         texts = [block.text for block in message.content if isinstance(block, Text)]
-        typed = [text for text in texts if not text.startswith(_NOT_SAID)]
+        typed = [text for text in texts if not text.startswith(_ADDED)]
         if message.role == "user" and typed and not results:
             # The lines of an attached file have numbers; a note may follow them.
-            files = {path: "\n".join(_NUMBERED.findall(text)) for one in texts for path, text in _FILE.findall(one)}
+            attached = (found for text in texts for found in _FILE.findall(text))
+            files = {path: "\n".join(_NUMBERED.findall(numbered)) for path, numbered in attached}
             for use in reversed(uses):
                 path, old, new = (str(use.input.get(key)) for key in ("path", "old_string", "new_string"))
                 if use.name == "file_edit" and use.id in done and path in files:
@@ -92,29 +97,34 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     """
     if (module := _parsed(block)) is None:
         return False
-    lines, has_place, touched = block.split("\n"), False, set()
+    lines, belongs, touched = block.split("\n"), False, set()
     code_paths = {path for path in files if not _TEST_FILE.search(path)}
-    classes = {one.name for text in files.values() for one in _outline(text) if one.is_class}
-    for one in _outline(block):
-        if (one.within not in classes) if one.within else (one.is_class and one.name in classes):
-            continue  # the methods of an existing class are replaced one by one; a new class is added whole
-        new = lines[one.first : one.end]
-        matches = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
-        has_place = has_place or bool(matches)
+    classes = {old.name for text in files.values() for old in _outline(text) if old.is_class}
+    for new in _outline(block):
+        # The methods of an existing class are replaced one by one; a new class is added whole.
+        is_method = bool(new.class_name)
+        if (is_method and new.class_name not in classes) or (new.is_class and not is_method and new.name in classes):
+            continue
+        new_lines = lines[new.first : new.end]
+        key = (new.class_name, new.name)
+        matches = [(p, old) for p, text in files.items() for old in _outline(text) if (old.class_name, old.name) == key]
+        belongs = belongs or bool(matches)
         if len(matches) == 1:
-            path, at = matches[0]
+            path, old = matches[0]
             if code_paths and path not in code_paths:
                 continue  # the tests of what is changed stay: small models show them with mistakes
             touched.add(path)
-            files[path] = _with_lines(files[path], at.first, at.end, new)
-        elif not matches and (path := _place(one, files)):
-            has_place = True
+            files[path] = _with_lines(files[path], old.first, old.end, new_lines)
+        elif not matches and (path := _place(new, files)):
+            belongs = True
             touched.add(path)
-            last = max(at.end for at in _outline(files[path]) if at.within == one.within)
-            files[path] = _with_lines(files[path], last, last, ["", *([] if one.within else [""]), *new])
-    for path in touched if len(touched) == 1 else ():
+            last = max(old.end for old in _outline(files[path]) if old.class_name == new.class_name)
+            blank = [""] if new.class_name else ["", ""]
+            files[path] = _with_lines(files[path], last, last, [*blank, *new_lines])
+    if len(touched) == 1:  # else the imports may be for any of the files
+        path = touched.pop()
         files[path] = _with_imports(files[path], module, PurePath(path).stem)
-    return has_place
+    return belongs
 
 
 def _with_imports(text: str, block: ast.Module, module_name: str) -> str:
@@ -143,8 +153,8 @@ def _imported(node: ast.stmt) -> list[str]:
 
 def _place(new: _Definition, files: Mapping[str, str]) -> str:
     """Return the file that a new definition belongs to: that of its class, else the only file of tests or of code."""
-    paths = [path for path, text in files.items() if any(at.within == new.within for at in _outline(text))]
-    if not new.within:
+    paths = [path for path, text in files.items() if any(old.class_name == new.class_name for old in _outline(text))]
+    if not new.class_name:
         is_test = bool(_TEST_NAME.match(new.name))
         paths = [path for path in paths if bool(_TEST_FILE.search(path)) == is_test]
     return paths[0] if len(paths) == 1 else ""
@@ -156,30 +166,38 @@ def _outline(text: str) -> list[_Definition]:
     return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax(module.body))]
 
 
-def _by_syntax(nodes: Sequence[ast.stmt], within: str = "") -> Iterator[_Definition]:
+def _by_syntax(nodes: Sequence[ast.stmt], class_name: str = "") -> Iterator[_Definition]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            yield _Definition(within, node.name, isinstance(node, ast.ClassDef), first - 1, node.end_lineno or first)
-            if isinstance(node, ast.ClassDef) and not within:
+            is_class = isinstance(node, ast.ClassDef)
+            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])  # counted from 1
+            yield _Definition(class_name, node.name, is_class, line - 1, node.end_lineno or line)
+            if is_class and not class_name:
                 yield from _by_syntax(node.body, node.name)
 
 
 def _by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:
-    within, inner = "", ""
+    """Yield the definitions in text that does not parse, by the indentation of its lines."""
+    class_name = method_indent = ""
     for number, line in enumerate(lines):
-        if not (head := _HEAD.match(line)) or head[1] not in ("", inner or head[1]) or (head[1] and not within):
+        if (head := _HEAD.match(line)) is None:
             continue
-        if head[1]:
-            inner = head[1]
+        indent, keyword, name = head.groups()
+        if not indent:
+            class_name, method_indent = name if keyword == "class" else "", ""
+        elif not class_name or indent != (method_indent or indent):
+            continue  # it is inside a function; the first method of a class sets the indentation of all
         else:
-            within, inner = (head[3] if head[2] == "class" else ""), ""
-        first = number - sum(1 for _ in takewhile(lambda above: above.lstrip().startswith("@"), lines[:number][::-1]))
-        outer = re.compile(rf" {{0,{len(head[1])}}}[@\w#]")
+            method_indent = indent
+        first = number
+        while first > 0 and lines[first - 1].lstrip().startswith("@"):
+            first -= 1
+        # It ends at the next line that is indented no deeper, except for closing brackets.
+        outer = re.compile(rf" {{0,{len(indent)}}}[@\w#]")
         end = next((n for n in range(number + 1, len(lines)) if outer.match(lines[n])), len(lines))
         while not lines[end - 1].strip():
             end -= 1
-        yield _Definition(within if head[1] else "", head[3], head[2] == "class", first, end)
+        yield _Definition(class_name if indent else "", name, keyword == "class", first, end)
 
 
 def _with_lines(text: str, first: int, end: int, new: Sequence[str]) -> str:
@@ -197,12 +215,13 @@ def _parsed(code: str) -> ast.Module | None:
 def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     """Return the edit of the lines that differ, with as many lines around them as make the text unique."""
     old, new = before.split("\n"), after.split("\n")
-    start = _shared(old, new)
+    start = _shared(old, new)  # the number of equal lines before the difference, and then behind it
     end = _shared(old[start:][::-1], new[start:][::-1])
     while True:
-        piece, instead = old[start : len(old) - end], new[start : len(new) - end]
-        if "".join(piece).strip() and instead and f"{before}\n".count("\n".join(piece)) == 1:
-            return {"path": path, "old_string": "\n".join(piece), "new_string": "\n".join(instead)}
+        old_lines, new_lines = old[start : len(old) - end], new[start : len(new) - end]
+        old_text = "\n".join(old_lines)
+        if old_text.strip() and new_lines and f"{before}\n".count(old_text) == 1:
+            return {"path": path, "old_string": old_text, "new_string": "\n".join(new_lines)}
         start, end = max(0, start - 1), max(0, end - 1)
 
 

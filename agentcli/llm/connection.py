@@ -1,7 +1,5 @@
 """Speaks HTTP/1.1 with asyncio and httptools, over TLS and through proxies, and reuses connections."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -48,7 +46,7 @@ class Connections:
     @asynccontextmanager
     async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncIterator["Response"]:
         """Send a request and give its response, whose body is not read yet.
 
         `addresses` are tried in place of those that the host's name has.
@@ -68,7 +66,7 @@ class Connections:
             if not connection.can_be_reused:
                 await self._close(connection)
 
-    async def _idle_to(self, origin: Origin) -> Response | None:
+    async def _idle_to(self, origin: Origin) -> "Response | None":
         for connection in tuple(self._open):
             if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
@@ -77,24 +75,24 @@ class Connections:
                 return connection
         return None
 
-    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
+    async def _open_connection(self, url: SplitResult, addresses: Sequence[str] | None) -> "Response":
         """Return a connection to the server or its proxy through the first of `addresses` that answers."""
         peer = origin_of(url) if self._proxy is None else self._proxy.origin
-        if self._tls is None and "https" in (url.scheme, peer[0]):
+        if self._tls is None and "https" in (url.scheme, peer.scheme):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
-        *others, last = [peer[1]] if addresses is None else addresses
-        for address in (*others, last):
+        addresses = [peer.host] if addresses is None else addresses
+        for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     connection = await self._connect(address, peer, url)
                     break
             except OSError as error:  # TimeoutError is one
-                if isinstance(error, ssl.SSLError) or address == last:
+                if isinstance(error, ssl.SSLError) or address == addresses[-1]:
                     raise self._no_connection(error) from error
         self._open.add(connection)
         return connection
 
-    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> Response:
+    async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
         """Return a connection for requests to `url`. `address` is that of `peer`, which is the server or its proxy.
 
         Raises:
@@ -104,21 +102,22 @@ class Connections:
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
         else:
-            options: dict[str, Any] = {"ssl": self._tls, "server_hostname": peer[1]} if peer[0] == "https" else {}
+            tls: dict[str, Any] = {"ssl": self._tls, "server_hostname": peer.host} if peer.scheme == "https" else {}
             # RFC 8305 §5
-            streams = await asyncio.open_connection(address, peer[2], happy_eyeballs_delay=0.25, **options)
+            streams = await asyncio.open_connection(address, peer.port, happy_eyeballs_delay=0.25, **tls)
         connection = Response(origin, streams, self._where, self._read_timeout)
         try:
             if proxy is not None and url.scheme == "https":
                 if not proxy.is_socks:
-                    target = authority_of(*origin[1:])
+                    target = authority_of(origin.host, origin.port)
                     await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
                     if not 200 <= connection.status < 300:
                         refusal = f"{connection.status} {connection.reason}".rstrip(" .")
                         raise ConnectionFailed(f"{self._where} could not be reached: {refusal}.")
                 assert self._tls is not None
                 try:
-                    await streams[1].start_tls(self._tls, server_hostname=origin[1])
+                    _, writer = streams
+                    await writer.start_tls(self._tls, server_hostname=origin.host)
                 except TypeError as error:  # asyncio of Python 3.11, if a handshake fails inside a proxy's TLS
                     raise ssl.SSLError(1, str(error.__context__ or error)) from error
                 if connection.has_unread:
@@ -133,11 +132,11 @@ class Connections:
         from python_socks import ProxyError, ProxyType  # few starts need it
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
-        client = SocksProxy(ProxyType.SOCKS5, *proxy.origin[1:], *(proxy.login or ()))
+        client = SocksProxy(ProxyType.SOCKS5, proxy.origin.host, proxy.origin.port, *(proxy.login or ()))
         try:
-            stream = await client.connect(*origin[1:])
+            stream = await client.connect(origin.host, origin.port)
         except (ProxyError, EOFError, ValueError, ConnectionResetError, BrokenPipeError) as error:
-            if getattr(error, "error_code", None) is None:
+            if getattr(error, "error_code", None) is None:  # the proxy did not refuse: it broke the connection
                 raise broken_connection(self._where, error) from error
             raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error
         return stream.reader, stream.writer
@@ -150,7 +149,7 @@ class Connections:
         why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
         return ConnectionFailed(f"Could not connect to {self._where} ({why}). Is the server running?")
 
-    async def _close(self, connection: Response) -> None:
+    async def _close(self, connection: "Response") -> None:
         self._open.discard(connection)
         connection.abort()
         await asyncio.sleep(0)  # the socket closes with the loop's next round
@@ -163,7 +162,8 @@ class Connections:
 class Response:
     """A connection, and the response to its newest request. `masked` masks keys in a text.
 
-    httptools calls the `on_` methods.
+    `status` is 0 until the head of the response has arrived, `received` counts the bytes of the body before they are
+    decompressed, and `idle_since` is 0 while a request uses the connection. httptools calls the `on_` methods.
     """
 
     masked: Mask = str
@@ -177,7 +177,9 @@ class Response:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
         self.url, self.idle_since = url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
-        self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
+        self._is_complete, self._can_go_on = False, False  # the response has ended; another request may follow it
+        self._head_bytes = 0  # that arrived since the last bytes of the body
+        self._pieces = list[bytes]()  # of the body, and not yet read
         self._failure: Exception | None = None  # a fault of the bytes after those in `_pieces`
         self._parser = HttpResponseParser(self)
         # Some servers end lines with a bare LF or pad sizes. If there are two framings, `chunked` counts.
@@ -191,7 +193,7 @@ class Response:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()
         except TimeoutError as error:
-            raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
+            raise Timeout(f"{self._where} did not read the request for {self._read_timeout:g} s.") from error
         except OSError:
             pass  # a server may refuse a request before it has read all of it, and its response has the reason
         while not self.status:
@@ -230,10 +232,10 @@ class Response:
             else:
                 self._end()
         except TimeoutError as error:
-            message = f"{self._where} sent nothing for {self._read_timeout:g} s."
-            raise Timeout(message, is_answered=True) from error  # it took the request
-        except (HttpParserError, HttpParserUpgrade) as error:  # raised once the bytes before it have been read
-            self._failure, self._can_go_on = error, False
+            # The server took the request.
+            raise Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.", is_answered=True) from error
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
         self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
@@ -241,7 +243,7 @@ class Response:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
     def _end(self) -> None:
-        """End the body with the connection, if it has no length. Raises `ConnectionFailed` for any other."""
+        """End a body without a length, as the server closed the connection. Raises `ConnectionFailed` for any other."""
         if not self.status:
             raise broken_connection(self._where, "the server closed it without sending a response")
         if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
@@ -249,7 +251,7 @@ class Response:
         self._is_complete = True
 
     def on_message_begin(self) -> None:
-        if self._is_complete:  # another response, without a request
+        if self._is_complete:  # a second response, for which there was no request
             self._can_go_on = False
 
     def on_status(self, text: bytes) -> None:
@@ -261,8 +263,9 @@ class Response:
             self.headers[name.decode(errors="replace").lower()] = value.decode(errors="replace").strip()
 
     def on_headers_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # an interim response
-            self.reason, self.headers, self._head_bytes = "", {}, -READ_SIZE
+        if self._parser.get_status_code() < 200:  # an interim response, with headers of its own
+            self.reason, self.headers = "", {}
+            self._head_bytes = -READ_SIZE  # `_receive` still adds the bytes that it has just read
         elif not self.status:
             self.status, self._can_go_on = self._parser.get_status_code(), self._parser.should_keep_alive()
 
@@ -317,10 +320,11 @@ def _own_certificates() -> tuple[str, str]:
 
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
-    places = ssl.get_default_verify_paths()
-    if name or (sys.platform == "linux" and (places.cafile or (places.capath and any(Path(places.capath).iterdir())))):
+    places = ssl.get_default_verify_paths()  # None for a place that does not exist
+    has_certificates = places.cafile or (places.capath and any(Path(places.capath).iterdir()))
+    if name or (sys.platform == "linux" and has_certificates):
         try:
-            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would trust nobody, without an error
+            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody
                 raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
             certificates: dict[str, Any] = {_PARAMETERS[name]: value} if name else {}
             context = ssl.create_default_context(**certificates)

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from typing import Any
 
 from agentcli.errors import AgentcliError
@@ -133,9 +134,9 @@ _KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
     (_FAILED, r"image input|does not support images|mmproj|jinja|chat template", BadRequest),
     (_ANY, _OVERFLOW, ContextOverflow),
     (_FAILED, "", ServerError),
-    ((400, 413), r"^\S*\s*$", ContextOverflow),
+    ((400, 413), r"^\S*\s*$", ContextOverflow),  # without a message: most likely the prompt is too long
     (_REFUSED, _MODEL_MISSING, ModelNotFound),
-    ((404,), r"^not_found_error ", ModelNotFound),
+    ((404,), r"^not_found_error ", ModelNotFound),  # Anthropic
     (_ANY, "", BadRequest),
 )
 
@@ -149,10 +150,12 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for an HTTP status and the message and `code` in its body; `otherwise` replaces no message."""
+    """Return the error for a status, and the `message` and `code` of its body; `otherwise` stands in for no message."""
     text = f"{code} {message}"
     kind = next(
-        kind for statuses, pattern, kind in _KINDS if status in statuses and re.search(pattern, text, re.IGNORECASE)
+        row_kind
+        for statuses, pattern, row_kind in _KINDS
+        if status in statuses and re.search(pattern, text, re.IGNORECASE)
     )
     error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
     if isinstance(error, ContextOverflow):
@@ -182,15 +185,17 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
         data = data[0] if data else {}
     if not isinstance(data, dict):
         return masked(str(data))[:MAX_MESSAGE_CHARS], ""
-    inner = data.get("error") or data
-    if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes on the whole answer of its runner
-        return error_in_body(inner.encode(), masked)
-    if not isinstance(inner, dict):
-        return str(inner), ""
-    message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
-    parts = (inner.get(name) for name in ("details", "metadata"))
-    details, metadata = (part if isinstance(part, dict) else {} for part in parts)
-    codes = (details.get("error_code"), inner.get("code"), inner.get("type"))
+    error = data.get("error") or data
+    if isinstance(error, str) and error.startswith("{"):  # Ollama passes on the whole answer of its runner
+        return error_in_body(error.encode(), masked)
+    if not isinstance(error, dict):
+        return str(error), ""
+    message = error.get("message") or error.get("detail") or data.get("detail") or ""
+    details, metadata = (
+        part if isinstance(part, dict) else {} for part in (error.get("details"), error.get("metadata"))
+    )
+    # The most precise one first. `code` may be a number, and `type` the bare word "error".
+    codes = (details.get("error_code"), error.get("code"), error.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
     if raw := metadata.get("raw"):  # OpenRouter puts the message of the provider behind it here
         message = f"{message}: {raw}"
@@ -200,10 +205,10 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
 def embedded_error(data: Any) -> ProviderError:
     """Return the error in a body or an event whose status was 200; a status inside the error counts instead."""
     message, code = error_in_json(data)
-    inner = data.get("error") or data if isinstance(data, dict) else None
-    status = inner.get("code") if isinstance(inner, dict) else None
-    known = status if isinstance(status, int) and 400 <= status < 600 else 500
-    return error_for_status(known, message, code=code, otherwise="the server failed")
+    error = (data.get("error") or data) if isinstance(data, dict) else None
+    number = error.get("code") if isinstance(error, dict) else None
+    status = number if isinstance(number, int) and 400 <= number < 600 else 500
+    return error_for_status(status, message, code=code, otherwise="the server failed")
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
@@ -211,28 +216,27 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
     `retry-after-ms` counts first, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3).
     """
-    found = (_seconds_until(headers.get(f"retry-after{end}", ""), unit) for end, unit in (("-ms", 0.001), ("", 1.0)))
-    return next((seconds for seconds in found if seconds is not None), None)
+    seconds = _seconds_until(headers.get("retry-after-ms", ""), unit_s=0.001)
+    return _seconds_until(headers.get("retry-after", "")) if seconds is None else seconds
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
-    """Return the seconds until a used-up limit resets, from a refusal without `retry-after`; None if it has none."""
+    """Return the seconds until all used-up limits reset, from a refusal without `retry-after`; None if it has none."""
+    # x-ratelimit-reset-tokens: 6m0s counts if x-ratelimit-remaining-tokens is 0 or missing.
     times = [
         value
         for name, value in headers.items()
         if "ratelimit" in name and "reset" in name
         if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     ]
-    try:
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # most bodies have another form
         error = decode_json(body)["error"]
         times += [str(error.get(name) or "") for name in ("resets_in_seconds", "resets_at")]
-    except (ValueError, LookupError, TypeError, AttributeError):
-        pass  # the body has another form
     return max((seconds for time in times if (seconds := _seconds_until(time)) is not None), default=None)
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Return the seconds until a time: a duration, a time since 1970 in seconds or milliseconds, or a date."""
+    """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date."""
     text = text.strip()
     try:
         if re.fullmatch(_NUMBER, text):
@@ -248,8 +252,9 @@ def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
             from datetime import UTC, datetime
             from email.utils import parsedate_to_datetime  # 5 ms, and seldom needed
 
-            date: datetime = (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text)
-            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()  # HTTP dates are in UTC
+            # 2026-11-26T10:00:00Z, or the form of HTTP: Thu, 26 Nov 2026 10:00:00 GMT
+            date = datetime.fromisoformat(text) if text[:1].isdigit() else parsedate_to_datetime(text)
+            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
     return max(0.0, seconds) if seconds <= _MAX_WAIT_S else None

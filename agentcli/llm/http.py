@@ -120,7 +120,7 @@ class HttpClient(Carrier):
         masked = mask_of(headers, self.base_url)
         try:
             check_sendable(self.base_url, headers)
-            address, mark, query = self.base_url.partition("?")  # Azure's address has its version there
+            address, mark, query = self.base_url.partition("?")  # Azure's address has its version in the query
             url = urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
             if url.username or url.password:
                 headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
@@ -140,8 +140,10 @@ class HttpClient(Carrier):
                         yield response
                         return
                 url = target
-            loop = f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}"
-            raise BadRequest(f"{loop}. Is the base_url right?")
+            raise BadRequest(
+                f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}. "
+                "Is the base_url right?"
+            )
         except ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
             raise
@@ -172,10 +174,11 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
     if response.status < 300:
         return None
     location = response.headers.get("location", "")
-    where = "nowhere" if not location else "a malformed address"
+    where = "a malformed address" if location else "nowhere"
     with suppress(ValueError):
         target = urlsplit(urljoin(response.url.geturl(), location))
-        if is_followed and location and response.status != 303 and is_same_place(response.url, target):
+        is_repeated = is_followed and response.status != 303  # 303 asks for a GET request without the body
+        if location and is_repeated and is_same_place(response.url, target):
             return target
         where = redacted_address(target) if location else where
     raise BadRequest(
@@ -199,8 +202,8 @@ def redacted_address(address: str | SplitResult) -> str:
 def mask_of(headers: Mapping[str, str], address: str) -> Mask:
     """Return a function that masks a request's secrets in a text: its keys, and the password in its address."""
     values = [value.strip() for name, value in headers.items() if any(word in name for word in _SECRET_NAMES)]
-    found = {*values, *(value.rpartition(" ")[2] for value in values)}  # with and without their scheme
-    if login := re.match(r"(?:\w+://)?[^/]*?:([^/]*)@", address.partition("?")[0]):
+    found = {*values, *(value.rpartition(" ")[2] for value in values)}  # with and without a scheme, such as "Bearer"
+    if login := re.match(r"(?:\w+://)?[^/]*?:([^/]*)@", address.partition("?")[0]):  # https://NAME:PASSWORD@HOST
         found |= {login[1], unquote(login[1])}
     secrets = sorted((secret for secret in found if len(secret) >= MIN_SECRET_CHARS), key=len, reverse=True)
     return lambda text: reduce(lambda masked, secret: masked.replace(secret, "[masked]"), secrets, text)

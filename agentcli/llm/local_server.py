@@ -95,15 +95,17 @@ async def acquire(
     """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
-    name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]
+    name = hashlib.sha256(f"{model}\0{context}".encode()).hexdigest()[:12]  # short, for the path of a socket
     control = _control_folder(state_folder) / f"{name}.sock"
     async with _locked(control.with_suffix(".lock"), on_wait):
         if (running := await _join(control, stamp_of(model))) is not None:
             return running
         if importlib.util.find_spec("xllamacpp") is None:
-            way = "Run `./install.sh --extras local` or `pip install 'agentcli[local]'`."
-            raise UserError(f"Running a model on this machine needs the package xllamacpp. {way}")
-        for other in control.parent.glob("*.sock"):  # a server without users ends, because two take twice the memory
+            raise UserError(
+                "Running a model on this machine needs the package xllamacpp. Run `./install.sh --extras local` or "
+                "`pip install 'agentcli[local]'`."
+            )
+        for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _order(other, b"yield\n")
         if _free_memory() < MIN_FREE_TO_LINGER:
             linger_s = 0.0
@@ -142,13 +144,10 @@ def _find_model(path: Path) -> Path:
     try:
         with path.open("rb") as file:
             mark = file.read(4)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no model file {path}. Name an existing .gguf file.") from error
     except OSError as error:
-        raise UserError(f"The model file {path} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"Could not read the model file {path}: {error.strerror or error}.") from error
     if mark != b"GGUF":
-        why = "it does not begin with the GGUF mark"
-        raise UserError(f"{path} is not a GGUF model file ({why}). Only GGUF files can be run locally.")
+        raise UserError(f"{path} is not a GGUF model file. Only GGUF files can be run locally.")
     return path
 
 
@@ -158,10 +157,9 @@ def _control_folder(state_folder: Path) -> Path:
     if len(path := os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         own = Path(tempfile.gettempdir()) / f"agentcli-{os.getuid()}"
         own.mkdir(mode=0o700, exist_ok=True)
-        status = own.lstat()
+        status = own.lstat()  # anybody can create a folder of this name in /tmp, or a link
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            way = "Remove it, or set TMPDIR to a folder of your own."
-            raise UserError(f"{own} is not a private folder of yours. {way}")
+            raise UserError(f"{own} is not private to you. Remove it, or set TMPDIR to a folder of your own.")
         folder = own / hashlib.sha256(path).hexdigest()[:12]
     make_private_folder(folder)
     return folder
@@ -234,9 +232,9 @@ async def _order(control: Path, word: bytes) -> bool:
                 while await asyncio.get_running_loop().sock_recv(connection, 4096):
                     pass
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, TimeoutError):
-        return False
-    except OSError:  # the server ended, and the connection with it
-        pass
+        return False  # nobody listens, or it is busy and does not end
+    except OSError:
+        pass  # the server ended, and the connection with it
     return True
 
 
@@ -257,7 +255,8 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
         try:
             return await _wait_for_server(connection, START_DEADLINE_S)
         except BaseException as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the reason for its end is still written to the log
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # A server that ends by itself first writes the reason to its log; all others are killed at once.
                 process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
             process.kill()
             process.wait()
@@ -287,7 +286,6 @@ def _launch(control: Path, arguments: list[str], log: Path) -> tuple[subprocess.
 
 
 def _failure(error: OSError, log: Path) -> str:
-    """Return the message for a server that did not start."""
     if not isinstance(error, ConnectionError | TimeoutError):
         return f"Could not start the local model server: {error}."
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -324,7 +322,7 @@ class Users:
     def __init__(self, info: ServerInfo, control: Path) -> None:
         self._info, self._control, self._inode = info, control, control.stat().st_ino
         self._open: set[asyncio.StreamWriter] = set()
-        self._greeting = b""
+        self._greeting = b""  # a line with the `ServerInfo`, once the model is loaded
 
     async def serve(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
@@ -348,9 +346,9 @@ class Users:
         self._open.discard(writer)
         writer.close()
         if not self._open:
-            is_current = stamp_of(Path(self._info.model)) == self._info.stamp
+            is_current = stamp_of(Path(self._info.model)) == self._info.stamp  # else nobody will use this server again
             self._ending.cancel()
-            self._ending = asyncio.get_running_loop().call_later(is_current * self._info.linger_s, self.end)
+            self._ending = asyncio.get_running_loop().call_later(self._info.linger_s if is_current else 0.0, self.end)
 
     def end(self, code: int = 0) -> None:
         """End the process at once, because the engine's own teardown would wait for a reply without a reader."""

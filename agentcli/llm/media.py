@@ -8,7 +8,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
-from typing import NamedTuple, Protocol, runtime_checkable
+from operator import add, sub
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -26,7 +27,7 @@ _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
 }  # fmt: skip
-_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is not whole
+_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is cut
 
 Medium = Image | Document
 
@@ -55,14 +56,6 @@ class MediaRules(Struct, frozen=True, kw_only=True):
     crowded_edge: int = 16_000
 
 
-@runtime_checkable
-class BoundsMedia(Protocol):
-    """A provider that knows which media it accepts."""
-
-    @property
-    def media_rules(self) -> MediaRules: ...
-
-
 def media_type_of(head: bytes) -> str:
     """Return the media type of a PNG, JPEG, GIF or WebP image or a PDF; empty for anything else."""
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
@@ -71,7 +64,7 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height by the header; None for what is no image, or lacks the end of its format."""
+    """Return width and height by the header; None if it is no image, or was cut and lacks the end of its format."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None
@@ -80,6 +73,7 @@ def dimensions_of(image: bytes) -> tuple[int, int] | None:
     warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about odd files would land on the screen
     try:
         with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
+            # The end is sought behind the header. That of a GIF is one character, which must be the last one.
             start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
             return found.size if image.rfind(_ENDS.get(name, b"")) >= start else None
     except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
@@ -98,14 +92,14 @@ def pages_of(pdf: bytes) -> int:
         return 0
 
 
-_known: dict[int, MediaFacts] = {}  # by the hash of the data, which strings keep
+_known: dict[int, MediaFacts] = {}  # by the hash of the data, which a string computes only once
 
 
 def facts_of(data: str) -> MediaFacts:
     """Return the facts of an image or a PDF in base64; each content is decoded once."""
     key = hash(data)
     if key not in _known:
-        if len(_known) > 1_000:
+        if len(_known) > 1_000:  # so that a long conversation does not fill the memory
             _known.clear()
         try:
             content = base64.b64decode(data, validate=True)
@@ -130,7 +124,7 @@ def image_tokens(data: str, family: str) -> int:
         scale = min(1.0, 2_048 / max(size), 768 / min(size))
         return 85 + 170 * ceil(width * scale / 512) * ceil(height * scale / 512)
     if family == "gemini":
-        return 258 if max(size) <= 384 else 258 * ceil(width / 768) * ceil(height / 768)
+        return 258 if max(size) <= 384 else 258 * ceil(width / 768) * ceil(height / 768)  # a small one is one tile
     return max(1, min(TOKENS_PER_IMAGE, ceil(width * height / 750)))
 
 
@@ -144,7 +138,7 @@ def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
     """Yield the images and documents of messages, also those inside results."""
     for message in messages:
         for block in message.content:
-            parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, tuple) else (block,)
+            parts = block.parts if isinstance(block, ToolResult) else (block,)
             yield from (part for part in parts if isinstance(part, Medium))
 
 
@@ -168,17 +162,18 @@ def with_media(
 def fit_media(messages: tuple[Message, ...], rules: MediaRules, positions: Sequence[int]) -> tuple[Message, ...]:
     """Return the messages with a text for each image or PDF that the API would refuse; of too many, the newest stay.
 
-    All that hold media are at `positions`.
+    `positions` are those of all messages with media.
     """
     reasons = iter(_reasons(list(media_in(messages[n] for n in positions)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
-            log_once(text := f"[{_notice(block, why)}]")
+            text = f"[{_notice(block, why)}]"
+            log_once(text)
             return Text(text)
-        kind, data = facts_of(block.source.data).media_type, block.source.data
         # APIs refuse a PNG that is called a JPEG.
-        return block if kind == block.source.media_type else structs.replace(block, source=Base64Source(kind, data))
+        source = Base64Source(facts_of(block.source.data).media_type, block.source.data)
+        return block if source == block.source else structs.replace(block, source=source)
 
     return with_media(messages, replaced, positions)
 
@@ -190,8 +185,10 @@ def omission_notices(messages: Iterable[Message], rules: MediaRules) -> list[str
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
+    """Return for each medium why the API would refuse it; empty if it is sent."""
     reasons = [_reason(block, rules, rules.edge) for block in media]
-    if sum(isinstance(block, Image) and not why for block, why in zip(media, reasons, strict=True)) > rules.crowd:
+    sent_images = [block for block, why in zip(media, reasons, strict=True) if isinstance(block, Image) and not why]
+    if len(sent_images) > rules.crowd:
         reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
     for number in _too_many(media, reasons, rules):
         reasons[number] = "newer ones fill the request"
@@ -218,25 +215,24 @@ def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
 
 
 def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
-    """Yield the positions of the oldest media that exceed the limits.
+    """Yield the positions of the oldest media that exceed the limits; the newest one always stays.
 
     They are the same for each request of a growing conversation: a quarter of the limit goes at a time.
     """
-    waiting: deque[int] = deque()
-    used, bounds = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)
-    for number, why in enumerate(reasons):
-        if why:
-            continue
-        waiting.append(number)
-        used = [so_far + its for so_far, its in zip(used, _size_in_request(media[number]), strict=True)]
+    kept: deque[int] = deque()
+    used, limits = [0, 0, 0], (rules.images, rules.pages, MAX_MEDIA_BYTES)
+    for number in (number for number, why in enumerate(reasons) if not why):
+        kept.append(number)
+        used = [*map(add, used, _size_in_request(media[number]))]
         share = 1.0
-        while len(waiting) > 1 and any(has > limit * share for has, limit in zip(used, bounds, strict=True)):
-            share, oldest = KEPT_SHARE, waiting.popleft()
-            used = [so_far - its for so_far, its in zip(used, _size_in_request(media[oldest]), strict=True)]
+        while len(kept) > 1 and any(size > limit * share for size, limit in zip(used, limits, strict=True)):
+            share, oldest = KEPT_SHARE, kept.popleft()
+            used = [*map(sub, used, _size_in_request(media[oldest]))]
             yield oldest
 
 
 def _size_in_request(block: Medium) -> tuple[int, int, int]:
+    """Return the number of images, of pages, and of bytes."""
     return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 

@@ -3,8 +3,6 @@
 `repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -15,8 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, structs
-
-log = logging.getLogger(__name__)
 
 Role = Literal["user", "assistant"]
 
@@ -80,19 +76,18 @@ class Document(Struct, frozen=True, tag="document"):
 
 
 class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
-    """The result of a call, as the model sees it."""
-
     tool_use_id: str
     content: str | tuple[Text | Image | Document, ...] = ""
     is_error: bool = False
 
     @property
+    def parts(self) -> tuple[Text | Image | Document, ...]:
+        return (Text(self.content),) if isinstance(self.content, str) else self.content
+
+    @property
     def text(self) -> str:
         """The text that a person reads; images and documents are only named."""
-        if isinstance(self.content, str):
-            return self.content
-        parts = (part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in self.content)
-        return "\n".join(parts)
+        return "\n".join(p.text if isinstance(p, Text) else f"[{type(p).__name__.lower()}]" for p in self.parts)
 
 
 class Opaque(Struct, frozen=True, tag="opaque"):
@@ -144,7 +139,7 @@ def user_message(text: str) -> Message:
 
 
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
-    """Return the blocks with ? for lone surrogates: bytes that are no UTF-8 become some, and JSON cannot hold them."""
+    """Return the blocks with ? for lone surrogates, which JSON cannot hold: Python reads bytes that are no UTF-8 so."""
     return tuple(
         structs.replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
@@ -181,14 +176,14 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         """The tokens that the request and its reply take of the window."""
         return self.prompt_tokens + self.output_tokens
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: "Usage") -> "Usage":
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
-        return structs.replace(Usage(*counts), cost_usd=sum(costs) if costs else None)
+        names = (name for name in self.__struct_fields__ if name != "cost_usd")
+        counts = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Usage(**counts, cost_usd=sum(costs) if costs else None)
 
 
-LOST = "The result was lost."
-_KINDS = {
+_BLOCKS_OF_ROLE = {
     "user": (Text, Image, Document, ToolResult), "assistant": (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 }  # fmt: skip
 
@@ -207,11 +202,12 @@ def repair_messages(
     repaired: list[Message] = []
     unchecked, taken_ids = messages[checked:], set(used_ids)
     waiting: list[tuple[str, str]] = []  # calls without a result: the id they had, and the one they have now
-    for message in (*_allowed(unchecked), Message("user", ())):  # the last one takes results that are missing
+    # The empty message at the end gets the missing results of the newest calls; without any, it is dropped again.
+    for message in (*_allowed(unchecked), Message("user", ())):
         if message.role == "user":
             content, waiting = _answers(waiting, message.content), []
         else:
-            if waiting:
+            if waiting:  # one reply follows another: the results belong between them
                 repaired.append(Message("user", _answers(waiting, ())))
             if not (checked or repaired):
                 repaired.append(Message("user", (Text("(the beginning of the conversation is missing)"),)))
@@ -225,10 +221,10 @@ def repair_messages(
 
 
 def in_turn(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages for APIs whose roles alternate and end with the user, without replies of reasoning alone."""
-    with_text = (message for message in messages if message.role == "user" or message.has_answer)
-    turns = _joined(with_text, roles=("user", "assistant"))
-    return [*turns, Message("user", (GO_ON,))] if turns and turns[-1].role == "assistant" else turns
+    """Return the messages, without replies of reasoning alone, for APIs whose roles alternate and end with the user."""
+    with_answer = (message for message in messages if message.role == "user" or message.has_answer)
+    joined = _joined(with_answer, roles=("user", "assistant"))
+    return [*joined, Message("user", (GO_ON,))] if joined and joined[-1].role == "assistant" else joined
 
 
 def _joined(messages: Iterable[Message], *, roles: Sequence[Role]) -> list[Message]:
@@ -265,15 +261,18 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
             found.setdefault(block.tool_use_id, []).append(block)
     results: list[Block] = []
     for old_id, new_id in calls:
-        own_results = found.get(old_id) or [ToolResult(old_id, LOST, is_error=True)]
+        # Calls that had one id take its results one after the other.
+        own_results = found.get(old_id) or [ToolResult(old_id, "The result was lost.", is_error=True)]
         results.append(structs.replace(own_results.pop(0), tool_use_id=new_id))
     return (*results, *(block for block in content if not isinstance(block, ToolResult)))
 
 
 def _allowed(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without empty ones and blocks that their role cannot have, those of the user joined."""
+    """Return the messages without blocks that their role cannot have and without empty ones, and join the user's."""
     allowed = (
-        Message(message.role, without_empty_text(b for b in message.content if isinstance(b, _KINDS[message.role])))
+        Message(
+            message.role, without_empty_text(b for b in message.content if isinstance(b, _BLOCKS_OF_ROLE[message.role]))
+        )
         for message in messages
     )
     return _joined((message for message in allowed if message.content), roles=("user",))
@@ -281,8 +280,7 @@ def _allowed(messages: Iterable[Message]) -> list[Message]:
 
 @lru_cache(maxsize=256)
 def log_once(text: str) -> None:
-    """Log a warning once, however many requests it applies to."""
-    log.warning(text)
+    logging.getLogger(__name__).warning(text)
 
 
 # JSON with the faults that servers send: lone surrogates, and nesting without end
@@ -299,6 +297,7 @@ def decode_json(data: bytes | str) -> Any:
         raise ValueError("JSON nested too deeply") from error
     except msgspec.DecodeError as error:
         text = data if isinstance(data, str) else data.decode(errors="replace")
+        # Only an escaped surrogate (\ud83d) and bytes that are no UTF-8 can be mended.
         if "\\ud" not in text.lower() and "�" not in text:
             raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
         try:
@@ -317,5 +316,5 @@ def encode_json(value: Any) -> bytes:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    text = json.dumps(value, ensure_ascii=False, default=decode_json)  # of `Raw` JSON, which holds none
+    text = json.dumps(value, ensure_ascii=False, default=decode_json)  # a part that is `Raw` JSON is decoded
     return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value

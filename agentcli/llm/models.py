@@ -3,8 +3,6 @@
 Tokens are estimated by bytes, scaled by a factor that is learned for each model from its provider's counts.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,7 +15,7 @@ import msgspec
 
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, Usage
-from agentcli.llm.provider import Request, TokenCount, ToolSpec
+from agentcli.llm.provider import Provider, Request, TokenCount, ToolSpec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Usd = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -36,7 +34,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     cache_write_1h: Usd | None = None
     cache_read: Usd | None = None  # the price of input if absent
     above: Positive | None = None
-    higher: Prices | None = None
+    higher: "Prices | None" = None
 
     def cost(self, usage: Usage) -> float:
         """Return the USD for one request, all of which has the prices for the length of its prompt."""
@@ -54,15 +52,16 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             + usage.cache_read_input_tokens * read
         ) / 1_000_000
 
-    def times(self, factor: float) -> Prices:
+    def times(self, factor: float) -> "Prices":
         rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
         dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
         return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
 
     def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
         """Return the highest USD per token of a prompt of this length, and those of its reply."""
-        band = self.higher if self.higher and self.above is not None and prompt_tokens > self.above else self
-        return max(band.input, band.cache_write or 0.0) / 1e6, band.output / 1e6
+        is_long = self.above is not None and prompt_tokens > self.above
+        prices = self.higher if self.higher and is_long else self
+        return max(prices.input, prices.cache_write or 0.0) / 1e6, prices.output / 1e6
 
 
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -121,8 +120,8 @@ class ModelTable:
 
     def find(self, provider: str, model: str) -> ModelInfo:
         """Return the row of a model, for a cloud that of the model's maker, or assumptions about an unknown model."""
-        id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
-        row = self._rows.get((provider, id)) or self._served(provider, model)
+        id = self._aliases.get((provider, model), model)
+        row = self._rows.get((provider, model)) or self._rows.get((provider, id)) or self._served(provider, model)
         return row or ModelInfo(model, provider, is_known=False)
 
     def find_short(self, name: str) -> ModelInfo | None:
@@ -131,14 +130,14 @@ class ModelTable:
 
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
         """Return the row of the model's maker with the prices of a cloud; None if there is no such row."""
-        if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
+        maker, parts = _MAKERS.get(cloud), _NAME_IN_CLOUD.fullmatch(model)
+        if maker is None or parts is None:
             return None
-        base = self.find(maker, name["name"])
-        if not base.is_known:
-            return None
-        surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(name["place"], REGIONAL)
-        prices = base.prices and base.prices.times(surcharge)
-        return msgspec.structs.replace(base, id=model, provider=cloud, prices=prices, aliases=())
+        row = self.find(maker, parts["name"])
+        surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(parts["place"], REGIONAL)
+        prices = row.prices and row.prices.times(surcharge)
+        own = msgspec.structs.replace(row, id=model, provider=cloud, prices=prices, aliases=())
+        return own if row.is_known else None
 
 
 @cache
@@ -188,16 +187,32 @@ def provider_names() -> tuple[str, ...]:
     return (*(name for name in PROVIDERS if name != "openai_compat"), *preset_rows())
 
 
+class RequestTarget(NamedTuple):
+    """The model that a request goes to; its name is `provider/model`."""
+
+    provider: Provider
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.provider.model}"
+
+
 # Tokens
 
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
-TOKENS_PER_MESSAGE = 4
-SAFETY = 1.1
+TOKENS_PER_MESSAGE = 4  # its role and separators
+SAFETY = 1.1  # the margin of an estimate
+
+# The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
+MAX_TOKENS_PER_BYTE, MAX_TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
+MAX_TOKENS_PER_MESSAGE = 8
+MEDIA_MARGIN = 1.5  # the most tokens of an image or a document, for each token of our count
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
 HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight
-FACTOR_BOUNDS = 0.2, 4.0  # beyond these, the provider counted something else
-_FOREIGN = bytes(range(128, 256))
+MIN_FACTOR, MAX_FACTOR = 0.2, 4.0  # beyond these, the provider counted something else
+_FOREIGN = bytes(range(128, 256))  # the bytes of all characters beyond ASCII
 
 # The first family with a word in the name wins: a distilled model ("deepseek-r1-distill-qwen") has its base's tokens.
 _FAMILIES: dict[str, tuple[str, ...]] = {
@@ -216,7 +231,7 @@ def family_of(model: str) -> str:
     """Return the family of a model, whose members have similar tokens; "custom" for an unknown model."""
     for name in reversed(model.lower().split("/")):
         name = name.replace("ollama", "")  # it runs models of every family
-        if name[:1] == "o" and name[1:2].isdigit():  # o3, o4-mini
+        if re.match(r"o\d", name):  # o3, o4-mini
             return "gpt"
         for family, words in _FAMILIES.items():
             if any(word in name for word in words):
@@ -235,10 +250,10 @@ class Size(NamedTuple):
     def bytes(self) -> int:
         return self.ascii + self.foreign
 
-    def plus(self, other: Size) -> Size:
+    def plus(self, other: "Size") -> "Size":
         return Size(*map(add, self, other))
 
-    def minus(self, other: Size) -> Size:
+    def minus(self, other: "Size") -> "Size":
         return Size(*map(sub, self, other))
 
 
@@ -254,10 +269,10 @@ class Calibration:
     def learn(self, model: str, size: Size, counted: int) -> None:
         """Learn from texts of this size that the provider counted as `counted` tokens."""
         estimated = size.bytes / BYTES_PER_TOKEN
-        if estimated >= MIN_LEARNED and FACTOR_BOUNDS[0] <= counted / estimated <= FACTOR_BOUNDS[1]:
-            share = 0.5 ** (estimated / HALF_LIFE)
-            before = self._learned.get(model, (0.0, 0.0))
-            self._learned[model] = before[0] * share + estimated, before[1] * share + counted
+        if estimated >= MIN_LEARNED and MIN_FACTOR <= counted / estimated <= MAX_FACTOR:
+            weight = 0.5 ** (estimated / HALF_LIFE)  # of what was learned before
+            estimated_before, counted_before = self._learned.get(model, (0.0, 0.0))
+            self._learned[model] = estimated_before * weight + estimated, counted_before * weight + counted
 
     def tokens(self, model: str, size: Size, default: float = 1.0) -> int:
         """Return the estimate for texts and media of this size; `default` is the factor until a count is known."""
@@ -272,10 +287,20 @@ def estimate(request: Request, model: ModelInfo) -> TokenCount:
     return TokenCount(int(tokens) + TOKENS_PER_MESSAGE * len(request.messages) + size.media, exact=False)
 
 
+def most_tokens(request: Request, model: ModelInfo) -> int:
+    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
+    size = request_size(request, model)
+    # A tokenizer may make more tokens of a text than usual ones do, but never more than one of each byte.
+    ascii_text = size.ascii * min(1.0, MAX_TOKENS_PER_BYTE * max(1.0, model.token_factor))
+    foreign_text = size.foreign * MAX_TOKENS_PER_FOREIGN_BYTE
+    overhead = MAX_TOKENS_PER_MESSAGE * len(request.messages)
+    return int(ascii_text + foreign_text + size.media * MEDIA_MARGIN + overhead) + 1  # rounded up
+
+
 def estimate_text(text: str, model: ModelInfo | None = None) -> int:
     """Estimate the tokens of a text, with the margin of `estimate`."""
     factor = model.token_factor if model else 1.0
-    return int(text_size(text).bytes / BYTES_PER_TOKEN * factor * SAFETY) + 1
+    return int(text_size(text).bytes / BYTES_PER_TOKEN * factor * SAFETY) + 1  # rounded up
 
 
 def request_size(request: Request, model: ModelInfo) -> Size:

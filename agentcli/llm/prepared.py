@@ -1,8 +1,6 @@
-"""Prepares the messages of a conversation for its requests, each once, so that a request works on what is new."""
+"""Prepares each message of a conversation once, so that the work for a request is only that for the new messages."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -12,21 +10,21 @@ from agentcli.llm.media import MediaRules, fit_media, media_in
 from agentcli.llm.messages import Message, encode_json, repair_messages
 
 MARK = b'"cache_control"'  # the key of a breakpoint: in a text its quotation marks would be escaped
-Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages as an API is sent them
+Build = Callable[[tuple[Message, ...]], Iterable[Any]]  # returns messages in the form of an API
 
 
 class Transcript(tuple[Message, ...]):  # noqa: SLOT001  # a tuple with slots can have no attribute
     """The valid messages of a request, and what is prepared of their conversation."""
 
-    prepared: PreparedMessages
+    prepared: "PreparedMessages"
 
 
 class PreparedMessages:
     """The messages of a conversation that no later message changes, and what its requests need of them.
 
-    They end where the newest reply but one begins, because the request after that reply has a cache breakpoint before
-    the newest one. All requests of a conversation share one object. Messages that begin otherwise, as after a
-    compaction, are prepared anew.
+    They end before the second newest reply, because the request that follows a reply has a cache breakpoint just before
+    that reply, and earlier breakpoints do not move any more. All requests of a conversation share one object. Messages
+    that begin differently, as after a compaction, are prepared from the start.
     """
 
     def __init__(self) -> None:
@@ -34,24 +32,25 @@ class PreparedMessages:
 
     def _begin(self) -> None:
         self._messages: tuple[Message, ...] = ()
-        self._parts = [0]  # positions of the replies before which the messages can be parted
+        self._boundaries = [0]  # positions of the replies: the messages between two of them can be built alone
         self._call_ids: set[str] = set()
         self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
-        self._form: object = None
+        self._form: object = None  # identifies the API and its options that `_wire` was built for
         self._begin_wire()
 
     def _begin_wire(self) -> None:
-        self._written = 0  # as many parts are in `_wire` or `_remade`
+        self._built = 0  # the number of parts, from one boundary to the next, that are in `_wire` or `_rebuilt`
         self._wire: list[Raw] = []
-        self._remade: list[tuple[int, int, int]] = []  # a position in `_wire`, and the messages that belong there
+        # Parts that are built for each request: their position in `_wire`, and the first and the end of their messages.
+        self._rebuilt: list[tuple[int, int, int]] = []
 
     def prepare(self, messages: tuple[Message, ...]) -> int:
         """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
         if not self._continues(messages):
             self._begin()
         start = len(self._messages)
-        if len(replies := _replies(messages, start + 1)) > 1:
-            self._parts += replies[:-1]
+        if len(replies := _replies(messages, start + 1)) > 1:  # the one at `start` is already a boundary
+            self._boundaries += replies[:-1]
             self._messages = messages[: replies[-2]]
             self._call_ids |= _call_ids(self._messages[start:])
             self._special += _special(self._messages, start)
@@ -63,10 +62,13 @@ class PreparedMessages:
         # another one may be joined to the last of them. A second reply must follow: without one, as after a rewind, the
         # request has a breakpoint inside the prepared messages.
         end = len(self._messages)
-        return end == 0 or (messages[:end] == self._messages and _replies(messages, end)[:-1][:1] == [end])
+        if end == 0:
+            return True
+        replies = _replies(messages, end)
+        return messages[:end] == self._messages and len(replies) > 1 and replies[0] == end
 
     def valid(self, messages: tuple[Message, ...]) -> Transcript:
-        """Return the messages for a request, repaired if a provider would refuse them; what is prepared is valid."""
+        """Return the messages for a request, repaired if a provider would refuse them; prepared ones are valid."""
         checked = len(self._messages) if self._continues(messages) else 0
         transcript = Transcript(repair_messages(messages, checked=checked, used_ids=self._call_ids if checked else ()))
         transcript.prepared = self
@@ -93,31 +95,35 @@ class PreparedMessages:
             self._form = form
             self._begin_wire()
         wire: list[Any] = [*self._wire]
-        for position, start, end in reversed(self._remade):
+        for position, start, end in reversed(self._rebuilt):  # from the end, so that the other positions stay right
             wire[position:position] = build(fitted[start:end])
-        for start, end in pairwise(self._parts[self._written :]):
-            made = [*build(fitted[start:end])]
-            wire += made
+        for start, end in pairwise(self._boundaries[self._built :]):
+            part = [*build(fitted[start:end])]
+            wire += part
             if any(start <= position < end for position in special):
-                self._remade.append((len(self._wire), start, end))
+                self._rebuilt.append((len(self._wire), start, end))
             else:
-                self._wire += [Raw(encode_json(one)) for one in made]
-            self._written += 1
+                self._wire += [Raw(encode_json(message)) for message in part]
+            self._built += 1
         return [*wire, *build(fitted[len(self._messages) :])]
 
 
 def _replies(messages: tuple[Message, ...], start: int) -> list[int]:
-    """Return the positions of replies with text or calls after a message of the user: no API joins the two."""
-    numbered = ((n, messages[n - 1].role, messages[n]) for n in range(start, len(messages)))
-    return [n for n, before, one in numbered if before == "user" and one.role == "assistant" and one.has_answer]
+    """Return the positions of replies with text or calls that follow a message of the user: no API joins the two."""
+    return [
+        n
+        for n in range(start, len(messages))
+        if messages[n - 1].role == "user" and messages[n].role == "assistant" and messages[n].has_answer
+    ]
 
 
 def _call_ids(messages: Iterable[Message]) -> set[str]:
     return {use.id for message in messages for use in message.tool_uses}
 
 
-def _special(messages: Sequence[Message], start: int) -> list[int]:
-    numbered = ((n, messages[n]) for n in range(start, len(messages)))
+def _special(messages: tuple[Message, ...], start: int) -> list[int]:
     return [
-        n for n, message in numbered if any(media_in((message,))) or MARK in encode_json(to_builtins(message.content))
+        n
+        for n in range(start, len(messages))
+        if any(media_in(messages[n : n + 1])) or MARK in encode_json(to_builtins(messages[n].content))
     ]

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from math import ceil
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -71,7 +71,7 @@ class Request(Struct, frozen=True):
         return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
 
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in body.items() if name not in self.unsent} if self.unsent else body
+        return {name: value for name, value in body.items() if name not in self.unsent}
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
@@ -141,7 +141,11 @@ class Health(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it."""
+    """One model behind one API. `name` is that of the provider, `model` that of the model as the API spells it.
+
+    It may also have `media_rules`, its limits for images and documents, and `warm(request)`, which lets the server read
+    the beginning of a request before the first one.
+    """
 
     @property
     def name(self) -> str: ...
@@ -163,13 +167,6 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Release connections and processes; safe to call twice."""
-
-
-@runtime_checkable
-class Warmable(Protocol):
-    """A provider that answers the first request sooner if it was warmed with its beginning."""
-
-    async def warm(self, request: Request) -> None: ...
 
 
 async def complete(provider: Provider, request: Request) -> Done:
@@ -254,7 +251,8 @@ async def limit_reply(
                 return
             case TextDelta(text) | ThinkingDelta(text) | ToolCallDelta(_, text):
                 size = len(text) if text.isascii() else len(text.encode(errors="replace"))
-                total, arguments = total + size, arguments + size * isinstance(event, ToolCallDelta)
+                total += size
+                arguments += size if isinstance(event, ToolCallDelta) else 0
         if arguments > limits.max_arguments_mb * MB:
             raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {limits.max_arguments_mb:g} MB")
         if total > limits.max_reply_mb * MB:
@@ -291,14 +289,14 @@ def with_wait(text: str, error: ProviderError) -> str:
 
 def clock_time(at: float) -> str:
     """Return a time of today as 14:05, and one of another day with its date."""
-    form = "%H:%M" if time.localtime(at)[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
-    return time.strftime(form, time.localtime(at))
+    then, now = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)  # [:3]: year, month and day
 
 
 def time_span(span_s: float) -> str:
     """Return a number of seconds as a person reads it: 1 h 30 min."""
-    rest, parts = ceil(span_s), []
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        count, rest = divmod(rest, size)
+    left_s, parts = ceil(span_s), []
+    for size_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left_s = divmod(left_s, size_s)
         parts += [f"{count} {unit}"] if count else []
     return " ".join(parts) or "0 s"

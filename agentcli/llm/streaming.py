@@ -1,10 +1,7 @@
 """Streams the reply to one request: takes the body apart as it arrives, and runs the loop that all providers share."""
 
-from __future__ import annotations
-
 import asyncio
 import re
-from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
+# A character like 😀 is escaped as a high and a low surrogate, \ud83d\ude00. The first pattern finds the quotation mark
+# before a text that begins with a low one; the second a high one at the end of a text, behind whole escapes.
 _LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
 _HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
@@ -58,7 +57,7 @@ async def stream_reply(
     *,
     build: Callable[[], dict[str, Any]],
     reader: EventReader,
-    parser: LineParser | None = None,
+    parser: "LineParser | None" = None,
     content_type: str = "text/event-stream",
     whole: str = "",
     window: int = 0,
@@ -97,13 +96,15 @@ async def stream_reply(
             error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
             if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
-        last: list[StreamEvent] = []
-        done = reader.done(last)
-        for event in last:
+        last_events: list[StreamEvent] = []
+        done = reader.done(last_events)
+        for event in last_events:
             yield event
-        if 0 < window < (tokens := done.usage.prompt_tokens):
-            sizes = f"{tokens:,} prompt tokens, which its window of {window:,} does not hold"
-            raise ContextOverflow(f"{reader.model} was sent {sizes}: the beginning was dropped.")
+        if 0 < window < done.usage.prompt_tokens:
+            raise ContextOverflow(
+                f"{reader.model} was sent {done.usage.prompt_tokens:,} prompt tokens, more than its window of "
+                f"{window:,}: the beginning was dropped."
+            )
         yield done
     except ProviderError as error:
         error.partial = reader.partial()
@@ -119,7 +120,7 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
 
 
 async def _parsed(
-    response: Response, parser: LineParser, content_type: str, whole: str
+    response: Response, parser: "LineParser", content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
     """Yield the body's items, a list for each piece; a JSON object with the field `whole` is a reply too."""
     if content_type not in response.headers.get("content-type", content_type).lower():
@@ -150,7 +151,7 @@ async def _parsed(
 
 
 def stream_openai(
-    carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
+    carrier: Carrier, request: Request, info: ModelInfo, quirks: "Quirks"
 ) -> AsyncGenerator[StreamEvent, None]:
     """Stream the reply of a server that speaks Chat Completions or OpenAI's Responses API."""
     ids, tools = CallIds(request.call_ids), frozenset(tool.name for tool in request.tools)
@@ -179,10 +180,10 @@ def stream_openai(
 class LineParser:
     """Splits bytes into the lines that hold something (NDJSON). Only the stream may begin with a byte order mark.
 
-    It reads each byte once.
+    It reads each byte once. A subclass reads other items.
     """
 
-    _end = b"\n"
+    _end = b"\n"  # of an item
     _at_start = True
 
     def __init__(self) -> None:
@@ -190,7 +191,7 @@ class LineParser:
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         """Return the items that are complete now. Raises `ServerError` for one larger than `MAX_EVENT_BYTES`."""
-        # The end of an item, which has two bytes at most, may be split over two chunks.
+        # The end of an item has two bytes at most, so the last byte of one chunk and the first of the next can be one.
         if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
             self._unread += chunk
             if len(self._unread) > MAX_EVENT_BYTES:
@@ -199,8 +200,8 @@ class LineParser:
                     is_retryable=False,
                 )
             return []
-        *parts, rest = (bytes(self._unread) + chunk).split(self._end)
-        self._unread = bytearray(rest)
+        *parts, unfinished = (bytes(self._unread) + chunk).split(self._end)
+        self._unread = bytearray(unfinished)
         return [item for part in parts if (item := self._item(part))]
 
     def close(self) -> list[str | bytes]:
@@ -219,7 +220,7 @@ class LineParser:
         """Return the item in the bytes before an end; empty if they hold none."""
         if self._at_start:
             self._at_start = False
-            part = part.removeprefix(BOM_UTF8)
+            part = part.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of UTF-8
         return self._read(part)
 
     def _read(self, part: bytes) -> str | bytes:
@@ -233,7 +234,7 @@ class SseParser(LineParser):
     """
 
     _end = b"\n\n"
-    _after_cr = False
+    _after_cr = False  # the last chunk ended with \r: an \n at the start of the next one belongs to it
 
     def feed(self, chunk: bytes) -> list[str | bytes]:
         if self._after_cr and chunk:
@@ -260,7 +261,7 @@ class JsonItems:
     """Decodes the JSON values of one stream. A surrogate pair that is split over two values comes with the second."""
 
     def __init__(self) -> None:
-        self._half = ""
+        self._half = ""  # a high surrogate that was cut from the end of an earlier value
 
     def decode(self, data: bytes | str) -> Any:
         """Return one JSON value. Raises `ServerError` if it is none."""
@@ -272,8 +273,8 @@ class JsonItems:
 
     def _joined(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")
-        if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
-            text, self._half = begun, ""
+        if self._half and _LOW_FIRST.search(text):
+            text, self._half = _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text), ""
         if found := _HIGH_LAST.search(text):
             text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
         return text

@@ -1,9 +1,7 @@
 """Counts the tokens of texts and messages: by a server that counts exactly, else by an encoder and a margin.
 
-Requests do not come here: their tokens are estimated (tokens.py). It serves callers who want a count.
+It serves callers who want a count. The tokens of requests are only estimated (`estimate` in models.py).
 """
-
-from __future__ import annotations
 
 import asyncio
 import base64
@@ -45,7 +43,6 @@ TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
 REST_S = 30.0  # before a counter that failed is asked again: a conversation has hundreds of texts
 
-log = logging.getLogger("agentcli")
 _json = partial(json.dumps, ensure_ascii=False, default=str)
 _rests_until: dict[str, float] = {}
 # Fields that no model is shown, and recordings, which no provider here accepts.
@@ -94,7 +91,7 @@ class BytePairEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
+def _encoding(file: str, pattern: str) -> "tiktoken.Encoding":
     """Read an encoding; one of this package takes 0.2 s and 60 MB. Raises `ConfigError`."""
     import tiktoken  # 60 ms, only for those who count
 
@@ -156,9 +153,9 @@ class Encoders:
     def row(self, model: str) -> EncoderRow:
         """Return how the tokens of `model` or `provider/model` are counted."""
         parts = model.lower().split("/")
-        names = ["/".join(parts[n:]) for n in range(len(parts))]
-        newest_first = [pair for table in self._rows.maps for pair in reversed(list(table.items()))]
-        patterns = [pattern for pattern, _ in newest_first if any(fnmatchcase(name, pattern) for name in names)]
+        names = ["/".join(parts[n:]) for n in range(len(parts))]  # openrouter/openai/gpt-5, openai/gpt-5, gpt-5
+        newest_first = [key for table in self._rows.maps for key in reversed([*table])]
+        patterns = [pattern for pattern in newest_first if any(fnmatchcase(name, pattern) for name in names)]
         keys = (*names, *patterns, family_of(model), UNKNOWN)
         return next(self._rows[key] for key in keys if key in self._rows)
 
@@ -177,16 +174,17 @@ class Encoders:
         row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
         known = (*BUNDLED_ENCODERS, *self._custom)
         if row.encoder not in known:
-            near = did_you_mean(row.encoder, known)
-            raise ValueError(f"no encoder {row.encoder!r}{near}; there is {', '.join(known)}")
-        self._rows.pop(key, None)
+            raise ValueError(
+                f"no encoder {row.encoder!r}{did_you_mean(row.encoder, known)}; there is {', '.join(known)}"
+            )
+        self._rows.pop(key, None)  # so that it becomes the last registered one
         self._rows[key] = row
 
-    def with_file(self, file: Path) -> Encoders:
+    def with_file(self, file: Path) -> "Encoders":
         """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
-        key = "tokens.encoders"
+        key = "tokens.encoders"  # at fault, until the first row is read
         try:
             tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
             for key, fields in tables.items():
@@ -274,7 +272,7 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
             data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
             start, _, data = data.rpartition(";base64,")
             if start.startswith("data:text/"):
-                yield base64.b64decode(data + "==").decode(errors="replace")
+                yield base64.b64decode(data + "==").decode(errors="replace")  # any padding is enough, none is not
             else:
                 yield image_tokens(data, family) if "image" in kind else document_tokens(data, family)
         case {"type": "tool_use", "name": name, "input": arguments}:
@@ -294,10 +292,12 @@ def exact_count(address: str, model: str, text: str) -> int | None:
     body = {"model": model, "text": text.encode(errors="replace").decode()}
     pool = ThreadPoolExecutor(1)
     try:  # looking up a name can take longer than the request may, and cannot be ended
-        return pool.submit(asyncio.run, _ask(address, body)).result(TIMEOUT_S + 1)
+        return pool.submit(asyncio.run, _ask(address, body)).result(TIMEOUT_S + 1)  # after the request's own time-out
     except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
         why = str(error) or f"no answer within {TIMEOUT_S:g} s"
-        log.warning("The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why)
+        logging.getLogger("agentcli").warning(
+            "The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why
+        )
         _rests_until[address] = time.monotonic() + REST_S
         return None
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -78,9 +78,9 @@ def check_settings(config: Config) -> None:
                 raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
             if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
                 raise config.error(found[1], found[0])
-    known, chosen = {"", *bundled, *PROVIDERS, *settings.providers}, settings.provider
-    named = {"model": chosen.model, "plan_model": chosen.plan_model, "fallback_model": chosen.fallback_model}
-    for key, model in named.items():
+    known = {"", *bundled, *PROVIDERS, *settings.providers}  # "" if no model is named
+    for key in ("model", "plan_model", "fallback_model"):
+        model = getattr(settings.provider, key)
         try:
             name = split_name(model)[0] if model else ""
         except UsageError as error:
@@ -91,10 +91,12 @@ def check_settings(config: Config) -> None:
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     key = f"providers.{name}"
-    headers = ((header, "headers") for header in server.headers)
-    for header, at in ((server.key_header, "key_header"), *headers):
-        if not is_header_name(header) and (header or at == "headers"):  # an empty `key_header` is none
-            raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{at}")
+    headers = [(header, "headers") for header in server.headers]
+    if server.key_header:
+        headers.append((server.key_header, "key_header"))
+    for header, setting in headers:
+        if not is_header_name(header):
+            raise config.error(f"{header!r} is not a valid header name. Write one such as X-Title.", f"{key}.{setting}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
     if server.quirks and name in PROVIDERS:
@@ -132,10 +134,11 @@ class Models:
         settings = self._config.settings
         if settings.provider.model:
             return "/".join(split_name(settings.provider.model))
-        helped = [name for name, server in settings.providers.items() if server.api_key_helper]
+        with_helper = [name for name, server in settings.providers.items() if server.api_key_helper]
+        # A key in the environment counts first, then a command that prints one, then a stored one.
         keyed_models = chain(
             (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
-            (model for _, model in KEYED_MODELS if model.partition("/")[0] in helped),
+            (model for _, model in KEYED_MODELS if model.partition("/")[0] in with_helper),
             (model for variable, model in KEYED_MODELS if self._config.kept_keys.place(variable)),
         )
         if keyed := next(keyed_models, ""):
@@ -154,7 +157,8 @@ class Models:
             _ask_server(ollama, "/api/tags"), _ask_server("http://127.0.0.1:1234", "/v1/models")
         )
         names: list[str] = []
-        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))  # the keys of the list, and of a name in it
+        # They answer {"models": [{"name": …}, …]}, and {"data": [{"id": …}, …]}.
+        forms = (("ollama", "models", "name"), ("lmstudio", "data", "id"))
         for (provider, rows_key, name_key), answer in zip(forms, answers, strict=True):
             with suppress(msgspec.ValidationError):
                 rows = msgspec.convert(answer, dict[str, Any]).get(rows_key)
@@ -217,8 +221,8 @@ class Models:
 
     def forget(self, provider: str) -> None:
         """Build a provider anew at its next use, with its current key."""
-        names = [name for name in self._providers if name.startswith(f"{provider}/")]
-        self._replaced += map(self._providers.pop, names)
+        models = [name for name in self._providers if name.startswith(f"{provider}/")]
+        self._replaced += map(self._providers.pop, models)
 
     def load(self, name: str) -> None:
         """Build a model's provider ahead of its first use. Safe in a thread. Raises `UserError`."""
@@ -264,6 +268,11 @@ class Models:
         file = self._config.settings.tokens.encoders
         return encoders.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else encoders
 
+    def count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
+        from agentcli.llm.token_encoders import text_tokens
+
+        return text_tokens(texts, info.id, self.encoders)
+
     def provider(self, name: str) -> Provider:
         """Return the provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
         if name not in self._added and name not in self._providers:
@@ -294,13 +303,17 @@ def split_name(name: str) -> tuple[str, str]:
     if not slash and (info := bundled_models().find_short(name)):
         return info.provider, info.id
     if not provider or not model:
-        message = f"{name!r} is not a model. Write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."
-        raise UsageError(message)
+        raise UsageError(
+            f"{name!r} is not a model. Write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."
+        )
     return provider, model
 
 
 async def _ask_server(address: str, path: str) -> Any:
-    """Return the JSON that a server on this machine answers, or None. The HTTP client takes longer to import."""
+    """Return the JSON that a server on this machine answers, or None.
+
+    It is asked without the HTTP client, whose import takes longer than the answer.
+    """
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port or 80

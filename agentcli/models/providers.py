@@ -42,7 +42,6 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
-        """Return the providers that take a key."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -50,9 +49,11 @@ class ProviderKeys:
         """Return the variables of a provider's key, the usual one first; none if it needs no key."""
         server = self._server(provider)
         if defaults := _VARIABLES.get(provider):
-            return (server.api_key_env or defaults[0], *defaults[1:])
-        variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
+            key, *tokens = defaults
+            return (server.api_key_env or key, *tokens)
+        # `needs_key` is None without a setting. The other PROVIDERS, such as ollama and vertex, take no key.
         takes_key = server.needs_key is not False and provider not in PROVIDERS
+        variable = server.api_key_env or preset_rows().get(provider, {}).get("key_env", "")
         return (variable,) if variable and takes_key else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
@@ -97,15 +98,15 @@ class ProviderKeys:
             helper = KeyHelper(
                 command, folder=folder, error=lambda text: config.error(text, name), on_key=seen_keys.add
             )
-            return self._helpers.setdefault(provider, helper), ""
+            return self._helpers.setdefault(provider, helper), ""  # one for all models: it keeps the key for a while
         if not (variables := self.variables(provider)):
             return "", ""
         first, *token_variables = variables
-        if first in config.kept_keys.typed:
+        if first in config.kept_keys.typed:  # in this session, and so newer than all others
             return config.key(first), ""
         token = next(filter(config.key_in_environment, token_variables), "")
-        is_alone = not token or config.key_in_environment(first)
-        return (config.key(first) if is_alone else ""), config.key(token) if token else ""
+        uses_key = not token or config.key_in_environment(first)  # a stored key does not count beside a token
+        return (config.key(first) if uses_key else ""), (config.key(token) if token else "")
 
     def lines(self) -> list[str]:
         """Return a line for each key that is set, with its place but not its value. Raises `ConfigError`."""
@@ -122,11 +123,7 @@ class ProviderKeys:
         return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
-        """Remove the keys that were stored or typed, and return a sentence about it.
-
-        Raises:
-            UsageError: If there is none.
-        """
+        """Remove the keys that were stored or typed, and return a sentence about it. Raises `UsageError` for none."""
         places = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still has one." if in_environment else ""
@@ -166,7 +163,7 @@ class ProviderMaker:
         server = settings.providers.get(provider, ServerSettings())
         key, token = self._keys.credentials(provider)
         if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
-            key, token = "", key or token
+            key, token = "", key or token  # the key is sent as a bearer token
         match provider:
             case "anthropic":
                 from agentcli.llm.providers.anthropic import AnthropicProvider
@@ -217,8 +214,8 @@ class ProviderMaker:
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
         """Return a provider for Claude in a cloud. Raises `UsageError` if a setting is missing."""
-        platform: Any
-        platform, environment = info.provider, self._config.environment.get
+        environment = self._config.environment.get
+        platform: Any = info.provider
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
             install = "pip install 'agentcli[cloud]' (or ./install.sh --extras cloud)"
             raise UsageError(f"{platform} needs the libraries of its cloud: {install}.")
@@ -228,7 +225,8 @@ class ProviderMaker:
             case "bedrock":
                 region = environment("AWS_REGION") or environment("AWS_DEFAULT_REGION") or ""
             case "vertex":
-                region, key, token = environment("CLOUD_ML_REGION") or "", "", key or token
+                region = environment("CLOUD_ML_REGION") or ""
+                key, token = "", key or token  # Vertex takes only a token
                 project = environment("ANTHROPIC_VERTEX_PROJECT_ID") or environment("GOOGLE_CLOUD_PROJECT") or ""
                 if not region:
                     raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
@@ -279,8 +277,9 @@ class ProviderMaker:
         resource, version = environment("AZURE_RESOURCE_NAME"), environment("OPENAI_API_VERSION")
         address = environment("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
         if not address:
-            variables = "AZURE_OPENAI_ENDPOINT, or providers.azure.base_url"
-            raise UsageError(f"azure needs the address of your resource: set {variables}.")
+            raise UsageError(
+                "azure needs the address of your resource: set AZURE_OPENAI_ENDPOINT, or providers.azure.base_url."
+            )
         if not is_address(address):
             raise ConfigError(NO_ADDRESS, key="AZURE_OPENAI_ENDPOINT")
         base = address.rstrip("/").removesuffix("/openai/v1") + "/openai"
@@ -310,6 +309,7 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     """Return a preset with the settings of `[providers.NAME]` added."""
     from agentcli.llm.providers.openai_compat import Preset
 
+    # Without a preset a server needs no key, unless its settings name one.
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
     row["quirks"] = {**row.get("quirks", {}), **server.quirks}
     if server.api_key_env or server.api_key_helper:

@@ -20,7 +20,7 @@ def why_not_public(address: Address) -> str:
     known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
         known_to_python = "an address of an IPv4 tunnel"
-    return next((what for network, what in _NOT_PUBLIC if address in network), known_to_python)
+    return next((kind for network, kind in _NOT_PUBLIC if address in network), known_to_python)
 
 
 def embedded(address: Address) -> Address:
@@ -39,12 +39,7 @@ def is_metadata_service(address: Address) -> bool:
 
 
 def is_local_network(address: Address) -> bool:
-    """Return True for an address of a home's or a company's own network."""
     return any(embedded(address) in network for network in _LOCAL_NETWORKS)
-
-
-def is_loopback(address: Address) -> bool:
-    return embedded(address).is_loopback
 
 
 # IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), since Python's versions
@@ -107,17 +102,11 @@ _METADATA = tuple(
 _LOCAL_NETWORKS = tuple(map(ip_network, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7".split()))
 
 
-def as_address(text: str) -> Address:
-    """Parse an address in its usual form. Raises `ValueError` for anything else, such as a zone (`fe80::1%eth0`)."""
-    if "%" in text:
-        raise ValueError(f"{text} names a zone")
-    return ip_address(text)
-
-
-def is_address(text: str) -> bool:
+def parse_address(text: str) -> Address | None:
+    """Parse an address in its usual form. Return None for anything else, such as a zone (`fe80::1%eth0`)."""
     with suppress(ValueError):
-        return bool(as_address(text))
-    return False
+        return ip_address(text) if "%" not in text else None
+    return None
 
 
 WEB_PORTS = (80, 443)
@@ -156,7 +145,7 @@ def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
         raise ValueError(f"{text!r}: a * stands for whole names at the beginning, as in *.example.org.")
     host, port = split_port(name_and_port, default=None)
     name = read_host(host)
-    if is_pattern and not is_any_pattern_fine and ("." not in name or is_address(name)):
+    if is_pattern and not is_any_pattern_fine and ("." not in name or parse_address(name)):
         raise ValueError(f"{text!r} covers too much: write *.example.org.")
     return HostGrant(name, is_pattern, port)
 
@@ -165,25 +154,25 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
     """Split a host from the port after it; an IPv6 address with a port is in brackets. Raises `ValueError`."""
     match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]{1,5}))?", text, re.ASCII)
     if match is None:
-        if text.count(":") > 1 and "[" not in text:
+        if text.count(":") > 1 and "[" not in text:  # an IPv6 address without a port
             return text, default
         raise ValueError(f"{text!r} is not a host and a port.")
     port = int(match[2]) if match[2] else default
     if port is not None and not 0 < port < 65_536:
-        raise ValueError(f"{text!r} has no such port.")
+        raise ValueError(f"{text!r} has no port from 1 to 65535.")
     return match[1].removeprefix("[").removesuffix("]"), port
 
 
 def read_host(text: str) -> str:
     """Return a name or an address in the one form that is compared. Raises `ValueError`: nothing is guessed."""
-    if is_address(text):
-        return str(as_address(text))
+    if address := parse_address(text):
+        return str(address)
     name = text.removesuffix(".").lower()
     labels = name.split(".")
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError(f"{text[:80]!r} is not the name of a host.")
     if _NUMBER_LIKE.fullmatch(labels[-1]):
-        raise ValueError(f"{text[:80]!r} is not an address in its usual form, such as 192.0.2.1, and no name.")
+        raise ValueError(f"{text[:80]!r} is neither a host name nor an address in its usual form, such as 192.0.2.1.")
     return name
 
 
@@ -194,13 +183,13 @@ def may_lead_to(grant: HostGrant, address: str) -> bool:
     metadata. It may lead into a private network if it was granted itself, not through a pattern. All other addresses
     must be granted themselves.
     """
-    if not is_address(plain := address.partition("%")[0]):
+    parsed = parse_address(address.partition("%")[0])  # without its zone
+    if parsed is None:
         return False
-    found = as_address(plain)
-    if str(found) == grant.host:
+    if str(parsed) == grant.host:
         return True
     if grant.host == "localhost" or grant.host.endswith(".localhost"):
-        return is_loopback(found) and not grant.is_pattern
-    if is_metadata_service(found):
+        return embedded(parsed).is_loopback and not grant.is_pattern
+    if is_metadata_service(parsed):
         return False
-    return not why_not_public(found) or (is_local_network(found) and not grant.is_pattern)
+    return not why_not_public(parsed) or (is_local_network(parsed) and not grant.is_pattern)

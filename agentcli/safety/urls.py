@@ -17,11 +17,10 @@ import msgspec
 
 from agentcli.safety.hosts import (
     Address,
-    as_address,
-    is_address,
+    embedded,
     is_local_network,
-    is_loopback,
     is_metadata_service,
+    parse_address,
     read_grant,
     read_host,
     split_port,
@@ -35,6 +34,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
 # These stay in a path or query; everything else is percent-encoded as UTF-8.
 _UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
+_OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
 _ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
@@ -53,12 +53,11 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address | None:
-        return as_address(self.host) if is_address(self.host) else None
+        return parse_address(self.host)
 
     @property
     def authority(self) -> str:
-        """The host, with the port unless it is the scheme's own: the value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host  # as in the Host header
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
@@ -72,7 +71,7 @@ def parse_url(text: str) -> WebUrl:
     if len(text) > MAX_URL_CHARS:
         raise BadUrl(f"the address is longer than {MAX_URL_CHARS:,} characters")
     if text != text.strip() or any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
-        raise BadUrl("the address holds a control character, or a space at an end")
+        raise BadUrl("the address contains a control character, or begins or ends with a space")
     scheme = _SCHEME.match(text)
     if scheme is None:
         raise BadUrl("the address does not begin with https:// or http://")
@@ -81,15 +80,15 @@ def parse_url(text: str) -> WebUrl:
         raise BadUrl(f"only https and http addresses are opened, not {name}")
     after_scheme = text[scheme.end() :].partition("#")[0]
     if "\\" in after_scheme.partition("?")[0]:
-        raise BadUrl("the address holds a backslash")
+        raise BadUrl("the address contains a backslash")
     if not after_scheme.startswith("//") or after_scheme[2:3] in ("", "/", "?"):
         raise BadUrl(f"the address is not written as {name}://host/path")
     authority = re.split(r"[/?]", after_scheme[2:], maxsplit=1)[0]
     if any(unicodedata.category(sign) == "Cf" for sign in authority):
-        raise BadUrl("the host holds an invisible character")
+        raise BadUrl("the host contains an invisible character")
     userinfo, at, place = authority.rpartition("@")
     if not _USERINFO.fullmatch(userinfo):
-        raise BadUrl("the part before @ holds characters that have no place there")
+        raise BadUrl("the part before @ contains characters that are not allowed there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
     return WebUrl(
         scheme=name, host=host, port=port, target=_target(after_scheme[2 + len(authority) :]), has_userinfo=bool(at)
@@ -110,7 +109,7 @@ def urls_in(text: str) -> Iterable[str]:
     for found in re.findall(r"https?://[^\s<>\"'`]{1,4000}", text):
         url = found.rstrip(".,;:!?*_")
         # A closing bracket without an opening one belongs to the sentence.
-        while url.endswith((")", "]", "}")) and url.count(url[-1]) > url.count("([{"[")]}".index(url[-1])]):
+        while url[-1] in _OPENING_BRACKETS and url.count(url[-1]) > url.count(_OPENING_BRACKETS[url[-1]]):
             url = url[:-1].rstrip(".,;:!?*_")
         yield url
 
@@ -121,8 +120,9 @@ def host_meant(pattern: str) -> str | None:
     if not pattern.startswith("domain:"):
         return None
     domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
-    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain
-    if re.search(r"[/?#@]|:\d*$", domain.rpartition("]")[2]) or "*" in domain:
+    domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain  # an IPv6 address
+    behind_brackets = domain.rpartition("]")[2]
+    if re.search(r"[/?#@]|:\d*$", behind_brackets) or "*" in domain:  # more than a host, such as a port
         return None
     try:
         return parse_url(f"https://{domain}/").host
@@ -136,7 +136,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
     except ValueError as error:
         raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
     if place.startswith("[") != (":" in host):
-        raise BadUrl(f"{place[:80]!r} is not a host: brackets stand around an IPv6 address, and only there")
+        raise BadUrl(f"{place[:80]!r} is not a host: put brackets around an IPv6 address, and only there")
     if not host:
         raise BadUrl("the address has no host")
     # A host that ends in a number is an address (WHATWG URL), which `read_host` takes only in its usual form.
@@ -144,9 +144,8 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         host = read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:
         raise BadUrl(str(error).removesuffix(".")) from error
-    for label in host.split("."):
-        if label.startswith("xn--") and not _is_punycode(label):
-            raise BadUrl(f"{label} is not a host name")
+    if not all(_is_punycode(label) for label in host.split(".") if label.startswith("xn--")):
+        raise BadUrl(f"{host} is not a host name")
     return host, port or default_port
 
 
@@ -156,7 +155,7 @@ def _in_ascii(host: str) -> str:
 
     try:
         return idna.encode(host, uts46=True).decode()
-    except UnicodeError as error:  # as IDNAError is
+    except UnicodeError as error:  # IDNAError is one
         raise BadUrl(f"{host[:80]!r} is not a host name") from error
 
 
@@ -175,8 +174,6 @@ def _target(text: str) -> str:
 
 
 class UrlVerdict(msgspec.Struct, frozen=True):
-    """The verdict on an address."""
-
     verdict: Literal["block", "ask", "allow"]
     reason: str = ""  # why it is not fetched at once, in words that fit after a colon
 
@@ -184,18 +181,12 @@ class UrlVerdict(msgspec.Struct, frozen=True):
 MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one may carry data out
 
 
-def judge_url(
-    url: str,
-    *,
-    granted_hosts: Collection[str] = (),
-    known_urls: Collection[str] = (),
-) -> UrlVerdict:
+def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Collection[str] = ()) -> UrlVerdict:
     """Judge an address as the model wrote it, by its text alone.
 
     The addresses that the host resolves to are judged by `why_unreachable`.
 
     Args:
-        url: The address.
         granted_hosts: The person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
             A grant also opens a name or an address of the local network, but never a cloud's metadata service.
         known_urls: Addresses that the person typed or a search found, in any form that `parse_url` reads.
@@ -226,7 +217,7 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
     if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
     is_private = not granted and _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES)
-    return f"{url.host} stands for a private address" if is_private else ""
+    return f"{url.host} leads to a private address" if is_private else ""
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
@@ -235,35 +226,32 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
     private address only if that address is granted as well, since its owner can point it anywhere at any time.
     """
-    if not is_address(address):
+    parsed = parse_address(address)
+    if parsed is None:
         return f"{url.host} leads to {address}, which is not a plain address"
-    parsed = as_address(address)
-    what = why_not_public(parsed)
-    is_open = not what or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
+    why_not = why_not_public(parsed)
+    is_open = not why_not or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
-        is_open = is_loopback(parsed) if _is_this_machine(url.host) else is_local_network(parsed)
+        is_open = embedded(parsed).is_loopback if _is_this_machine(url.host) else is_local_network(parsed)
     if is_open and not is_metadata_service(parsed):
         return ""
-    return f"{url.host} is {what}" if url.host == address else f"{url.host} leads to {address}, {what}"
+    return f"{url.host} is {why_not}" if url.host == address else f"{url.host} leads to {address}, {why_not}"
 
 
 def _why_asked(url: WebUrl) -> str:
     """Return what the person is asked before a request goes out; empty for a page of a known site."""
     is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
-    if url.has_userinfo:
-        return f"the host is {url.host}; what stands before the @ is not, and is not sent"
-    if url.address is not None:
-        return "a bare network address"
-    if "xn--" in url.host:
-        return f"{url.host} stands for a name in other letters, which may imitate another name"
-    if url.authority != url.host:
-        return f"port {url.port} of {url.host}"
-    if url.host not in _documentation_sites():
-        data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
-        return f"{url.host} is not one of the known documentation sites{data}"
-    if url.scheme != "https":
-        return "the connection is not encrypted"
-    return f"the address is long and may carry data to {url.host}" if is_long else ""
+    data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
+    reasons = (
+        (url.has_userinfo, f"the host is {url.host}; the part before the @ is not, and is not sent"),
+        (url.address is not None, "a bare network address"),
+        ("xn--" in url.host, f"{url.host} is a name in other letters, which may imitate another name"),
+        (url.authority != url.host, f"port {url.port} of {url.host}"),
+        (url.host not in _documentation_sites(), f"{url.host} is not one of the known documentation sites{data}"),
+        (url.scheme != "https", "the connection is not encrypted"),
+        (is_long, f"the address is long and may carry data to {url.host}"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 @cache
@@ -277,7 +265,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
         with suppress(BadUrl):
             parsed = parse_url(known)
             secure = msgspec.structs.replace(parsed, scheme="https", port=443)
-            if url == parsed or (parsed.port == 80 and url == secure):
+            if url == parsed or (parsed.port == 80 and url == secure):  # known with http, fetched with https
                 return True
     return False
 

@@ -6,7 +6,6 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.structs import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, URL_PATTERN, VARIABLE_PATTERN, Settings
@@ -25,7 +24,7 @@ def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
     """Return the dotted key of the first value that does not fit its type, and a sentence that says what does."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
-        kind = choices[0]
+        kind = choices[0]  # of `X | None`, so that the message is about X
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -46,20 +45,21 @@ def _member_types(kind: Any) -> dict[str, Any]:
     """Return the types of a group's members by name; all members of a table have the type at `*`."""
     if get_origin(kind) is dict:
         return {"*": get_args(kind)[1]}
-    is_group = isinstance(kind, type) and issubclass(kind, Struct)
+    is_group = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_group else {}
 
 
 def setting_type(key: Sequence[str]) -> Any:
     """Return the type of a setting by the names in its key. Raises `ConfigError` for one that does not exist."""
     kind: Any = Settings
-    for depth, name in enumerate(key, 1):
+    for depth, name in enumerate(key):
         if kind is Any:
             return Any
         kinds = _member_types(kind)
         if (member := kinds.get(name, kinds.get("*"))) is None:
-            single = f"unknown setting: {'.'.join(key[: depth - 1])} is a single value."
-            raise ConfigError(unknown_setting(name, kinds) if kinds else single, key=".".join(key[:depth]))
+            has_no_members = f"unknown setting: {'.'.join(key[:depth])} is a single value."
+            message = unknown_setting(name, kinds) if kinds else has_no_members
+            raise ConfigError(message, key=".".join(key[: depth + 1]))
         kind = member
     return kind
 
@@ -70,6 +70,7 @@ def unknown_setting(name: str, known: Collection[str]) -> str:
 
 def explain_error(message: str, kind: Any) -> str:
     """Explain a message of msgspec: a pattern in words, which item of a list is meant, and the values there are."""
+    # Expected `str` matching regex '^[a-z]+$' - at `$[1]`
     message, _, place = message.partition(" - at `$")
     pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
     message = _PATTERNS.get(pattern, message)
@@ -88,11 +89,11 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         return ("true", "false")
     if kind is ThemeName:
         return THEMES
-    is_around = NoneType in get_args(kind) or get_origin(kind) is tuple
-    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if is_around else ()
+    has_choices = NoneType in get_args(kind) or get_origin(kind) is tuple  # `X | None`, `tuple[X, ...]`
+    return tuple(value for choice in get_args(kind) for value in allowed_values(choice)) if has_choices else ()
 
 
 def is_table(kind: Any) -> bool:
     """Return True for a group within a group, and for a table of groups or tables."""
     member = get_args(kind)[1] if get_origin(kind) is dict else kind
-    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, Struct))
+    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, msgspec.Struct))

@@ -35,8 +35,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def credentials(self) -> Path:
-        """The file of the keys that the person gave."""
-        return self.config / "credentials.json"
+        return self.config / "credentials.json"  # the keys that the person gave
 
     @property
     def sessions(self) -> Path:
@@ -44,13 +43,11 @@ class Paths(Struct, frozen=True):
 
     @property
     def secret(self) -> tuple[Path, ...]:
-        """The files and folders with keys, and with what was said in any project."""
-        return self.user_config, self.credentials, self.state
+        return self.user_config, self.credentials, self.state  # with keys, and what was said in any project
 
     @property
     def models(self) -> Path:
-        """The folder with the weights of the embedded model."""
-        return self.cache / "models"
+        return self.cache / "models"  # the weights of the embedded model
 
 
 def find_paths(home: str | None) -> Paths:
@@ -70,7 +67,7 @@ def from_home(name: str, given_as: str = "") -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{f'{given_as}: ' * bool(given_as)}{name} names a missing home folder.") from error
+        raise UsageError(f"{given_as and f'{given_as}: '}{name} names a missing home folder.") from error
 
 
 def current_folder() -> Path:
@@ -134,7 +131,6 @@ def read_small_file(
     """Return the content of a regular file without ever waiting, as opening a FIFO would.
 
     Args:
-        path: The file.
         max_bytes: The largest size that is read.
         real: The place that the path led to when it was judged; a file elsewhere is not read.
         is_cut: Return the first `max_bytes` of a larger file.
@@ -143,7 +139,8 @@ def read_small_file(
         OSError: If it cannot be read, is no regular file, is too large, or is elsewhere by now.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:  # closes a folder, too
+    # `open` rejects a folder, and closes it.
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -152,7 +149,7 @@ def read_small_file(
             is_elsewhere = real is not None and os.readlink(f"/proc/self/fd/{descriptor}") != str(real)  # noqa: PTH115
         if is_elsewhere:
             raise OSError(errno.ELOOP, "it now points elsewhere", str(path))
-        content = file.read(max_bytes if is_cut else max_bytes + 1)
+        content = file.read(max_bytes if is_cut else max_bytes + 1)  # one more shows that it is larger
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
     return content
@@ -162,7 +159,7 @@ def make_private_folder(folder: Path) -> None:
     """Make a folder, and the folders around it that are missing, for their owner alone. Raises `OSError`."""
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
-            with suppress(FileExistsError):
+            with suppress(FileExistsError):  # another process made it; a file in its place is an error below
                 path.mkdir(mode=0o700)
                 path.chmod(0o700)  # the umask may have removed what the owner needs
     if not folder.is_dir():

@@ -36,9 +36,9 @@ class KeptKeys:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._read: dict[str, str] = {}
+        self._read: dict[str, str] = {}  # kept keys that were read in this process
         self.typed: dict[str, str] = {}  # for this process alone
-        self.seen: set[str] = set()  # from elsewhere, and to be masked
+        self.seen: set[str] = set()  # keys that commands printed, which are masked too
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -143,10 +143,9 @@ def _remove_from_keyring(variable: str) -> None:
     import keyring
 
     try:
-        keyring.delete_password(_SERVICE, variable)
+        with suppress(keyring.errors.PasswordDeleteError):  # it is gone already
+            keyring.delete_password(_SERVICE, variable)
     except Exception as error:
-        if keyring.errors.PasswordDeleteError in type(error).__mro__:  # it is gone already
-            return
         raise ConfigError(f"could not remove its key from the keyring ({error}).", key=variable) from error
 
 
@@ -170,8 +169,7 @@ class KeyHelper:
             return self._key
 
     def forget(self) -> None:
-        """Run the command again for the next request, since the key was rejected."""
-        self._until = 0.0
+        self._until = 0.0  # the key was rejected: the command runs again for the next request
 
     async def _run(self) -> str:
         words = split_command(self._command, self._error)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import explain_error, find_error, is_table
@@ -34,7 +33,7 @@ _UNUSED = {
 _ADDED_LISTS = frozenset(("allow", "ask", "deny", "additional_directories", "masked"))  # merged by adding them up
 
 
-class SettingsLayer(Struct, frozen=True):
+class SettingsLayer(msgspec.Struct, frozen=True):
     """The settings of one source: a file, the environment, or a caller such as the command line.
 
     `text` is the content of a TOML file, in which errors name the line. `names` maps dotted keys to what the source
@@ -67,14 +66,14 @@ def _values_at(values: Any, key: str) -> Iterator[Any]:
                 yield from _values_at(value, key[len(name) + 1 :])
 
 
-class ProjectUse(Struct, frozen=True):
+class ProjectUse(msgspec.Struct, frozen=True):
     """The use that is made of the project's own files: settings, hooks, servers, commands, skills and agents."""
 
     is_allowed: bool = False
     is_trusted_now: bool = False  # the caller trusts the files as they are now, whatever was trusted before
 
 
-class Config(Struct, frozen=True, kw_only=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The merged settings and where they come from. `layers` begin with the lowest; `notices` are for the person."""
 
     settings: Settings
@@ -88,8 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that were read. The last two layers are the environment and the caller."""
-        return tuple(Path(layer.source) for layer in self.layers[:-2])
+        return tuple(Path(layer.source) for layer in self.layers[:-2])  # all but the environment and the caller
 
     @property
     def command_folders(self) -> tuple[Path, ...]:
@@ -109,8 +107,7 @@ class Config(Struct, frozen=True, kw_only=True):
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
-        """Return a key of the environment without surrounding white space, which pasted and mounted keys may have."""
-        return self.environment.get(variable, "").strip()
+        return self.environment.get(variable, "").strip()  # pasted and mounted keys may end in a line end
 
     def place_of_key(self, variable: str) -> str:
         """Describe where a key comes from; empty if there is none. Raises `ConfigError`."""
@@ -154,20 +151,16 @@ def load_config(
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
-    layers = []
-    if paths.user_config != without and _may_exist(paths.user_config):
-        layers.append(read_layer(paths.user_config))
+    uses_own = paths.user_config != without and _may_exist(paths.user_config)
+    layers = [read_layer(paths.user_config)] if uses_own else []
     trusted = _trusted_files(paths, cwd, notices, trust=trust)
-    settings_files = [file for file in trusted if file.suffix == ".toml" and file != without]
-    layers += [_project_layer(file, paths, notices) for file in settings_files]
-    if extra_file is not None:
-        layers.append(read_layer(extra_file))
+    layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
+    layers += [read_layer(extra_file)] if extra_file is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
-    for key, reason in _UNUSED.items():
-        if any(layer.holds(key) for layer in layers):
-            notices.append(f"{key} is no longer used: {reason}.")
+    unused = ((key, reason) for key, reason in _UNUSED.items() if any(layer.holds(key) for layer in layers))
+    notices += [f"{key} is no longer used: {reason}." for key, reason in unused]
     config = Config(
         settings=msgspec.convert(reduce(merge_values, (layer.values for layer in layers)), Settings),
         paths=paths,
@@ -202,10 +195,8 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLaye
     layer = read_layer(file)
     for name in personal_keys(layer.values):
         section, _, key = name.partition(".")
-        if key:
-            del layer.values[section][key]
-        else:
-            del layer.values[section]
+        table = layer.values[section] if key else layer.values
+        del table[key or section]
         notices.append(f"{file}: {project_refusal(name, paths)}")
     return layer
 
@@ -251,9 +242,9 @@ def read_layer(file: Path) -> SettingsLayer:
     except RecursionError as error:
         raise ConfigError("its brackets are nested too deeply.", file=str(file)) from error
     except ValueError as error:
-        lines = text.count("\n") + 1 if "end of document" in str(error) else 0
         named = re.search(r"\bline (\d+)", str(error))
-        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else lines) from error
+        last_line = text.count("\n") + 1 if "end of document" in str(error) else 0  # tomllib names no line there
+        raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else last_line) from error
     layer = SettingsLayer(str(file), values, "" if is_json else text)
     check_layer(layer)
     return layer
@@ -272,7 +263,7 @@ def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     """Return the line of a dotted key in TOML, or of the table around it; with `item`, of that item in its list."""
     lines = text.splitlines()
     first = 1  # the line on which the newest assignment begins; its value may take several lines
-    for last in range(1, len(lines) + 1):
+    for last in range(1, len(lines) + 1):  # the first lines that are TOML and have the key end with its assignment
         if lines[last - 1].endswith(",") and "#" not in lines[last - 1]:  # a list goes on: reading it would be slow
             continue
         try:
@@ -294,7 +285,7 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
     return tuple(
         (f"AGENTCLI_{group.name}_{field.encode_name}".upper(), f"{group.name}.{field.encode_name}", field.type)
         for group in msgspec.structs.fields(Settings)
-        if isinstance(group.type, type) and issubclass(group.type, Struct)
+        if isinstance(group.type, type) and issubclass(group.type, msgspec.Struct)
         for field in msgspec.structs.fields(group.type)
         if not is_table(field.type)
     )

@@ -87,10 +87,8 @@ async def run_short_program(
         while not starting.done():
             try:
                 await asyncio.wait([starting])
-            except (
-                asyncio.CancelledError
-            ) as error:  # if the start itself were cancelled, it would wait for all children
-                cancelled = error
+            except asyncio.CancelledError as error:
+                cancelled = error  # raised below: a start that is itself cancelled waits for all children
         try:
             transport, _ = starting.result()
         except ValueError as error:  # a null character in the command

@@ -18,14 +18,8 @@ Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
 PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
-Strategy = Literal["auto", "truncate", "extract", "summarize"]
 Sampling = Literal["always", "50%", "10%", "1%", "never"]
 Timeout = Annotated[float, Meta(gt=0, le=60)]
-
-Charset = Literal[
-    "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
-    "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15"
-]  # fmt: skip
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,7 +97,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     at: Share = 0.8
     warn_at: Share = 0.7
     target: Share = 0.35
-    strategy: Strategy = "auto"
+    strategy: Literal["auto", "truncate", "extract", "summarize"] = "auto"
     keep_turns: Positive = 5
     cooldown: Count = 3
     min_messages: Count = 20
@@ -146,7 +140,10 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
-    charset: Charset | None = None
+    charset: Literal[
+        "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
+        "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15",
+    ] | None = None  # fmt: skip
 
 
 class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict, fields
+from msgspec import Meta, Struct, structs
 
 from agentcli.errors import did_you_mean
 
@@ -24,14 +23,12 @@ COLOUR_NAMES = (
     "default",
 )
 _RGB = re.compile(r"#[0-9a-fA-F]{6}\Z")
-_COLOUR_HELP = f'write "#rrggbb", a number from 0 to 255, or one of {", ".join(COLOUR_NAMES)}'
 
 _MOVES = "up|down|left|right|home|end|insert|delete|pageup|pagedown"
-_KEY = (
-    "enter|tab|escape|up|down|pageup|pagedown|insert|(?:c-)?f(?:[1-9]|1[0-9]|2[0-4])|c-[a-gj-ln-z]|c-space|c-enter|"
-    f"s-(?:enter|tab)|(?:s|c|c-s)-(?:{_MOVES})|a-(?:enter|tab|backspace|up|down|left|right|c-[a-z]|[!-~])"
+_KEYS = (  # one key, or two in a row
+    "(?:c-[a-gj-ln-z] )?(?:enter|tab|escape|insert|up|down|pageup|pagedown|(?:c-)?f(?:[1-9]|1[0-9]|2[0-4])|c-space|"
+    f"c-enter|c-[a-gj-ln-z]|s-enter|s-tab|(?:s|c|c-s)-(?:{_MOVES})|a-(?:enter|tab|backspace|up|down|left|right|c-[a-z]|[!-~]))"
 )
-_KEYS = f"(?:c-[a-gj-ln-z] )?(?:{_KEY})"
 _KEY_HELP = (
     "write a key such as c-o (Ctrl), a-x (Alt), s-tab (Shift), enter, escape, f2, c-f2, pageup, c-up, "
     'or two in a row such as "c-x c-e"'
@@ -68,7 +65,9 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     suspend: Keys = ("c-z",)
 
     def by_action(self) -> dict[str, tuple[str, ...]]:
-        return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
+        return {
+            action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in structs.asdict(self).items()
+        }
 
 
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,19 +110,18 @@ def look_problems(
                 roles = [*COLOURS, *ROLES]
                 yield key, f"unknown role{did_you_mean(role, roles)}; choose one of {', '.join(roles)}."
             elif not (colour in range(256) or colour in COLOUR_NAMES or _RGB.match(str(colour))):
-                yield key, f"{colour!r} is not a colour: {_COLOUR_HELP}."
+                choices = f'"#rrggbb", a number from 0 to 255, or one of {", ".join(COLOUR_NAMES)}'
+                yield key, f"{colour!r} is not a colour: write {choices}."
     if keys != KeySettings():
         yield from _key_problems(keys)
 
 
 def _key_problems(settings: KeySettings) -> Iterator[tuple[str, str]]:
     actions = settings.by_action()
-    defaults = {field.name: field.default for field in fields(KeySettings)}
+    defaults = {field.name: field.default for field in structs.fields(KeySettings)}
     changed = [action for action, keys in actions.items() if keys != defaults[action]]
-    for action in _REQUIRED_ACTIONS:
-        if not actions[action]:
-            yield f"terminal.keys.{action}", "it needs a key."
-    for action in changed:
+    yield from ((f"terminal.keys.{name}", "it needs a key.") for name in _REQUIRED_ACTIONS if not actions[name])
+    for action in changed:  # the defaults need no check among themselves
         for key in actions[action]:
             if not re.fullmatch(_KEYS, key):
                 yield f"terminal.keys.{action}", f"{key!r} is not a valid key: {_KEY_HELP}."

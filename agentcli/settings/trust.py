@@ -69,8 +69,7 @@ def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
 
 
 def is_project_file(file: Path, root: Path) -> bool:
-    """Return True for an existing file of a project, whose root is not the person's home."""
-    return not _is_home(root) and is_file(file)
+    return not _is_home(root) and is_file(file)  # a home is no project, although it may have such files
 
 
 def _is_home(folder: Path) -> bool:
@@ -136,8 +135,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     files: list[Path] = []
     if folder == root:
         files += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
-        if is_project_file(root / MCP_FILE, root):
-            files.append(root / MCP_FILE)
+        files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
     files += (path for path in in_skills if path.name == _SKILL_FILE)
@@ -158,7 +156,7 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")
         if not reads_files:
-            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):
+            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # of a link also its target
                 digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
             continue
         if file.is_symlink():
@@ -174,11 +172,12 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
 
     Folders that cannot be read are left out, with `is_strict` they raise `OSError`.
     """
-    within, waiting, visited, count = os.path.realpath(root), [folder], set(), 0
+    real_root = os.path.realpath(root)
+    waiting, visited, count = [folder], set[str](), 0
     while waiting:
         current = waiting.pop()
         real = os.path.realpath(current)
-        if real in visited or not f"{real}/".startswith(f"{within}/"):
+        if real in visited or not f"{real}/".startswith(f"{real_root}/"):
             continue
         visited.add(real)
         try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.settings.check import find_error, setting_type
@@ -34,8 +33,8 @@ def store_setting(config: Config, key: str, value: Any) -> str:
 def describe_override(config: Config, key: str, file: Path) -> str:
     """Return a sentence about the source that also sets a key and wins over the file, or ""."""
     sources = [layer.source for layer in config.layers]
-    above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
-    winner = next((layer for layer in reversed(above) if layer.holds(key)), None)
+    position = sources.index(str(file)) if str(file) in sources else -1
+    winner = next((layer for layer in reversed(config.layers[position + 1 :]) if layer.holds(key)), None)
     if winner is None:
         return ""
     name = winner.names.get(key, key).removesuffix(f" ({key})")  # flags name their settings, too
@@ -56,7 +55,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
     *groups, name = key
     try:
         text = file.read_bytes().decode() if file.exists() else ""
-        byte_order_mark = "\ufeff" * text.startswith("\ufeff")
+        byte_order_mark = "\ufeff" if text.startswith("\ufeff") else ""
         document = tomlkit.parse(text.removeprefix(byte_order_mark))
         table: MutableMapping[str, Any] = document
         for group in groups:
@@ -76,7 +75,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
         raise UserError(f"Could not change {file}: {error}") from error
 
 
-class MergedFile(Struct, frozen=True):
+class MergedFile(msgspec.Struct, frozen=True):
     text: str
     added: dict[str, Any]
     kept: tuple[str, ...]  # the keys that had other values, which were kept
@@ -152,8 +151,9 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
     if find_error(value, kind) and not find_error(text, kind):
         value = text
     if found := find_error(value, kind, ".".join(key)):
-        is_quoted = isinstance(value, str) and "array" in found[1]
-        raise ConfigError(found[1] + ' Write a list as ["a", "b"].' * is_quoted, key=found[0])
+        wrong_key, message = found
+        hint = ' Write a list as ["a", "b"].' if isinstance(value, str) and "array" in message else ""
+        raise ConfigError(message + hint, key=wrong_key)
     return value
 
 
@@ -169,7 +169,7 @@ def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
             return {name: without_secrets(item, mask) for name, item in value.items()} | masked
         case list() | tuple():
             return [without_secrets(item, mask) for item in value]
-        case str():
+        case str():  # `//user:password@host`, and `?password=…` in an address
             return mask(re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, value)))
     return value
 
@@ -188,7 +188,7 @@ def to_toml(settings: Settings | dict[str, Any]) -> str:
 
 def changed_values(value: Any) -> Any:
     """Return a struct as a table of what differs from its defaults."""
-    if isinstance(value, Struct):
+    if isinstance(value, msgspec.Struct):
         value = {
             field.encode_name: getattr(value, field.name)
             for field in msgspec.structs.fields(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,19 +19,16 @@ from msgspec import Struct
 from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
 from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
 from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
-from agentcli.agent.runtime import ContextControl, Resolve, TurnLimits
+from agentcli.agent.runtime import ContextControl, Resolve
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.shared import DayAccount
 from agentcli.infra.state_files import DataFolder, FileGrants
 from agentcli.llm.models import preset_rows
-from agentcli.llm.provider import ReplyLimits, RetryPolicy
 from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
-from agentcli.settings.structs import BudgetSettings, Settings
-from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.own_tools import guarded
+from agentcli.settings.structs import BudgetSettings
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.version import __version__
@@ -123,35 +120,13 @@ async def open_log(
     return log, entries
 
 
-ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt, unless a setting says how many
-
-
-def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
-    """Return the limits of one prompt; with `asks` a person may allow more. `max_breaks` is as in `TurnLimits`."""
-    return TurnLimits(
-        max_turns=settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
-        max_tokens=settings.tokens.max_output,
-        asks=asks,
-        budgets=budget_of(settings.budgets, "turn"),
-        waits_for_reset=settings.limits.wait_for_reset,
-        max_breaks=max_breaks,
-    )
-
-
-def retry_policy(settings: Settings) -> RetryPolicy:
-    """Return how often a failed request is tried again, and the limits of one reply."""
-    limits = settings.limits
-    reply = ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s)
-    return RetryPolicy(settings.retry.max, settings.retry.initial_delay, reply)
-
-
 def session_budgets(config: Config) -> Budgets:
     settings = config.settings
     session = budget_of(settings.budgets, "session")
     if (max_usd := settings.limits.max_budget_usd) is not None:
         session["usd"] = min(max_usd, session.get("usd", max_usd))
-    ledger = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
-    return Budgets((Account("session", session), ledger), warn_at=settings.budgets.warn_at)
+    day = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
+    return Budgets((Account("session", session), day), warn_at=settings.budgets.warn_at)
 
 
 def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"]) -> Amounts:
@@ -181,6 +156,7 @@ def configured_rules(
                 warning = check_rule(rule, tools, written=text, under_any_name=accepts_client_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
+            # A tool of a server may be unknown only because the server is not connected yet.
             if warning and not any(f"{rule.tool}__".startswith(prefix) for prefix in servers):
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
@@ -204,7 +180,7 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
     """Add the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         stored: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
-        stored += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]
+        stored += [(restriction.verb, restriction.rule, restriction.quote) for restriction in grants.restrictions()]
     except UserError as error:
         on_notice(str(error))
         return
@@ -217,17 +193,12 @@ def _add_grants(rules: Rules, grants: FileGrants, tools: Sequence[Tool], on_noti
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is skipped.")
 
 
-def all_tools(added: Sequence[Tool]) -> ToolRegistry:
-    """Return the built-in tools and a caller's own, whatever the settings say."""
-    added_tools = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in added)
-    return ToolRegistry((*builtin_tools(), *map(guarded, added_tools)))
-
-
 def named_tools(config: Config, tools: ToolRegistry) -> ToolRegistry:
     """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""
     settings = config.settings.tools
     for key, names in (("tools.only", settings.only), ("tools.output_levels", settings.output_levels)):
         for name in names:
+            # "none" in `tools.only` leaves out all tools. Those of servers are not known yet.
             if name not in tools and name != "none" and not name.startswith("mcp__"):
                 known = [tool.name for tool in tools]
                 message = f"Unknown tool {name!r}{did_you_mean(name, known)}. Choose one of {', '.join(known)}."
@@ -297,7 +268,7 @@ def exported_to(config: Config) -> dict[str, str]:
     ):
         return {}
     base = (settings.endpoint or environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    own_addresses = {
+    own_addresses = {  # the variable for one signal holds the whole URL
         signal: environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
         for signal in signals
         if not settings.endpoint
@@ -327,15 +298,16 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:
-    """Return the host and port of a provider; an empty host where that is not known."""
+    """Return the host and port of a provider; an empty host and 0 where they are not known."""
     variable, default = _SERVERS.get(provider, ("", ""))
     server = config.settings.providers.get(provider)
     configured = (server.base_url if server else "") or config.environment.get(variable, "")
     address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
     try:
-        parts = urlsplit(address if "//" in address else f"http://{address}")
-        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
-    except ValueError:  # no address; the provider that uses it reports that
+        parts = urlsplit(address if "//" in address else f"http://{address}")  # OLLAMA_HOST may be `host:port`
+        usual_port = 443 if parts.scheme == "https" else 80
+        return (parts.hostname, parts.port or usual_port) if parts.hostname else ("", 0)
+    except ValueError:  # it is not valid, which the provider reports
         return "", 0
 
 

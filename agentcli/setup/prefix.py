@@ -1,7 +1,5 @@
 """Builds the prefix of requests (system text and tools), and the system reminders of a session's start."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +31,8 @@ from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
 MAX_INDEX_BYTES = 2_048  # of the list of memory files
-_WORDS_OF_KIND = 2
-_USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
+_WORDS_OF_KIND = 2  # the first words of a reminder that say what kind it is
+_USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, because each request pays for them
 
 Kind = tuple[str, tuple[str, ...]]
 
@@ -56,18 +54,18 @@ class PrefixBuilder:
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         kind = (info.small, info.window, tools)
         if (prefix := self._built.get(kind)) is None:
-            own_tools = [tool for tool in tools if not tool.server]
+            own_tools = [tool for tool in tools if not tool.server]  # not of MCP servers
             specs = tuple(tool.spec() for tool in own_tools)
-            if info.small and not self.config.settings.tools.only:
+            if info.small and not self.config.settings.tools.only:  # fewer and shorter built-in tools
                 builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
                 specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
             agents = self.agents() if "create_subagent" in names else ""
             skills = self.skills(info.window) if "skill" in names else ""
-            stubs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
+            server_specs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
             append = _join(self.options.append_system_prompt, agents, skills, note)
             text = system_prompt(small=info.small, replace=self.options.system_prompt, append=append)
-            prefix = self._built[kind] = Prefix(text, (*specs, *stubs))
+            prefix = self._built[kind] = Prefix(text, (*specs, *server_specs))
         return prefix
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
@@ -85,13 +83,12 @@ class PrefixBuilder:
             )
         return shown, NOTE if shown != specs else ""
 
-    def for_agent(self, prompt: str) -> PrefixBuilder:
+    def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""
         appended = _join(self.options.append_system_prompt, prompt)
         return replace(self, options=structs.replace(self.options, append_system_prompt=appended))
 
     def instructions(self) -> Instructions:
-        """Return the instruction files of the user and of this folder."""
         config = self.config
         if self.options.is_bare:
             return Instructions()
@@ -133,7 +130,7 @@ def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
     """
     newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
-        if isinstance(entry.body, Compaction):
+        if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part
             newest |= {_kind(note): note.text for note in reminders if note.text in entry.body.carried}
         elif isinstance(entry.body, User) and entry.body.is_reminder:
             newest[_kind(entry.body)] = entry.body.text
@@ -147,7 +144,6 @@ def _kind(note: User) -> Kind:
 
 
 def _memory_note(index: Sequence[tuple[str, str]]) -> User:
-    """List each memory file with its first line, within `MAX_INDEX_BYTES`."""
     lines: list[str] = []
     size = 0
     for name, first_line in index:

@@ -16,7 +16,7 @@ from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.lazy import Lazy
-from agentcli.infra.state_files import DataFolder, MemoryFiles, memory_folder
+from agentcli.infra.state_files import DataFolder, MemoryFiles, SessionData, memory_folder
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, PathGround
 from agentcli.settings.files import from_home, home_of, make_private_folder, project_root
 from agentcli.settings.load import Config
@@ -28,7 +28,6 @@ from agentcli.tools.workspace import SearchProvider, SessionGrants, SessionResou
 
 if TYPE_CHECKING:
     from agentcli.frontends.acp.client import ClientFiles
-    from agentcli.infra.changes.recorder import Recorder
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
@@ -51,11 +50,13 @@ class WorkspaceFactory:
         if settings.kind == "docker" and not settings.docker_image:
             raise config.error("set sandbox.docker_image to the image to run commands in.", "sandbox.kind")
         state = config.paths.state
+        # AGENTCLI_HOME has the settings, and in it the state: both are private.
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # reported by whatever writes there first
                 make_private_folder(folder)
 
-        def open_sandbox() -> Sandbox:  # of the caller, of this machine, or that with the files of an editor
+        def open_sandbox() -> Sandbox:
+            """Return the caller's sandbox, or this machine's, whose files an editor may have open."""
             if self._parts.sandbox is not None:
                 return self._parts.sandbox
             own_sandbox = make_sandbox(
@@ -77,7 +78,7 @@ class WorkspaceFactory:
             session_grants=SessionGrants(Grants(hosts=settings.hosts)),
             settings=WorkspaceSettings(home_of(config.environment), config.settings.tools.charset or ""),
             resources=SessionResources(
-                data=self._data.of_session(session_id),
+                data=SessionData(self._data, session_id),
                 web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
                 memory=memory if self.has_memory else None,
             ),
@@ -98,8 +99,7 @@ def _added_folders(config: Config) -> list[Path]:
     folders = [config.cwd / from_home(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if not folder.is_dir():
-            message = f"{folder} is not a folder."
-            raise config.error(message, "permissions.additional_directories", item=name)
+            raise config.error(f"{folder} is not a folder.", "permissions.additional_directories", item=name)
     return folders
 
 
@@ -177,13 +177,11 @@ def make_sandbox(
 
 def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     """Choose the confinement of commands here; probing takes some milliseconds. Raises `ToolError`."""
+    from agentcli.infra.sandbox.backends.choosing import KINDS, Docker, choose_confinement
+
     kind = settings.kind
     if kind == "docker":
-        from agentcli.infra.sandbox.backends.choosing import Docker
-
         return Docker(settings.docker_image)
-    from agentcli.infra.sandbox.backends.choosing import KINDS, choose_confinement
-
     tmp = state / "tmp"
     try:
         make_private_folder(tmp)
@@ -193,7 +191,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
 
 
 def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the secret files of a home whose folders XDG variables put elsewhere."""
+    """Yield secret files such as `~/.config/gh/hosts.yml` at the place where XDG variables put their folders."""
     for variable, default in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):
             moved = (path.removeprefix(default) for path in SECRET_HOME_PATHS if path.startswith(default))
@@ -212,12 +210,12 @@ def make_checkpoints(
 ) -> Checkpoints | None:
     """Return the checkpoints of changes below `roots`; None if the settings want none.
 
-    Those of a session that is not lasting are removed with it.
+    Checkpoints of a session that is not `is_lasting` are removed at its end.
     """
     if not config.settings.checkpoints.enabled:
         return None
 
-    def make() -> Recorder:
+    def make() -> Checkpoints:
         from agentcli.infra.changes.folder_index import SnapshotLimits
         from agentcli.infra.changes.journal import PrivateFolder
         from agentcli.infra.changes.recorder import Recorder

@@ -79,7 +79,7 @@ class Reverts(Struct):
         self.unguarded += other.unguarded
 
     def notes(self) -> Iterator[str]:
-        """Describe them for the model."""
+        """Yield sentences about them for the model."""
         if self.put_back:
             yield (
                 f"the sandbox reverted changes to files that other programs run or obey: {_first_five(self.put_back)}. "
@@ -89,7 +89,7 @@ class Reverts(Struct):
             changed = _first_five(self.left_changed)
             yield f"files that other programs run or obey are changed and could not be put back: {changed}"
         if self.unguarded:
-            yield f"more is in {_first_five(self.unguarded)} than this sandbox can put back: tell the user"
+            yield f"{_first_five(self.unguarded)} has more files than this sandbox can revert: tell the user"
 
 
 def _first_five(paths: Sequence[str]) -> str:
@@ -194,7 +194,7 @@ class ApplyOutcome(Struct, frozen=True):
 
 
 class DryRunLimits(Struct, frozen=True):
-    """Limits of what a command may have changed: files and folders, and bytes."""
+    """The limits of what a command in a dry run may change: files and folders, and bytes."""
 
     max_entries: int = 200_000
     max_bytes: int = 2_000_000_000

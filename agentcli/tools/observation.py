@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.tool import LazyResult, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
-MAX_UNPAGED_BYTES = 32_768  # a page and the notes that a tool adds below it
+MAX_UNPAGED_BYTES = 32_768  # a page, and the notes that a tool adds below it
 MAX_INLINE_BYTES = 1_000_000  # a larger result is stored as a data file
 FULL_WINDOW = 0.8  # share of the model's window from which on results are brief
 MAX_LINE_CHARS = 2_000
@@ -19,7 +18,7 @@ STANDARD_CHARS = 500
 STANDARD_ITEMS = 10
 
 
-class Levels(Struct, frozen=True):
+class Levels(msgspec.Struct, frozen=True):
     """The output levels of the settings: for all tools, and for single ones by name.
 
     With `gives_all` programs get structured results however large they are.
@@ -114,13 +113,13 @@ def cut_middle(text: str, max_chars: int = PAGE_BYTES) -> str:
         return text
     half = max_chars // 2
     head, tail = text[:half], text[-half:]
-    head = head[: head.rfind("\n") + 1] or head
+    head = head[: head.rfind("\n") + 1] or head  # part of a line if there is no whole one
     tail = tail[tail.find("\n") + 1 :] or tail
     return f"{head}[{len(text) - len(head) - len(tail):,} characters cut]\n{tail}"
 
 
 def beginning_of(text: str, max_chars: int) -> str:
-    """Return at most `max_chars` characters of a text, up to the end of a line if one is near."""
+    """Return at most `max_chars` characters of a text, up to a line end if there is one in the last tenth."""
     if len(text) <= max_chars:
         return text
     end = text.rfind("\n", max_chars - max_chars // 10, max_chars)
@@ -151,7 +150,7 @@ def data_summary(text: str) -> str:
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):
-        if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
+        if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):  # such as `[exit code 1]`
             lines.pop()
     count = _count(len(lines), "line")
     if re.match(r"\s*<[A-Za-z!?]", lines[0]):
@@ -175,12 +174,12 @@ def _describe_json(lines: list[str]) -> str:
 
 
 def _describe_log(lines: list[str]) -> str:
-    """Describe a log, at least a third of whose first lines name a level; an empty string for other texts."""
+    """Describe a log; an empty string for a text of whose first lines less than a third name a level."""
     levels = [_LOG_LEVEL.search(line, 0, 200) for line in lines[:_SAMPLE_LINES]]
     if len(lines) < 3 or sum(map(bool, levels)) * 3 < len(levels):
         return ""
     levels += [_LOG_LEVEL.search(line, 0, 200) for line in lines[_SAMPLE_LINES:]]
-    errors = [number for number, level in enumerate(levels, 1) if level and level[1]]
+    errors = [number for number, level in enumerate(levels, 1) if level and level[1]]  # ERROR and worse
     where = f", {len(errors):,} with an error, the first in line {errors[0]:,}" if errors else ", none with an error"
     return f"log of {_count(len(lines), 'line')}{where}"
 
@@ -198,7 +197,7 @@ def _count(number: int, noun: str) -> str:
 
 # Lines for the person
 
-MAX_SUBJECT_CHARS = 300  # characters
+MAX_SUBJECT_CHARS = 300
 
 _VERBS = {
     "file_read": ("Read", "path"),
@@ -221,15 +220,15 @@ _VERBS = {
 }
 
 
-def call_title(name: str, input: dict[str, Any], longest: int = MAX_SUBJECT_CHARS) -> str:
+def call_title(name: str, input: dict[str, Any], max_chars: int = MAX_SUBJECT_CHARS) -> str:
     """Return a title such as `Read src/app.py` or `Run pytest -q`; for other tools the name and the first argument."""
     verb, key = _VERBS.get(name, (name, next(iter(input), "")))
     value = input.get(key)
     subject = "" if value is None else " ".join(str(value).split())
     if name == "grep_search" and input.get("path") not in (None, "."):
         subject += f" in {input['path']}"
-    if len(subject) > longest:
-        subject = subject[: longest - 1] + "…"
+    if len(subject) > max_chars:
+        subject = subject[: max_chars - 1] + "…"
     return f"{verb} {subject}".strip()
 
 
@@ -241,13 +240,14 @@ def diff_counts(diff: str) -> str:
 
 # Output of commands
 
-# Colours, and others that show nothing here: titles, character sets, bells. Cursor movements within a line are kept. So
-# is NUL, which separates the names that `git ls-files -z` or `find -print0` list.
+# Codes of colours, and others that show nothing here: titles, character sets, bells. Not cursor movements within a
+# line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list.
 _INVISIBLE = re.compile(
     r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
     r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
 )
-# An escape character that begins nothing stays: the text behind it may still hide the beginning of a secret.
+# An escape character that begins no code stays: the text behind it may still hide the beginning of a secret.
+# Group 1 is the first number of a code, group 2 its letter: C right, D left, G to a column, K erase.
 _MOVE = re.compile(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
 _CONTROL = re.compile(r"[\x01-\x08\x0d-\x1f\x7f]")
 _MAX_COLUMN = 10_000  # no terminal is wider
@@ -263,16 +263,16 @@ def as_shown(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    """Return what a terminal shows in the end of a line with carriage returns, backspaces and cursor codes."""
+    """Return what a terminal finally shows of a line with carriage returns, backspaces and cursor codes."""
     shown, column, position = "", 0, 0
     for move in _MOVE.finditer(line):
         shown, column = _write(shown, column, line[position : move.start()])
         position = move.end()
-        count = min(int(move[1] or (0 if move[2] == "K" else 1)), _MAX_COLUMN)
-        if move[2] == "K":  # erases to the end of the line, from its start, or all of it
-            start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
-            shown = {0: shown[:column], 1: start}.get(count, "")
+        if move[2] == "K":  # without a number to the end of the line, with 1 from its start, else all of it
+            without_start = " " * min(column + 1, len(shown)) + shown[column + 1 :]
+            shown = {0: shown[:column], 1: without_start}.get(int(move[1] or 0), "")
         else:
+            count = min(int(move[1] or 1), _MAX_COLUMN)
             right = min(column + count, _MAX_COLUMN)
             columns = {"\r": 0, "\b": column - 1, "C": right, "D": column - count, "G": count - 1}
             column = max(0, columns[move[2] or move[0]])

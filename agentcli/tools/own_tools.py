@@ -5,14 +5,13 @@ import inspect
 import logging
 import re
 import threading
-import typing
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import Any, get_type_hints, overload
 
 import msgspec
 
@@ -76,9 +75,9 @@ def tool(
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec.Struct], str]:
-    """Return a struct of the parameters, and the name of the one that takes the context."""
+    """Return a struct of the parameters, and the name of the one that takes the context. Raises `UsageError`."""
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise UsageError(f"The parameters of {name} cannot be read: {error}.") from error
@@ -134,19 +133,20 @@ def as_output(value: Any) -> ToolOutput:
 def _guarded(
     name: str, function: Callable[..., Any], shaped: Callable[[Any], Any] = lambda value: value
 ) -> Callable[..., Awaitable[Any]]:
+    """Return a function of a tool as `guarded` needs it; `shaped` makes a result of the value that it returns."""
     is_async = inspect.iscoroutinefunction(function)
 
     async def call(*arguments: Any) -> Any:
         try:
             value = await function(*arguments) if is_async else await _in_thread(function, arguments)
-            return shaped(await value if inspect.isawaitable(value) else value)
+            return shaped(await value if inspect.isawaitable(value) else value)  # a lambda may return a coroutine
         except ToolError:
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise failed(name, error) from error  # the function raised it; nobody has cancelled the call
+            raise failed(name, error) from error  # nobody has cancelled the call: the function raised this itself
         except (Exception, SystemExit) as error:  # whatever a caller's function raises ends only this call
             raise failed(name, error) from error
 
@@ -169,7 +169,7 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -
     The thread of an executor would not do: the program waits for such threads when it exits.
     """
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
-    ended.set_running_or_notify_cancel()  # the future can no longer be cancelled
+    ended.set_running_or_notify_cancel()  # from now on a cancelled call leaves it alone: the thread sets its result
     variables = copy_context()
 
     def emit_soon(emit: Callable[[str], None], text: str) -> None:
@@ -188,6 +188,7 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -
         for each in arguments
     ]
     threading.Thread(target=work, name="agentcli-tool", daemon=True).start()
+    # The error is passed on as a value, because a future does not accept every exception (`StopIteration`).
     value, error = await asyncio.wrap_future(ended)
     if error is not None:
         raise error

@@ -73,9 +73,9 @@ class Listing(Struct, frozen=True):
     base: Path | None = None
 
 
-def names_in(listed: str) -> list[str]:
-    """The names of a batch of a listing."""
-    return listed.split("\0")[:-1]
+def names_in(batch: str) -> list[str]:
+    """Return the names in a batch of a listing."""
+    return batch.split("\0")[:-1]
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ class Sandbox(Protocol):
 
 
 def find_rg() -> str:
-    """The `rg` of this installation, else the machine's. Raises `ToolError` (dependency_error)."""
+    """Return the path of this installation's `rg`, else of the machine's. Raises `ToolError` (dependency_error)."""
     found = shutil.which("rg", path=Path(sys.executable).parent) or shutil.which("rg")
     if not found:
         raise ToolError("ripgrep is missing: reinstall agentcli, or install ripgrep.", kind="dependency_error")

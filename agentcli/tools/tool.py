@@ -142,12 +142,10 @@ class RetryRule(Struct, frozen=True, kw_only=True):
     retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))
     most: int = 3
     first_delay_s: float = 1.0
-    factor: float = 1.5
-    longest_delay_s: float = 10.0
 
     def delay(self, retries: int) -> float:
-        """Return the seconds to wait before the next try, after so many retries."""
-        return min(self.first_delay_s * self.factor**retries, self.longest_delay_s)
+        """Return the seconds to wait before the next try, after so many retries; each wait is half as long again."""
+        return min(self.first_delay_s * 1.5**retries, 10.0)
 
 
 @dataclass(frozen=True)
@@ -244,6 +242,7 @@ class Tool:
                 raise ToolError(message, kind="invalid_parameters")
             return input
         fields = msgspec.structs.fields(self.arguments)
+        # A required argument may be `X | None`; for others null means that it is not given.
         takes_null = {each.encode_name for each in fields if each.required and type(None) in get_args(each.type)}
         try:
             values = {name: value for name, value in input.items() if value is not None or name in takes_null}
@@ -287,7 +286,7 @@ def problem_with(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bo
         types = _JSON_TYPES.get(type_name)
         is_wrong_bool = isinstance(value, bool) and type_name != "boolean"  # to Python a bool is an int
         if types and value is not None and (not isinstance(value, types) or is_wrong_bool):
-            return f"{name} has to be of type {type_name}"
+            return f"{name} must be of type {type_name}"
     return ""
 
 
@@ -311,7 +310,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if "$ref" in schema:
         schema = definitions[schema["$ref"]]
     branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
-    if len(branches) == 1:
+    if len(branches) == 1:  # an optional argument, `X | None`
         return _flatten({**{key: value for key, value in schema.items() if key != "anyOf"}, **branches[0]}, definitions)
     flat: dict[str, Any] = {}
     for key, value in schema.items():
@@ -327,7 +326,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
             case _:
                 flat[key] = value
     if "enum" in flat:
-        flat.pop("type", None)
+        flat.pop("type", None)  # the values show it
     if not flat.get("required", True):
         del flat["required"]
     return flat
@@ -337,7 +336,7 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
 
 
 class ToolRegistry:
-    """Names are unique. The order of registration is the order the model sees, the same in every request."""
+    """The tools of a session, by unique names, in the order in which the model sees them in every request."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
@@ -345,7 +344,7 @@ class ToolRegistry:
             self.register(tool)
 
     def register(self, tool: Tool) -> None:
-        """Raises `UsageError` when the name is taken."""
+        """Add a tool. Raises `UsageError` if its name is taken."""
         if tool.name in self._tools:
             raise UsageError(
                 f"There are two tools named {tool.name!r} ({self._tools[tool.name].source}, {tool.source})."
@@ -353,7 +352,7 @@ class ToolRegistry:
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool:
-        """Raises `ToolError` (not_found) that lists what exists."""
+        """Return a tool by its name. Raises `ToolError` (not_found) that lists the tools."""
         if name not in self._tools:
             raise ToolError(f"No tool {name!r}; there is {', '.join(self._tools) or 'none'}.", kind="not_found")
         return self._tools[name]
@@ -365,7 +364,7 @@ class ToolRegistry:
         return name in self._tools
 
     def clone(self, *, exclude: Collection[str] = (), only: Collection[str] | None = None) -> ToolRegistry:
-        """Another registry without some tools, or with only some. Raises `UsageError` for an unknown name in `only`."""
+        """Return a registry without some tools, or with only some. Raises `UsageError` for an unknown one in `only`."""
         if only is not None and (missing := [name for name in only if name not in self._tools]):
             raise UsageError(f"No tool {missing[0]!r}; there is {', '.join(self._tools)}.")
         return ToolRegistry(tool for tool in self if tool.name not in exclude and (only is None or tool.name in only))

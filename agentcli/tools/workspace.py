@@ -138,7 +138,7 @@ class SessionGrants:
 
 @dataclass
 class WorkspaceSettings:
-    """The person's home folder, and the charset of files that are not UTF-8 (empty: it is detected)."""
+    """The person's home folder, and the charset of files that are not UTF-8; empty if the settings name none."""
 
     home: Path = field(default_factory=Path.home)
     charset: str = ""
@@ -200,8 +200,7 @@ class Workspace:
     def usable_path(self, path: Path | str, access: Access, grants: Grants = NO_GRANTS) -> Path:
         """Return the real path of a file that may be read or written; a text is a path as the model writes it.
 
-        Raises:
-            ToolError: (permission_denied) If it is a secret file or lies outside the workspace, and is not granted.
+        Raises `ToolError` if it is a secret file or lies outside the workspace, and is not granted.
         """
         path = self.lexical_path(path) if isinstance(path, str) else path
         status = self.look(path, access, grants)
@@ -214,24 +213,17 @@ class Workspace:
         raise ToolError(f"{path} {reason}", kind="permission_denied")
 
     def real_path(self, path: str) -> Path:
-        """Return where a path leads, even outside the workspace.
-
-        Raises:
-            ToolError: (invalid_parameters) If its links form a loop.
-        """
+        """Return where a path leads, even outside the workspace. Raises `ToolError` if its links form a loop."""
         return self.look(self.lexical_path(path)).real
 
     def lexical_path(self, path: str) -> Path:
-        """Return a path joined to the working directory, without following links.
-
-        Raises:
-            ToolError: (invalid_parameters) If the text cannot be a path.
-        """
+        """Return a path joined to the working directory, links not followed. Raises `ToolError` if it is no path."""
         name = parse_name(path)
         if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
-        is_below_home = path == "~" or path.startswith("~/")
-        return self.settings.home / path[2:] if is_below_home else self.cwd / name
+        if path == "~" or path.startswith("~/"):
+            return self.settings.home / path[2:]
+        return self.cwd / name
 
     def shown(self, path: Path) -> str:
         """Return a path as the model writes it: relative to the working directory if it is below that.
@@ -266,7 +258,10 @@ def display_name(path: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return the path that `display_name` gave this for, also if only parts of it are quoted; else the text itself."""
+    """Return the path that `display_name` shows as this text; a path may be quoted only in part, as `src/$'caf\\xe9'`.
+
+    A text that cannot be such a quoted path is returned as it is.
+    """
     if "$'" not in text or re.search(_NO_BYTE, text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)

@@ -162,7 +162,7 @@ def test_bedrock_says_what_is_missing(place: Place, missing: str, named: str) ->
     with BEDROCK.serving([], None) as server:
         env = {name: value for name, value in aws(server).items() if name != missing}
         told = failure_of(ask(place, f"bedrock/{BEDROCK.model}", env))
-        assert told.startswith("No way into bedrock: ")
+        assert told.startswith("Could not sign in to bedrock: ")
         assert named in told
         assert server.requests == []
 
@@ -291,7 +291,7 @@ def test_foundry_answers_with_azure_s_own_sign_in(place: Place, tmp_path: Path) 
         assert server.requests[0].headers["authorization"] == "Bearer eyJ.az.token"
         az.write_text("#!/bin/sh\necho 'Please run az login' >&2\nexit 1\n")
         told = failure_of(ask(place, f"foundry/{FOUNDRY.model}", env))
-    assert told.startswith("No way into foundry: ")
+    assert told.startswith("Could not sign in to foundry: ")
     assert "az login" in told
 
 

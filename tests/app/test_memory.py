@@ -117,7 +117,7 @@ def test_entries_written_by_another_session_are_not_lost(tmp_path: Path) -> None
 
 def test_sizes_are_bounded(tmp_path: Path) -> None:
     files = MemoryFiles(tmp_path, MemorySettings(max_file_kb=1, max_total_kb=2, max_files=3))
-    with pytest.raises(ToolError, match="most for a file"):
+    with pytest.raises(ToolError, match="a file may have at most"):
         files.write("a.md", "x" * 1_025)
     for name in ("a.md", "b.md"):
         files.write(name, "x" * 1_000)
@@ -129,7 +129,7 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     files.delete("a.md")
     files.write("d.md", "")
     assert [name for name, _ in files.index()] == ["b.md", "c.md", "d.md"]
-    with pytest.raises(ToolError, match=r"There is no memory file a\.md; there is b\.md, c\.md, d\.md"):
+    with pytest.raises(ToolError, match=r"There is no memory file a\.md\. Existing files: b\.md, c\.md, d\.md"):
         files.view("a.md")
 
 

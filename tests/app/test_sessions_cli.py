@@ -157,7 +157,7 @@ def test_an_open_session_is_left_alone(program: Program) -> None:
         program.change("PRAGMA foreign_keys = off; DELETE FROM sessions")
         assert program("fsck").code == 1
         refused = program("fsck", "--repair")
-        assert (refused.code, f"{id} is open: close" in refused.err) == (1, True)
+        assert (refused.code, f"{id} is open. Close" in refused.err) == (1, True)
 
 
 def test_a_sound_file_is_reported_to_be_sound_also_where_there_is_none(program: Program) -> None:

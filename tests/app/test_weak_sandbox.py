@@ -495,8 +495,8 @@ def test_a_folder_with_more_than_can_be_kept_is_reported_once_and_its_settings_c
     for name in ("settings.json", "hooks/zz"):
         (claude / name).write_text("ours")
     first, second = run_in(place, "for each in settings.json hooks/zz; do echo evil > .claude/$each; done", "true")
-    assert f"[more is in {claude}/cache than this sandbox can put back: tell the user]" in first
-    assert "than this sandbox can put back" not in second
+    assert f"[{claude}/cache has more files than this sandbox can revert: tell the user]" in first
+    assert "than this sandbox can revert" not in second
     assert {(claude / name).read_text() for name in ("settings.json", "hooks/zz")} == {"ours"}
     said = f"More is in {claude}/cache than can be put back: what commands change there may stay."
     assert said in sandbox_row(place)

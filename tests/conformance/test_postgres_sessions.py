@@ -115,7 +115,7 @@ async def test_a_session_is_given_up_to_a_worker_that_asks_for_it(
     log = await one.create(cwd=HERE)
     await kept(log, "one")
     with monkeypatch.context() as impatient:
-        impatient.setattr("agentcli.infra.sessions.postgres.PATIENCE_S", 0.3)
+        impatient.setattr("agentcli.infra.sessions.store.PATIENCE_S", 0.3)
         with pytest.raises(SessionInUse, match="does not give it up"):
             await other.open(log.session_id, take_over=True)
     await asyncio.sleep(1.2)
@@ -183,7 +183,7 @@ async def test_a_worker_that_was_stopped_can_store_nothing_once_another_continue
             told = told_by(process)
             refused = [line for line in told if line.startswith("refused")]
             assert refused
-            assert all(line.startswith("refused True Another program goes on with session") for line in refused)
+            assert all(line.startswith("refused True Another program has taken over session") for line in refused)
             await kept(log, "and on")
             await log.close()
         now = await entries_in(store, id)
@@ -202,7 +202,7 @@ async def test_a_lease_that_ran_out_is_kept_while_nobody_takes_the_session(tmp_p
     assert await other.holder(log.session_id) == "worker0"
     run_out(tmp_path)
     taken, _ = await other.open(log.session_id)
-    with pytest.raises(StorageError, match="Another program goes on with session"):
+    with pytest.raises(StorageError, match="Another program has taken over session"):
         await kept(log, "two")
     assert log.is_wanted()
     await log.close()
@@ -238,7 +238,7 @@ async def test_a_server_that_restarts_fails_what_is_appended_meanwhile_and_gets_
     running().stop()
     try:
         for failing, text in ((log, "two"), (log, "three"), (fork, "first")):
-            with pytest.raises(StorageError, match=rf"127\.0\.0\.1:{running().port}.*see that it runs") as refused:
+            with pytest.raises(StorageError, match=rf"127\.0\.0\.1:{running().port}.*Check that it runs") as refused:
                 await kept(failing, text)
             assert PASSWORD not in str(refused.value)
         with pytest.raises(StorageError):
@@ -298,15 +298,15 @@ async def test_committed_entries_are_on_disk(tmp_path: Path, store: PostgresSess
     ("url", "says"),
     [
         ("postgresql://tester:{secret}@127.0.0.1:{port}/postgres", r"127\.0\.0\.1:.*password authentication failed"),
-        ("postgresql://tester:{secret}@127.0.0.1:1/postgres", r"127\.0\.0\.1:1 .*see that it runs"),
-        ("postgresql://tester:{secret}@nowhere.invalid/postgres", r"nowhere\.invalid .*see that it runs"),
-        ("postgresql://tester:{secret}/x@127.0.0.1:{port}/postgres", "cannot be read: write"),
-        ("postgresql://tester:1/{secret}@127.0.0.1:{port}/postgres", "cannot be read: write"),
-        ("postgresql://tester:a@{secret}@127.0.0.1:{port}/postgres", "cannot be read: write"),
+        ("postgresql://tester:{secret}@127.0.0.1:1/postgres", r"127\.0\.0\.1:1 .*Check that it runs"),
+        ("postgresql://tester:{secret}@nowhere.invalid/postgres", r"nowhere\.invalid .*Check that it runs"),
+        ("postgresql://tester:{secret}/x@127.0.0.1:{port}/postgres", "cannot be read. Write"),
+        ("postgresql://tester:1/{secret}@127.0.0.1:{port}/postgres", "cannot be read. Write"),
+        ("postgresql://tester:a@{secret}@127.0.0.1:{port}/postgres", "cannot be read. Write"),
         ("postgresql://tester:a?{secret}@127.0.0.1:{port}/postgres", "password authentication failed"),
-        ("postgresql://tester@127.0.0.1:{port}/postgres?passwort={secret}", "cannot be read: write"),
-        ("mysql://tester:{secret}@127.0.0.1:{port}/postgres", "cannot be read: write"),
-        ("{secret}", "cannot be read: write"),
+        ("postgresql://tester@127.0.0.1:{port}/postgres?passwort={secret}", "cannot be read. Write"),
+        ("mysql://tester:{secret}@127.0.0.1:{port}/postgres", "cannot be read. Write"),
+        ("{secret}", "cannot be read. Write"),
     ],
 )
 async def test_a_password_is_in_no_message(

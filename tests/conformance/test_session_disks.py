@@ -273,7 +273,7 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
         lock.release()
         with closing(apsw.Connection(str(path))) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StorageError, match="written by another program"):
+            with pytest.raises(StorageError, match="Another program is writing"):
                 repair(path)
             other.execute("ROLLBACK")
         assert path.read_bytes() == before
@@ -351,5 +351,5 @@ async def test_a_full_disk_keeps_the_copy_of_before(tmp_path: Path, caplog: pyte
         fill(place, all_but=150_000)
         await stored(place, "two")
         assert copy_of(path).read_bytes() == sound
-        assert "see that there is room" in caplog.text
+        assert "Check that there is room" in caplog.text
         assert not list(path.parent.glob("*.part"))

@@ -337,7 +337,7 @@ async def test_the_program_continues_while_an_entry_waits_for_another_writer(
             assert not waiting.done()
             monkeypatch.setattr("agentcli.infra.sessions.database.BUSY_TIMEOUT_MS", 50)
             async with on_disk(tmp_path) as impatient:
-                with pytest.raises(StorageError, match="locked by another program"):
+                with pytest.raises(StorageError, match="Another program has locked"):
                     await a_session(impatient, "two")
             other.execute("ROLLBACK")
         await waiting
@@ -441,7 +441,7 @@ async def test_a_damaged_file_waits_for_room_to_be_restored_from_its_copy(tmp_pa
         before = file.read_bytes(), copy.read_bytes()
         fill(disk)
         async with on_disk(disk) as store:
-            with pytest.raises(StorageError, match=r"make room.*Nothing was changed"):
+            with pytest.raises(StorageError, match=r"Make room.*Nothing was changed"):
                 await a_session(store, "Another")
             assert (file.read_bytes(), copy.read_bytes()) == before
             (disk / "filler").unlink()

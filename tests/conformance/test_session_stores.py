@@ -578,7 +578,7 @@ async def test_texts_that_overlap_leave_no_rest_and_those_that_entries_are_read_
     store: SessionStore,
 ) -> None:
     id = await a_session(store, "abcde abab ababab user")
-    for secrets, says in (([""], "no text"), (["use"], "give more of it")):
+    for secrets, says in (([""], "no text"), (["use"], "Give more of it")):
         with pytest.raises(StorageError, match=says):
             await store.redact(id, secrets)
     assert await texts_in(store, id) == ["abcde abab ababab user"]

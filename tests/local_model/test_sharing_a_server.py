@@ -223,15 +223,15 @@ async def test_the_key_is_for_this_user_only(model: Path, tmp_path: Path, monkey
             assert control.parent.stat().st_mode & 0o077 == 0
             assert [one.pid for one in await running_servers(state)] == [server.info.pid]
     (tmp_path / f"agentcli-{os.getuid()}").chmod(0o755)
-    with pytest.raises(UserError, match="not a private folder of yours"):
+    with pytest.raises(UserError, match="is not private to you"):
         await acquire(model_path=model, state_folder=far, context=CONTEXT)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("absent.gguf", None, "There is no model file"),
-        ("other.gguf", b"PK\x03\x04 a zip file", "GGUF mark"),
+        ("absent.gguf", None, "Could not read the model file"),
+        ("other.gguf", b"PK\x03\x04 a zip file", "not a GGUF model file"),
         ("broken.gguf", b"GGUF\x03\x00", r"ended while starting[\s\S]*broken\.gguf"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sessions.sqlite import can_resume
-from agentcli.infra.state_files import DataFolder
+from agentcli.infra.state_files import DataFolder, SessionData
 from agentcli.settings.structs import DataSettings
 
 HOUR = 3_600.0
@@ -37,17 +37,17 @@ def texts_in(data: DataFolder) -> list[str]:
 
 
 def test_what_was_kept_is_found_after_a_restart_by_its_session_and_its_forks(data: DataFolder) -> None:
-    kept = data.of_session("s").store(b"content", "call_1")
+    kept = SessionData(data, "s").store(b"content", "call_1")
     after = DataFolder(data.folder, clock=data.clock)
-    assert after.of_session("s").find("call_1") == kept.path
+    assert SessionData(after, "s").find("call_1") == kept.path
     assert (kept.path.read_bytes(), kept.size) == (b"content", 7)
-    assert after.of_session("fork").find("call_1") is None
+    assert SessionData(after, "fork").find("call_1") is None
     after.share("s", "fork")
-    assert after.of_session("fork").find("call_1") == kept.path
+    assert SessionData(after, "fork").find("call_1") == kept.path
 
 
 def test_equal_contents_are_stored_once(data: DataFolder) -> None:
-    one, other = data.of_session("a").store(b"same", "1"), data.of_session("b").store(b"same", "2")
+    one, other = SessionData(data, "a").store(b"same", "1"), SessionData(data, "b").store(b"same", "2")
     assert one == other
     assert texts_in(data) == ["same"]
 
@@ -55,7 +55,7 @@ def test_equal_contents_are_stored_once(data: DataFolder) -> None:
 def test_what_was_made_a_day_ago_goes_in_an_hourly_cleaning_though_it_was_read_since(
     data: DataFolder, clock: Clock
 ) -> None:
-    session = data.of_session("s")
+    session = SessionData(data, "s")
     session.store(b"old", "1")
     clock.now += 2 * HOUR
     session.store(b"young", "2")
@@ -69,7 +69,7 @@ def test_what_was_made_a_day_ago_goes_in_an_hourly_cleaning_though_it_was_read_s
 
 def test_what_is_made_again_is_young_again(data: DataFolder, clock: Clock) -> None:
     for call in "12":
-        data.of_session("s").store(b"same", call)
+        SessionData(data, "s").store(b"same", call)
         clock.now += 23 * HOUR
     data.clean()
     assert texts_in(data) == ["same"]
@@ -78,7 +78,7 @@ def test_what_is_made_again_is_young_again(data: DataFolder, clock: Clock) -> No
 def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path, clock: Clock) -> None:
     settings = DataSettings(max_age_hours=0.5, max_size_gb=300 / 1024**3, clean_every_minutes=1)
     data = DataFolder(tmp_path / "data", settings=settings, clock=clock)
-    session = data.of_session("s")
+    session = SessionData(data, "s")
     session.store(b"a" * 100, "1")
     clock.now += HOUR / 4
     session.store(b"b" * 100, "2")
@@ -96,7 +96,7 @@ def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path, clock: C
 
 def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(tmp_path: Path, clock: Clock) -> None:
     data = DataFolder(tmp_path / "data", settings=DataSettings(max_size_gb=1_000 / 1024**3), clock=clock)
-    session = data.of_session("s")
+    session = SessionData(data, "s")
     for number in range(11):
         clock.now += 1
         session.store(str(number).zfill(100).encode(), str(number))
@@ -112,7 +112,7 @@ def test_what_a_session_that_can_be_resumed_names_stays_and_the_rest_goes_after_
     outputs, resumable = tmp_path / "jobs", {"kept"}
     data = DataFolder(tmp_path / "data", outputs=outputs, is_resumable=resumable.__contains__, clock=clock)
     for session, text, call in (("kept", b"a", "1"), ("gone", b"b", "1"), ("gone", b"a", "2")):
-        data.of_session(session).store(text, call)
+        SessionData(data, session).store(text, call)
     half_written = data.folder / "ab" / ".cd.x"
     half_written.parent.mkdir(exist_ok=True)
     half_written.touch()

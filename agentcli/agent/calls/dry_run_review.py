@@ -29,10 +29,13 @@ _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of grou
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
-    """Something that hindered a dry run, and what a yes does about it: a `host` or a `path` is opened, say."""
+    """Something that hindered a dry run, and what a yes does about it: it opens the `host` or the `path`, for instance.
 
-    why: str
-    then: str
+    `effects` are those of a yes in words; a person must not overlook those that are also `grave`.
+    """
+
+    why: str  # "it could not reach example.org"
+    then: str  # "repeats it with access to that host": agentcli does so after a yes
     effects: tuple[str, ...] = ()
     grave: tuple[str, ...] = ()
     host: str = ""
@@ -80,7 +83,6 @@ class Review:
     is_denied: bool = False
 
     def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
-        """Apply or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
         else:
@@ -88,19 +90,22 @@ class Review:
             self.is_denied |= verdict.reason != PLAN
 
     def apply_answer(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
-        """Apply the changes of which the person chose a hunk, by number, or with None all."""
+        """Apply the hunks that the person chose, and the changes that they belong to. None means all.
+
+        `hunks` are their numbers in the question, which numbers the hunks of all changes in a row.
+        """
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
-        first = 0
+        offset = 0  # the number of the change's first hunk in the question
         for change in question.changes:
-            own = range(change.hunks)
-            chosen = tuple(number for number in own if hunks is None or first + number in hunks)
+            numbers = range(change.hunks)
+            chosen = tuple(number for number in numbers if hunks is None or offset + number in hunks)
             if chosen:
                 self.names.append(change.name)
             if 0 < len(chosen) < change.hunks:
                 self.parts[change.name] = chosen
-                self.left_out += "".join(question.hunks[first + number] for number in own if number not in chosen)
-            first += change.hunks
+                self.left_out += "".join(question.hunks[offset + n] for n in numbers if n not in chosen)
+            offset += change.hunks
 
     def _remark(self, applied: ApplyOutcome) -> str:
         """Return a text that tells the model what is in the workspace now."""
@@ -108,13 +113,13 @@ class Review:
         dropped = [change.name for change in self.report.dry_run.changes if change.name not in resolved]
         if not (dropped or applied.conflicts or self.comment or self.parts):
             return ""
-        because = f" ({self.why})" if self.why else ""
-        whole = [name for name in applied.names if name not in self.parts]
-        some = [self._part(name) for name in applied.names if name in self.parts]
+        reason = f" ({self.why})" if self.why else ""
+        in_full = [name for name in applied.names if name not in self.parts]
+        in_part = [self._part(name) for name in applied.names if name in self.parts]
         parts = [
-            f"Applied: {listed_names(whole, _MAX_NAMES)}." if whole else "",
-            f"Partly applied: {listed_names(some, _MAX_NAMES)}." if some else "",
-            f"Discarded, so not changed: {listed_names(dropped, _MAX_NAMES)}{because}." if dropped else "",
+            f"Applied: {listed_names(in_full, _MAX_NAMES)}." if in_full else "",
+            f"Partly applied: {listed_names(in_part, _MAX_NAMES)}." if in_part else "",
+            f"Discarded, so not changed: {listed_names(dropped, _MAX_NAMES)}{reason}." if dropped else "",
             *(f"Not applied: {conflict.name} ({conflict.why})." for conflict in applied.conflicts),
         ]
         if not resolved:
@@ -164,6 +169,7 @@ async def review_changes(call: Call, permitted: PermittedCall, report: DryRunRep
     turn, review = call.turn, Review(report=report)
     mode = None if permitted.dry_run == "on_request" else turn.state.mode
     ground = permitted.policy.facts.paths.ground
+    # `rule` denies or asks about the changes of the group; None if only the mode decides.
     for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
         verdict = None
         if rule is not None and order == _DENIED:
@@ -208,9 +214,9 @@ def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule 
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
-    keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
-    is_kept = keeps.get(mode) and not any(change.is_obeyed for change in changes)
-    return Verdict(decision="allow", reason="") if is_kept else None
+    may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
+    is_allowed = loses <= may_lose and not any(change.is_obeyed for change in changes)
+    return Verdict(decision="allow", reason="") if is_allowed else None
 
 
 async def _ask_about_changes(
@@ -231,19 +237,21 @@ async def _ask_about_changes(
 def _question(
     call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
+    """Return the question about a group of changes; `asking` is the rule that asks, if any."""
     use, mask = call.use, call.report.mask
     texts = [_change_text(change) for change in changes]
     if mask is not None:
         texts = [mask.text(text) for text in texts]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
-    bare = tuple(
-        structs.replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
-        for change, text, own in zip(changes, texts, hunks, strict=True)
+    # A single hunk has the whole diff, so the summary need not repeat it.
+    summaries = tuple(
+        structs.replace(change, diff=text if len(parts) > 1 else "", hunks=len(parts))
+        for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
     result, reasons = report.result, ["nothing has been applied yet"]
     if result.timed_out or result.exit_code:
         reasons.insert(0, "it timed out" if result.timed_out else f"exit code {result.exit_code}")
-    if is_auto_executed := changes[0].is_obeyed:
+    if is_auto_executed := changes[0].is_obeyed:  # all changes of a group are alike in this
         reasons.insert(0, "other programs execute these files automatically")
     if asking is not None:
         reasons.insert(0, f"{asking.phrase} requires approval")
@@ -256,8 +264,8 @@ def _question(
         reason="; ".join(reasons),
         preview="\n".join(texts),
         rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
-        hunks=tuple(hunk for own in hunks for hunk in own),
-        changes=bare,
+        hunks=tuple(hunk for parts in hunks for hunk in parts),
+        changes=summaries,
     )
 
 
@@ -271,10 +279,10 @@ def _count_changes(changes: Sequence[ChangeSummary]) -> str:
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     """Return the parts of a change that can be applied by themselves, each with the lines that name the file."""
     parts = diff_hunks(text)
-    if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
+    if change.hunks == 1 or len(parts) != change.hunks:  # masking a secret of several lines may join hunks
         return (text,)
-    head = text[: text.index("\n@@ ") + 1]
-    return tuple(head + part for part in parts)
+    file_lines = text[: text.index("\n@@ ") + 1]
+    return tuple(file_lines + part for part in parts)
 
 
 def _change_text(change: ChangeSummary) -> str:
@@ -283,16 +291,9 @@ def _change_text(change: ChangeSummary) -> str:
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
     is_many = change.what in ("folder", "repository", "tree")
-    size = f" · {change.files:,} files · {_size(change.size)}" if is_many else ""
-    did = "changed mode of" if change.kind == "mode" else change.kind
-    return f"{did} {change.what} {change.name}{size}\n{notes}{change.diff}"
-
-
-def _size(size: int) -> str:
-    for unit, one in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
-        if size >= one:
-            return f"{size / one:.1f} {unit}"
-    return f"{size} bytes"
+    size = f" · {change.files:,} files · {change.size:,} bytes" if is_many else ""
+    verb = "changed mode of" if change.kind == "mode" else change.kind
+    return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"
 
 
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 HandOver = Callable[[tuple[ToolUse, ...]], None]  # sends calls to the client
 
 NOBODY_LEFT = "no one can approve it any more"  # the comment of a no when nobody can answer
-SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
+SAME_CALL_LIMIT = 3  # after so many equal calls in a row with equal results, the next is not run
 
 
 @dataclass(kw_only=True)
@@ -53,7 +54,6 @@ class CallServices:
     dry_runs: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
-        """Mask the values that secret files of the workspace hold now."""
         if self.mask is not None:
             self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
@@ -65,7 +65,7 @@ class CallServices:
 
 @dataclass(kw_only=True)
 class CallHistory:
-    """The calls of a session: signs that send running commands to the background, and calls that are repeated.
+    """The running commands of a session, which an event of `detachable` sends to the background, and repeated calls.
 
     A call that is repeated with the same result is answered once with an error; after that `looping` names it, until
     the person lets it go on.
@@ -74,12 +74,12 @@ class CallHistory:
     ends_loops: bool = True
     looping: str = ""
     detachable: set[asyncio.Event] = field(default_factory=set)
-    _recent: list[tuple[str, str]] = field(default_factory=list)  # the newest calls, each with its result
+    # The newest calls, each with its result.
+    _recent: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
     _is_nudged: bool = False  # the newest call was answered with the error
 
     @contextmanager
     def detach_sign(self) -> Iterator[asyncio.Event]:
-        """Provide an event that sends a running command to the background."""
         sign = asyncio.Event()
         self.detachable.add(sign)
         try:
@@ -87,14 +87,9 @@ class CallHistory:
         finally:
             self.detachable.discard(sign)
 
-    def detach_all(self) -> None:
-        for sign in self.detachable:
-            sign.set()
-
     def is_stuck(self, call: ToolUse) -> bool:
-        """Return True if this call has just had the same result several times."""
-        recent = self._recent[-SAME_CALL_LIMIT:] if self.ends_loops else []
-        is_stuck = len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
+        is_repeated = len(self._recent) == SAME_CALL_LIMIT and len(set(self._recent)) == 1
+        is_stuck = self.ends_loops and is_repeated and self._recent[0][0] == _key(call)
         if is_stuck and self._is_nudged:
             self.looping = call_title(call.name, call.input)
         self._is_nudged = is_stuck
@@ -102,11 +97,12 @@ class CallHistory:
 
     def remember(self, call: ToolUse, result: ToolResult) -> None:
         if not self._is_nudged:
-            self._recent = [*self._recent[-SAME_CALL_LIMIT:], (_key(call), str(result.content))]
+            self._recent.append((_key(call), str(result.content)))
 
     def forget_results(self) -> None:
-        """Let the person ask for the same again."""
-        self._recent, self._is_nudged, self.looping = [], False, ""
+        """Let the model repeat calls, because the person may have asked for the same again."""
+        self._recent.clear()
+        self._is_nudged, self.looping = False, ""
 
 
 def _key(call: ToolUse) -> str:
@@ -122,13 +118,14 @@ async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
 
 
 def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolRegistry:
-    """Add the tools that a request brings and its sender runs. Raises `UsageError` for a name that is taken."""
+    """Add the tools that a client offers and runs itself. Raises `UsageError` for a name that is taken."""
     known = [tool.spec() for tool in tools if tool.mode == "client"]
-    if not (new := [spec for spec in offered if spec not in known]):
+    new = [spec for spec in offered if spec not in known]
+    if not new:
         return tools
-    both = tools.clone()
+    all_tools = tools.clone()
     for spec in new:
-        both.register(
+        all_tools.register(
             Tool(
                 spec.name,
                 spec.description,
@@ -141,7 +138,7 @@ def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolR
                 schema=spec.input_schema,
             )
         )
-    return both
+    return all_tools
 
 
 @dataclass(kw_only=True)
@@ -162,7 +159,7 @@ class ClientCalls:
         answer: asyncio.Future[ToolOutput] = loop.create_future()
         self._waiting[call.id] = answer
         self._new.append(call)
-        if len(self._new) == 1:
+        if len(self._new) == 1:  # the other calls of this moment join it until then
             loop.call_soon(self._hand_over_new, hand_over)
         try:
             return await answer
@@ -175,14 +172,13 @@ class ClientCalls:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The ids of the calls that have no result yet."""
         return [id for id, answer in self._waiting.items() if not answer.done()]
 
     def set_attended(self, is_attended: bool) -> None:
         """Note whether a client runs its tools. Without one, calls that wait end with an error, as later ones do."""
         self._has_client = is_attended
-        for answer in () if is_attended else self._waiting.values():
-            if not answer.done():
+        for answer in self._waiting.values():
+            if not is_attended and not answer.done():
                 answer.set_exception(_client_gone())
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
@@ -243,7 +239,7 @@ class ToolServers(Protocol):
 class Delegates:
     """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand.
 
-    `unknown_servers` are those whose tools were not known at the first request; None before it.
+    `unknown_servers` names the MCP servers whose tools were not known at the first request; None before it.
     """
 
     client: ClientCalls = field(default_factory=ClientCalls)
@@ -293,7 +289,7 @@ class Recording:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     dry_runs: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
-    has_reported_gap: bool = False  # the person knows that changes of commands are not recorded here
+    has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
 
 
 @dataclass(kw_only=True)
@@ -344,7 +340,6 @@ class TurnCalls:
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:
-        """Ask the client to run these calls."""
         self.store(CallsHandedOver(tuple(call.id for call in calls)))
         self.emit(ClientToolRequested(calls))
 
@@ -369,8 +364,9 @@ class Call:
         if turn.session.ask is None:
             return Approve(request.id, False, comment=NOBODY_LEFT)
         turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+        # The question is on disk before the person sees it, so that it is asked again after a crash.
         with suppress(StorageError):  # the turn reports it when it waits for its entries
-            await turn.commit()  # a question that was seen is asked again after a crash
+            await turn.commit()
         with self.report.waiting():
             answer = await turn.session.ask(request, decide)
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
@@ -380,13 +376,11 @@ class Call:
 
 
 async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event; an empty one where there are none."""
     events = calls.delegates.events
     return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event about a call; an empty one where there are none."""
     use, events, agent_id = call.use, call.turn.session.delegates.events, call.turn.session.agent_id
     return (
         EventAnswer() if events is None else await events.fire_about(event, use, use.input, agent_id=agent_id, **fields)

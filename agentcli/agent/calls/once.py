@@ -20,7 +20,7 @@ MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 class DirectCall(NamedTuple):
-    """The end of a call, or its failure once it had begun. One that `can_repeat` does nothing twice if made again."""
+    """The end of a call, or its failure once it had begun. Making it again does no harm if it `can_repeat`."""
 
     end: ToolFinished | Exception
     can_repeat: bool
@@ -40,8 +40,9 @@ class KeyedCalls:
     async def once(self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]]) -> DirectCall:
         """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
         if key not in self._calls:
-            ended = [one for one, (_, task) in self._calls.items() if task.done()]  # what runs is never made twice
-            for oldest in ended[: max(0, len(self._calls) - MAX_KEYS + 1)]:
+            ended = [key for key, (_, task) in self._calls.items() if task.done()]  # what runs is never made twice
+            excess = len(self._calls) + 1 - MAX_KEYS
+            for oldest in ended[: max(0, excess)]:
                 del self._calls[oldest]
             self._calls[key] = use, asyncio.create_task(make())
         first, task = self._calls[key]
@@ -50,12 +51,11 @@ class KeyedCalls:
         try:
             return await asyncio.shield(task)
         finally:
-            is_over = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
-            if is_over and self._calls.get(key) == (first, task):
+            may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
+            if may_retry and self._calls.get(key) == (first, task):  # else another caller has removed it
                 del self._calls[key]
 
     async def cancel(self) -> None:
-        """End the calls that still run, also those whose callers have gone."""
         running = [task for _, task in self._calls.values() if not task.done()]
         for task in running:
             task.cancel()

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dry_run_output, review_changes
-from agentcli.agent.calls.model import Call, Recording, SessionCalls
+from agentcli.agent.calls.model import Call, Recording, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Notice, OutputDelta
-from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.rules import READERS, rule_about
@@ -25,8 +25,6 @@ from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
 
-LOCK_TIMEOUT_S = 30.0
-MAX_LOCKED = 500  # files; each lock is a file
 MAX_TIME_LIMIT_S = 300.0  # of a call that is tried again with more time
 _JOB_POLL_S = 0.5
 _PROGRESS_EVERY_S = 1.0
@@ -48,8 +46,9 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
             return await session.delegates.answer(call, arguments)
-        changes: dict[str, Sequence[Path] | None] = {  # the files that may change; None for any file
-            "edit": files or None,
+        # The files that may change, by the tool's effect; None for any file. Other effects change none.
+        changes: dict[str, Sequence[Path] | None] = {
+            "edit": files or None,  # the tool may have no argument that names them
             "foreign": None,
             "command": () if verdict.only_reads else None,
         }
@@ -71,7 +70,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
 
 
 def _hold(call: Call, paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
-    # Sorted, so that two calls never wait for each other.
+    """Lock files for a call. They are sorted, so that two calls never wait for each other."""
     return call.turn.session.services.locks.held(tuple(sorted(set(map(str, paths)))), timeout_s=LOCK_TIMEOUT_S)
 
 
@@ -118,7 +117,10 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
 
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
-    """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead."""
+    """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead.
+
+    If a host or path hindered it, and the person opens that, there is a second dry run; nothing is asked after it.
+    """
     opened: Obstacle | None = None
     while True:
         output = await _try_out(call, permitted, context, opened)
@@ -126,7 +128,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
             _run_beside(call.turn.session.recording.dry_runs, _apply_later(call, permitted, output.later))
             return changed(output, later=None)
         report, obstacle = output.dry_run, None
-        assert report is not None, "a tool that runs commands obeys the terms"
+        assert report is not None, "a tool that runs commands makes a dry run if the terms say so"
         try:
             if opened is None and permitted.dry_run == "always":
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
@@ -134,7 +136,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
                 return await _apply(call, permitted, report)
         finally:
             await report.dry_run.discard()
-        if not (obstacle.host or obstacle.path):
+        if not (obstacle.host or obstacle.path):  # opening something would not help, so it runs directly
             call.report.is_dry_run = False
             arguments = permitted.arguments
             arguments = changed(arguments, background=True) if obstacle.is_server else arguments
@@ -152,7 +154,7 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
-    call.report.is_dry_run = opened is None or not opened.host
+    call.report.is_dry_run = opened is None or not opened.host  # what is sent to a host is more than a dry run
     detach = context.detach if call.turn.session.made_by is None else None
     return await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms, detach=detach))
 
@@ -179,7 +181,7 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
     dry_run = report.dry_run
     if dry_run.too_much:
         return Obstacle(why=dry_run.too_much, then="runs it directly in the workspace")
-    if report.result.stall.startswith("listens"):
+    if report.result.stall.startswith("listens"):  # "listens on port 8000; …": a server, which would never end
         return Obstacle(why=f"it {report.result.stall.partition(';')[0]}", then="starts it as a job", is_server=True)
     if host := report.needed_host:
         effects = (f"reaches {host}",)
@@ -192,17 +194,19 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
         )
     lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
     for path in report.unread:
-        kind, how = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
-        can_open = how == "here" or (how == "always" and kind == "secret")
+        kind, hidden = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        # Of what no command can see, a grant opens only secret files.
+        can_open = hidden == "here" or (hidden == "always" and kind == "secret")
         if can_open and not rule_about([path], deny, lookup.ground, tools=READERS):
             shown = lookup.workspace.shown(path)
-            reads = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
-            effects, grave = ((f"{reads}, which {WHY[kind]}",),) * 2 if kind == "secret" else ((reads,), ())
+            effect = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
+            if kind == "secret":
+                effect += f", which {WHY[kind]}"
             return Obstacle(
                 why=f"it could not read {shown}",
                 then="repeats it with access to that path",
-                effects=effects,
-                grave=grave,
+                effects=(effect,),
+                grave=(effect,) if kind == "secret" else (),
                 path=path,
             )
     return None
@@ -212,7 +216,7 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     """Apply the changes that the rules, the mode and the person let stay."""
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
     if dry_run.too_much:
-        is_planning = turn.state.mode == "plan"
+        is_planning = turn.state.mode == "plan"  # then nothing would have been applied anyway
         if not is_planning:
             turn.denials.append(Denial(call.use, "dropped"))
         output = dry_run_output(report, f"It was a dry run, and {dry_run.too_much}: nothing was applied.", "discarded")
@@ -222,14 +226,14 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
     review = await review_changes(call, permitted, report)
     if review.names:
         if not review.is_answered:
-            turn.store(CallAllowed(call.use.id))
+            turn.store(CallAllowed(call.use.id))  # an answer of the person is in the log already
         await turn.commit()
         call.report.is_dry_run = False
         paths = [path for name in review.names for path in dry_run.paths_of(name)]
         async with _hold(call, paths[:MAX_LOCKED]), record_changes(call, paths) as note:
             applied = await dry_run.apply(review.names, hunks=review.parts, note=note)
         turn.store(CallKept(call.use.id, applied.names))
-        await turn.commit()  # from now on nothing but the log knows what was applied
+        await turn.commit()  # before the dry run is discarded, after which only the log knows what was applied
     if review.is_denied:
         turn.denials.append(Denial(call.use, "dropped"))
     call.report.answer = review.answer(applied)
@@ -241,11 +245,12 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
 
 @asynccontextmanager
 async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
-    """Record what is done to these files, or with None to any, while the body runs and its jobs do.
+    """Record the changes of these files (with None of any) by the body, and by the jobs that it starts.
 
-    Yield the file that notes this until it is in the log; None where nothing is recorded, perhaps with a notice.
+    Yield the file that notes the call until its changes are in the log; None if nothing is recorded. Where recording
+    fails, a notice says so.
     """
-    call = call.turn.session.made_by or call
+    call = call.turn.session.made_by or call  # what a subagent changes counts for the call that made it
     session = call.turn.session
     checkpoints, mark = session.recording.checkpoints, None
     if checkpoints is not None and (paths is None or paths):
@@ -263,12 +268,15 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
         end = _store_changes(call, checkpoints, mark)
         if paths is None and (jobs := _running_jobs(session) - before):
             _run_beside(session.recording.tasks, _after_jobs(session, jobs, end))
-        else:  # now, because later changes would count as the call's; its output may end within a line
-            await _with_progress(call, checkpoints, end, before="\n")
+        else:  # now, because later changes would count as the call's
+            await _with_progress(call, checkpoints, end, before="\n")  # its output may have ended within a line
 
 
 async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], before: str = "") -> Any:
-    """Show how far a long look at the workspace has come, as output of the call."""
+    """Return the result of `work`, which looks at all files; while it takes long, show its progress as output.
+
+    The text `before` comes before each line of it.
+    """
 
     async def show() -> None:
         while True:
@@ -294,6 +302,7 @@ def _run_beside(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None])
 
 
 async def _after_jobs(session: SessionCalls, jobs: set[str], end: Awaitable[None]) -> None:
+    """Await `end` once these jobs have ended, or the session closes."""
     is_closing = session.recording.is_closing
     while jobs & _running_jobs(session) and not is_closing.is_set():
         with suppress(TimeoutError):
@@ -308,19 +317,18 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
         changes = await checkpoints.end(mark)
     except ToolError as error:
         turn.emit(Notice(f"{error} /undo cannot revert this call."))
-        with suppress(ToolError):  # a later look would find what others have done since
+        with suppress(ToolError):  # the next start would count what others change until then as the call's
             await checkpoints.forget(mark)
         return
     if changes is not None and not changes.changes and not recording.has_reported_gap:
         recording.has_reported_gap = True
-        why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)
+        why = "; ".join(name.removeprefix("everything: ") for name in changes.left_out)  # "everything: too many files"
         turn.emit(Notice(f"Changes made by commands are not recorded here, so /undo cannot revert them: {why}."))
-    stored = turn.store(changes) if changes is not None else None
+    stored = at_once() if changes is None else turn.store(changes)
 
     async def forget() -> None:
         with suppress(StorageError, ToolError):  # the turn waits for its entries, and reports a failure
-            if stored is not None:
-                await asyncio.shield(asyncio.ensure_future(stored))
+            await asyncio.shield(asyncio.ensure_future(stored))
             await checkpoints.forget(mark)
 
     _run_beside(recording.tasks, forget())

@@ -31,8 +31,9 @@ OMITTED = {"omitted": "larger than 1 MB"}
 class Report:
     """The report on one call; `result` is set once it has ended. `shown` is the output so far.
 
-    With `gives_all` a structured result that is made on request is made, else left out. An interrupt of a call that
-    `is_dry_run` has left no trace, one of a call that only `is_running` may have.
+    With `gives_all` a structured result that is made on request is made, else left out. `is_running` is set once the
+    tool has begun, and `is_dry_run` while a dry run does: then an interrupt has left no trace. `answer` is the person's
+    answer in words, `level` the output level.
     """
 
     def __init__(self, use: ToolUse, emit: Emit, mask: Mask | None = None, *, gives_all: bool = False) -> None:
@@ -51,7 +52,7 @@ class Report:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Leave the time that the person takes out of the call's own."""
+        """Leave the time in which the body waits for the person out of the call's duration."""
         since = time.perf_counter()
         try:
             yield
@@ -89,7 +90,7 @@ class Report:
         if self.mask is not None:
             output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
-            text, _, why = str(output.content).rpartition("\n")  # a failed tool's last line says what went wrong
+            text, _, why = str(output.content).rpartition("\n")  # the last line is such as "[timed out after 30 s]"
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._error(failure)
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))
@@ -106,7 +107,7 @@ class Report:
             "last_error": self.last_error,
             "answer": self.answer,
         }
-        # What is very large is in the content, or in a data file.
+        # The log leaves out what is very large, because the content or a data file has it.
         is_large = len(msgspec.json.encode(output.structured, enc_hook=str)) > MAX_INLINE_BYTES
         self.result = Result(
             **common,
@@ -125,19 +126,21 @@ class Report:
     def fail(self, error: ToolError) -> None:
         """Make the result of a call that failed, with its output until then, as brief as results can be."""
         self._end_output()
-        partial = error.partial or ("".join(self.shown) if error.kind == "timeout" else "")
+        partial = error.partial
+        if not partial and error.kind == "timeout":  # the tool was stopped before it could return its output
+            partial = "".join(self.shown)
         content = _with_partial(error, formatted(partial.strip(), "brief"))
         summary = str(error)
         if isinstance(error, Declined):
             self.answer = summary = error.answer
-        self.finish(ToolOutput(content, is_error=True, summary=summary.split("\n", 1)[0][:200]), self._error(error))
+        first_line = summary.split("\n", 1)[0][:200]
+        self.finish(ToolOutput(content, is_error=True, summary=first_line), self._error(error))
 
     def interrupt(self) -> None:
-        """Make the result of a call that the person ended."""
         self._end_output()
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
-        ended = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
-        self.finish(ToolOutput(ended if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
+        output = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()
+        self.finish(ToolOutput(output if self.is_running else INTERRUPTED, is_error=True, summary="interrupted"))
 
 
 def _with_partial(error: ToolError, output: str) -> str:
@@ -146,7 +149,11 @@ def _with_partial(error: ToolError, output: str) -> str:
 
 
 class Mask:
-    """The mask of a session. `make` returns the masker of some values at the first output: importing it takes 20 ms."""
+    """Masks the secrets in a session's outputs, but not in the structured results of the tools `keeps_structured`.
+
+    `make` returns the masker for the known secret values. It is called at the first output, because importing the
+    masker takes 20 ms.
+    """
 
     def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
         self._make = make
@@ -163,13 +170,11 @@ class Mask:
             return self._masker
 
     def know(self, values: frozenset[str]) -> None:
-        """Mask these values from now on, and no others."""
         with self._lock:
             if values != self._values:
                 self._values, self._masker = values, None
 
     def knowing(self, values: frozenset[str]) -> Mask:
-        """Return a mask like this one for other values; this one if they are the same."""
         if values == self._values:
             return self
         mask = Mask(self._make, keeps_structured=self.keeps_structured)
@@ -177,7 +182,6 @@ class Mask:
         return mask
 
     def stream(self) -> StreamMask:
-        """Return a mask for output that comes in pieces."""
         return self._mask.stream()
 
     def text(self, text: str) -> str:
@@ -195,30 +199,31 @@ class Mask:
         )
 
     def value(self, value: Any) -> tuple[Any, int]:
-        """Return a value for JSON, in plain values, and the number of places that are masked in it."""
+        """Return a value as JSON can hold it, masked, and the number of secrets that were masked in it."""
         with contextlib.suppress(TypeError, ValueError):  # a value that JSON cannot hold is left as it is
             value = msgspec.to_builtins(value)
-        # All texts are searched together: a key may be in several of them, and one search costs least.
+        # All texts are searched together: a secret key may go on from one to the next, and one search costs least.
         texts = _texts_in(value)
         found = self._mask.secrets("\n".join(texts))
         return (_replaced(value, _masked(texts, found)) if found else value), len(found)
 
     def written(self, value: Any) -> tuple[Any, int]:
-        """As `value`, for a document: secrets that only the name before them gives away are masked as well."""
+        """Mask a value like `value`, for a document: also secrets such as `"password": "x"`, known by their key."""
         value, count = self.value(value)
-        text = msgspec.json.encode(value).decode()
-        named = {}
-        for one in self._mask.secrets(text):
-            secret = max(text[one.start : one.end].split('"'), key=len)
-            with contextlib.suppress(msgspec.DecodeError):  # cut within an escape
-                named[msgspec.json.decode(f'"{secret}"')] = f"[masked: {one.rule}]"
+        document = msgspec.json.encode(value).decode()
+        masks = {}
+        for place in self._mask.secrets(document):
+            # A place may begin before the quotation mark or end behind it: the longest piece is the secret itself.
+            secret = max(document[place.start : place.end].split('"'), key=len)
+            with contextlib.suppress(msgspec.DecodeError):  # the place ends within an escape such as \u00e4
+                masks[msgspec.json.decode(f'"{secret}"')] = f"[masked: {place.rule}]"
         changed = {}
-        for old in _texts_in(value) if named else ():
-            new = old
-            for secret, mask in named.items():
-                new = new.replace(secret, mask)
-            if new != old:
-                changed[old] = new
+        for text in _texts_in(value) if masks else ():
+            masked = text
+            for secret, mask in masks.items():
+                masked = masked.replace(secret, mask)
+            if masked != text:
+                changed[text] = masked
         return (_replaced(value, changed) if changed else value), count + len(changed)
 
 
@@ -231,52 +236,59 @@ def _texts_in(value: Any) -> list[str]:
     waiting = [value]  # recursion would take three times as long
     while waiting:
         item = waiting.pop()
-        if isinstance(item, str):
-            if item != texts[-1]:
+        match item:
+            case str() if item != texts[-1]:
                 texts.append(item)
-        elif isinstance(item, dict):
-            waiting.extend(reversed(item.values()))
-        elif isinstance(item, list | tuple):
-            waiting.extend(reversed(_columns(item)))
-        elif isinstance(item, msgspec.Struct):
-            waiting.append(msgspec.structs.asdict(item))
+            case dict():
+                waiting.extend(reversed(item.values()))
+            case list() | tuple():
+                waiting.extend(reversed(_columns(item)))
+            case msgspec.Struct():
+                waiting.append(msgspec.structs.asdict(item))
     return texts
 
 
 def _columns(rows: Sequence[Any]) -> Sequence[Any]:
+    """Return the cells of a table, which is a list of mappings, column by column; other items as they are."""
     if not rows or not all(isinstance(row, dict) for row in rows):
         return rows
     return [row[name] for name in dict.fromkeys(chain.from_iterable(rows)) for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Mask the texts in which something was found. `found` has positions in all texts, joined by line ends."""
+    """Return the masked form of each text that holds a part of a secret.
+
+    `found` are the secrets in order; their positions are those in the texts joined by line ends.
+    """
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)
     for text in texts:
         end = begin + len(text)
         pieces: list[str] = []
-        position = begin
-        while waiting and waiting[0].end <= begin:
-            waiting.popleft()
+        position = 0  # in this text: what is before it is in the pieces
         while waiting and waiting[0].start < end:
             secret = waiting[0]
-            pieces += (text[position - begin : max(secret.start, begin) - begin], f"[masked: {secret.rule}]")
-            position = min(secret.end, end)
-            if secret.end > end:
+            if secret.end > begin:
+                pieces += (text[position : max(secret.start - begin, 0)], f"[masked: {secret.rule}]")
+                position = min(secret.end, end) - begin
+            if secret.end > end:  # it goes on in the next text
                 break
             waiting.popleft()
         if pieces and text:
-            masked[text] = "".join((*pieces, text[position - begin :]))
-        begin = end + 1
+            masked[text] = "".join((*pieces, text[position:]))
+        begin = end + 1  # behind the line end
     return masked
 
 
 def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _replaced(item, masked) for key, item in value.items()}
-    if isinstance(value, msgspec.Struct):
-        return _replaced(msgspec.structs.asdict(value), masked)
-    if isinstance(value, list | tuple):
-        return [_replaced(item, masked) for item in value]
-    return masked.get(value, value) if isinstance(value, str) else value
+    """Return the value with its texts replaced by those that `masked` gives for them."""
+    match value:
+        case str():
+            return masked.get(value, value)
+        case dict():
+            return {key: _replaced(item, masked) for key, item in value.items()}
+        case list() | tuple():
+            return [_replaced(item, masked) for item in value]
+        case msgspec.Struct():
+            return _replaced(msgspec.structs.asdict(value), masked)
+    return value

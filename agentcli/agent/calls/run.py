@@ -24,17 +24,9 @@ from agentcli.agent.questions import make_ask
 from agentcli.conversation.entries import Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools import observation
 from agentcli.tools.builtin import bash
 from agentcli.tools.command import Grants
-from agentcli.tools.observation import (
-    MAX_INLINE_BYTES,
-    MAX_UNPAGED_BYTES,
-    cut_middle,
-    data_summary,
-    formatted,
-    leaves_out,
-    pages_of,
-)
 from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
@@ -49,17 +41,18 @@ async def run_call(call: Call) -> None:
         context = _tool_context(call, tool, arguments)
         permitted = await permit(call, tool, arguments, context, hooks=hooks)
         report.answer = permitted.answer
-        has_output = tool.effect in ("command", "foreign")  # while it runs, and it may make any file
-        if has_output:
+        streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
+        if streams:
             await services.know_secrets()
         output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
         report.mask = await mask_for(services.mask, permitted)
         output = await observed(tool, output, context)
-        if has_output:
+        if streams:
             await services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:
-        await services.know_secrets(is_changed=bool(report.shown))  # the failure may have come before that
+        # The output so far may contain secrets that the call has written to files.
+        await services.know_secrets(is_changed=bool(report.shown))
         report.fail(error)
     except asyncio.CancelledError:
         report.interrupt()
@@ -81,7 +74,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"The arguments are not a JSON object: {use.unparsed[:200]!r}. Make the call again.",
             kind="invalid_parameters",
         )
-    if len(use.input) and len(msgspec.json.encode(use.input)) > MAX_ARGUMENT_BYTES:
+    if len(msgspec.json.encode(use.input)) > MAX_ARGUMENT_BYTES:
         raise ToolError("The arguments are larger than 10 MB.", kind="invalid_parameters")
     if session.history.is_stuck(use):
         raise ToolError(
@@ -94,12 +87,12 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)
-    call.report.record = record
+    call.report.record = record  # only now: hooks do not learn the result of a call that one of them denied
     return tool, arguments, hooks
 
 
 async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
-    """Return the answers of all hooks as one: a denial wins over asking, asking over a grant. Raises `ToolError`."""
+    """Return the answers of all hooks as one: the first grant, unless a hook asks. Raises `ToolError` for a denial."""
     merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
         input = call.use.input if merged.input is None else merged.input
@@ -109,16 +102,14 @@ async def _ask_hooks(call: Call, record: CallRecord) -> HookAnswer:
             call.turn.state.notes.append(reminder(answer.context))
         if answer.decision == "deny":
             raise ToolError(answer.reason or "A hook denied this call.", kind="permission_denied")
-        stronger = answer.decision == "ask" or merged.decision == ""
-        merged = HookAnswer(
-            answer.decision if stronger else merged.decision,
-            answer.reason if stronger else merged.reason,
-            merged.input if answer.input is None else answer.input,
-        )
+        deciding = answer if answer.decision == "ask" or merged.decision == "" else merged
+        new_input = merged.input if answer.input is None else answer.input
+        merged = HookAnswer(deciding.decision, deciding.reason, new_input)
     return merged
 
 
 def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
+    """Return the context in which the tool runs; only tools of MCP servers can ask the person something."""
     services, turn = call.turn.session.services, call.turn
     asked, share = asked_level(tool, arguments), turn.state.model.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
@@ -138,7 +129,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     results: list[Result] = []
 
     def store(why: str = "") -> None:
-        """Store results in the order of the calls: up to the first that has none, or with a reason all of them."""
+        """Store results in order, up to the first call without one. With `why`, such calls get this as their result."""
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return
@@ -163,12 +154,13 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
 
 
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """Yield the calls that run at the same time, one batch after another."""
     tools = turn.session.tools
     for_client = [call for call in calls if turn.session.is_for_client(call.use)]
     own = (call for call in calls if call not in for_client)
-    for overlaps, batch in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
-        together = list(batch)
-        yield from [together] if overlaps else [[call] for call in together]
+    for overlap, group in groupby(own, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+        batch = list(group)
+        yield from [batch] if overlap else [[call] for call in batch]
     if for_client:
         yield for_client
 
@@ -195,30 +187,36 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """Return the output level that a call asks for; a tool of an MCP server may have such an argument for itself."""
+    """Return the output level that a call asks for with the argument `output_level`; None for no level.
+
+    We add it to the tools of MCP servers, unless a tool has an argument of that name for itself.
+    """
     if not isinstance(arguments, dict):
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked
     level = arguments.get("output_level")
-    is_own = "output_level" in (tool.schema or {}).get("properties", {})
-    return level if level in get_args(OutputLevel) and tool.server and not is_own else None
+    belongs_to_tool = not tool.server or "output_level" in (tool.schema or {}).get("properties", {})
+    return level if level in get_args(OutputLevel) and not belongs_to_tool else None
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """Return the output as the model sees it: a text of its level, or its first page; a data file has all of it."""
+    """Return the output as the model sees it: text of the output level, or its first page, if a data file has the rest.
+
+    A structured result without content becomes text first: the tool's `show` or `formatted` makes it.
+    """
     content, full = output.content, output.full
     if content is None and output.structured is not None:
-        show, value = tool.show or formatted, output.structured
+        show, value = tool.show or observation.formatted, output.structured
         try:
             content, full = show(value, context.level), show(value, "full")
-        except Exception as error:  # a caller's function: any error of it ends only this call
+        except Exception as error:  # `show` is foreign code: any error of it ends only this call
             from agentcli.tools.own_tools import failed
 
             raise failed(tool.name, error) from error
-        if not leaves_out(value, content, full, context.level):
+        if not observation.leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
-    if not isinstance(content, str) or (len(content.encode()) <= MAX_UNPAGED_BYTES and not full):
+    if not isinstance(content, str) or (len(content.encode()) <= observation.MAX_UNPAGED_BYTES and not full):
         return msgspec.structs.replace(output, content=content)
     shown, openable = await asyncio.to_thread(_first_page, content, full, context)
     context.workspace.grants += Grants(readable=openable)
@@ -226,31 +224,35 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Return a short text or the first page, with a note on the rest, and the files that may be read from now on."""
+    """Return a text or its first page, with a note on the rest, and the files that may be read from now on.
+
+    `full` is what `text` shows only in part, or empty.
+    """
     data = context.workspace.resources.data
     if data is None:
-        return cut_middle(text), ()
-    is_short = len(text.encode()) <= MAX_UNPAGED_BYTES
+        return observation.cut_middle(text), ()
+    is_short = len(text.encode()) <= observation.MAX_UNPAGED_BYTES
     whole = full if is_short else text
     try:
         stored = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{cut_middle(text)}\n[the rest could not be stored: {error}]", ()
-    pages = pages_of(whole)
+        return text if is_short else f"{observation.cut_middle(text)}\n[the rest could not be stored: {error}]", ()
+    pages = observation.pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
     if is_short:
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    openable = stored.size > MAX_INLINE_BYTES
-    if openable:
+    openable: tuple[Path, ...] = ()
+    if stored.size > observation.MAX_INLINE_BYTES:
+        openable = (stored.path.resolve(),)
         file = f"{stored.path} ({stored.size:,} bytes, sha256 {stored.hash[:12]}…)"
-        notes += f"\n[complete result: {file}; open it with file_read: {data_summary(whole)}]"
-    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (stored.path.resolve(),) if openable else ()
+        notes += f"\n[complete result: {file}; open it with file_read: {observation.data_summary(whole)}]"
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", openable
 
 
 async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
-    """Return the mask for the output of a call that has run: a secret file that was granted is shown as it is."""
+    """Return the mask for the output of a call. The values in a secret file that the person let it read are shown."""
     facts = permitted.policy.facts
     if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
@@ -283,4 +285,4 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
     """Run a command in the terminal at a path, and return what to add to its output, such as an exit code."""
     context = ToolContext(calls.workspace, f"{OWN_CALL}{os.urandom(6).hex()}")
     text = str((await bash.run_own(command, context, terminal=terminal)).content)
-    return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
+    return text.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")  # Ctrl-C in that terminal

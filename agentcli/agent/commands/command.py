@@ -51,9 +51,11 @@ class CommandHost(Protocol):
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         """Let the person choose one of (label, detail), with `can_keep` also for good. None without a picker."""
+        return None
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
+        return None
 
     async def describe(self, topic: Topic) -> str:
         """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
@@ -63,12 +65,14 @@ class CommandHost(Protocol):
 
     async def edit(self, text: str) -> str | None:
         """Open a text in the person's editor and return the result; None without a terminal. Raises `UserError`."""
+        return None
 
     def open_agent(self, id: str) -> None:
         """Show a running subagent as it works. Raises `UsageError` without a screen."""
 
     def put_into_input(self, text: str) -> None:
-        """Lay a text where the person types, to be changed and sent."""
+        """Lay a text where the person types, to be changed and sent. By default nothing happens: nobody types."""
+        return
 
     def leave(self) -> None:
         """End the front end after this command."""
@@ -184,7 +188,7 @@ class CommandSet:
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
-        rest = others[0] if others else ""
+        rest = "".join(others)  # there is at most one other part
         if not first.startswith("/") or "/" in first[1:] or len(first) < 2:
             return None
         name = first[1:]
@@ -192,7 +196,7 @@ class CommandSet:
             if rest.strip() and not found.argument:
                 raise UsageError(f"/{name} takes no arguments. Remove {rest.strip()[:80]!r}.")
             return found, rest.strip()
-        if not name[0].isalnum():
+        if not name[0].isalnum():  # text such as `/-` or `/*`
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")

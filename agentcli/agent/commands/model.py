@@ -1,7 +1,7 @@
 """Commands about the model: which one answers, its effort, its window, its use and its cache, side questions."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from msgspec import Struct
@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentcli.agent.accounting import UsageCollector, in_words
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.ops import SetEffort, SetModel
-from agentcli.agent.requests.attempts import PaidRequest, RequestTarget, without
+from agentcli.agent.requests.attempts import PaidRequest, without
 from agentcli.agent.requests.request import build_request
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, PaidReason
@@ -17,7 +17,7 @@ from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.models import ModelInfo, Prices, RequestTarget
 from agentcli.llm.provider import Effort
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
@@ -98,7 +98,7 @@ def _parse_effort(text: str) -> Effort:
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
-    parts, share = {**use.parts, "free": use.free}, f"{use.request / use.window:.0%}"
+    parts, share = {**use.parts, "free": max(0, use.window - use.request)}, f"{use.request / use.window:.0%}"
     width = max(map(len, parts))
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share})"]
     lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
@@ -138,7 +138,7 @@ async def answer_side_question(session: Session, question: str) -> str:
     state, runtime = session.state, session.runtime
     target = RequestTarget(*await runtime.models.resolve(state))
     info = target.info
-    prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
+    prefix = runtime.prefix(info)  # as the turns send it, so that the provider finds it in its cache
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     request = without(request, state.model.rejected.get(target.name, ()))
@@ -179,12 +179,12 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
     """Return rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
-    whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
+    whole, newest = UsageCollector(entries), UsageCollector(entries[prompts[-1] :] if prompts else ())
     lines = []
     if newest.total.requests:
         name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
         lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
-    (conversation,) = whole.sessions.values()
+    (conversation,) = whole.sessions.values()  # all entries were added under one id
     counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
     if conversation.compactions:
         counts.append((conversation.compactions, "compaction"))
@@ -199,13 +199,6 @@ def _usage_rows(session: Session) -> list[tuple[str, str]]:
         text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))
     return lines
-
-
-def _collected(entries: Iterable[Entry]) -> UsageCollector:
-    collector = UsageCollector()
-    for entry in entries:
-        collector.add("", entry)
-    return collector
 
 
 def _seconds(used: UsageCollector) -> str:
@@ -237,11 +230,13 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
         prices = model_info(f"{reply.provider}/{reply.model}").prices
         held = min(_held(before.usage, prices, reply.usage), reply.usage.prompt_tokens)
         lost = held - reply.usage.cache_read_input_tokens
-        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
+        if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):  # what is not counted is estimated
             usd = None
             if prices:  # the extra cost compared with reading the lost tokens from the cache
                 written = min(lost, reply.usage.cache_creation_input_tokens)
-                hit = reply.usage + Usage(written - lost, 0, -written, lost)
+                hit = reply.usage + Usage(
+                    input_tokens=written - lost, cache_creation_input_tokens=-written, cache_read_input_tokens=lost
+                )
                 usd = prices.cost(reply.usage) - prices.cost(hit)
             yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd)
 
@@ -258,7 +253,8 @@ def _held(before: Usage, prices: Prices | None, now: Usage) -> int:
         return written
     is_cached = written or now.cache_read_input_tokens or (prices is not None and prices.cache_read is not None)
     is_long = before.prompt_tokens >= _MIN_CACHED_TOKENS
-    return before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS if is_cached and is_long else 0
+    full_steps = before.prompt_tokens // _STEP_TOKENS * _STEP_TOKENS
+    return full_steps if is_cached and is_long else 0
 
 
 async def _show_cache(host: CommandHost, argument: str) -> Outcome:

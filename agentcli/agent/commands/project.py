@@ -69,24 +69,26 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
 def _net_changes(
     entries: Iterable[Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
-    """Return the diff of each file from before the session's first change of it to after the last; and other names."""
-    ends: dict[str, tuple[FileState | None, FileState | None]] = {}
+    """Return the diff of each file since the session's first change of it, and the names of files without a diff."""
+    # By path, the states before the first change and after the last.
+    states: dict[str, tuple[FileState | None, FileState | None]] = {}
     for entry in entries:
         if isinstance(entry.body, FilesChanged | FilesRestored):
             for change in entry.body.changes:
-                ends[change.path] = (ends.get(change.path, (change.before,))[0], change.after)
+                first, _ = states.get(change.path, (change.before, None))
+                states[change.path] = first, change.after
     files: list[FileDiff] = []
     others: list[str] = []
-    for stored, states in ends.items():
-        if states[0] == states[1] or {state.kind for state in states if state} <= {"folder"}:
+    for stored, (first, last) in states.items():
+        if first == last or {state.kind for state in (first, last) if state} <= {"folder"}:
             continue
-        path = Path(real_path(stored))
-        shown = len(files) < MAX_FILES
-        before, after = (_text(state, checkpoints, workspace) if shown else None for state in states)
+        name = workspace.shown(Path(real_path(stored)))
+        has_room = len(files) < MAX_FILES
+        before, after = (_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
         if before is None or after is None:
-            others.append(workspace.shown(path))
-        elif diff := unified_diff(workspace.shown(path), before, after):
-            files.append(FileDiff(workspace.shown(path), diff))
+            others.append(name)
+        elif diff := unified_diff(name, before, after):
+            files.append(FileDiff(name, diff))
     return files, others
 
 
@@ -118,6 +120,7 @@ async def _uncommitted(workspace: Workspace) -> Outcome:
 def _path_in(diff: str) -> str:
     """Return the file of one part of git's diff: its new name, or the old one of a deleted file."""
     names = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", diff.partition("\n@@")[0], re.MULTILINE)
+    # A change of mode or of a binary file has only the line "diff --git a/x b/x".
     return names[-1] if names else diff.partition("\n")[0].rpartition(" b/")[2]
 
 
@@ -232,9 +235,9 @@ async def _edit(host: CommandHost, name: str) -> Outcome:
     except ToolError as error:
         if error.kind != "not_found":
             raise
-        before = ""
+        before = ""  # a new file
     after = await host.edit(before)
-    if after is None:
+    if after is None:  # there is no editor here
         return f"Edit {place}"
     if after.rstrip("\n") == before.rstrip("\n"):
         return f"No changes to {place}."

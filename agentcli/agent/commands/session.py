@@ -271,17 +271,18 @@ async def _forget(host: CommandHost, what: str) -> str:
     if not what:
         raise UsageError("There are no rules to remove: this session has none, and no grants are saved.")
     text = granted[number_in(what, len(granted), "saved grant")] if what.isdecimal() else str(parse_rule(what))
-    same = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
-    own = [rule for rule in same if _is_own(rule)]
+    matching = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
+    own = [rule for rule in matching if _is_own(rule)]
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not own:
-        why = "comes from the settings. Remove it there" if same else "is not a rule. To list the rules: /permissions"
+        where = "comes from the settings. Remove it there"
+        why = where if matching else "is not a rule. To list the rules: /permissions"
         raise UsageError(f"{text} {why}.")
     has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
-    for of in (rules.deny, rules.ask, rules.allow):
-        of[:] = [rule for rule in of if rule not in own]
+    for rules_of_effect in (rules.deny, rules.ask, rules.allow):
+        rules_of_effect[:] = [rule for rule in rules_of_effect if rule not in own]
     return f"Rule removed: {text}." if has_restricted else f"Rule removed: {text} will ask again."
 
 

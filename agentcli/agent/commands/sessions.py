@@ -42,7 +42,7 @@ async def _resume(host: CommandHost, which: str) -> Outcome:
     if not which:
         return await _choose_session(host)
     sessions = [info for info in await host.sessions() if info.id != host.session.id]
-    if which.isdigit() and len(which) < 4:
+    if which.isdigit() and len(which) < 4:  # a longer one may be the beginning of an id
         return await _continue(host, sessions[number_in(which, len(sessions), "conversation")].id)
     try:
         return await _continue(host, which)
@@ -68,11 +68,12 @@ async def _choose_session(host: CommandHost) -> Outcome:
 
 async def _choose_found(host: CommandHost, words: str) -> Outcome:
     """Offer the conversations that contain some words, newest first."""
-    found = {one.session_id: one for one in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
-    found.pop(host.session.id, None)
-    if not found:
+    # Of each session the newest hit: in this order it replaces the older ones.
+    newest = {hit.session_id: hit for hit in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
+    newest.pop(host.session.id, None)
+    if not newest:
         raise NoSession(words)
-    hits = list(reversed(found.values()))
+    hits = list(reversed(newest.values()))
     options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Resume session", options)
     if chosen is None:
@@ -86,10 +87,10 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
     try:
         session = await host.open_session(session_id)
     except SessionInUse as error:
-        ways = [("Take it over", "it closes there"), ("Fork it", "continue in a copy"), ("Cancel", "")]
-        chosen = await host.choose("This session is open in another agentcli. What do you want to do?", ways)
+        options = [("Take it over", "it closes there"), ("Fork it", "continue in a copy"), ("Cancel", "")]
+        chosen = await host.choose("This session is open in another agentcli. What do you want to do?", options)
         if chosen not in (0, 1):
-            if chosen is None:
+            if chosen is None:  # nobody could be asked
                 raise
             return "Cancelled."
         session = await host.open_session(error.session_id, fork=chosen == 1, take_over=chosen == 0)
@@ -113,9 +114,9 @@ def age(seconds: float) -> str:
     """Return in words how long ago something was; "some time" for a time in the future, from a wrong clock."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
-    for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
-        if seconds < length * most:
-            return f"{int(seconds / length)} {unit} ago"
+    for unit, unit_s, max_units in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):
+        if seconds < unit_s * max_units:
+            return f"{int(seconds / unit_s)} {unit} ago"
     return f"{int(seconds / 31_556_952)} y ago"
 
 
@@ -232,7 +233,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         return "There is no prompt to rewind to."
     words = argument.split()
     part = words.pop() if words and words[-1] in _PARTS else "conversation"
-    if which := " ".join(words):
+    if which := " ".join(words):  # else the person chooses
         point = _named_point(which, offered)
     else:
         options = [

@@ -3,8 +3,6 @@
 A model may write summaries of older turns, ahead of time where it can. They are kept by the hash of their turn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -21,7 +19,7 @@ from msgspec import Struct, structs
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.requests.attempts import PaidRequest, RequestTarget
+from agentcli.agent.requests.attempts import PaidRequest
 from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
@@ -30,7 +28,7 @@ from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_re
 from agentcli.errors import UserError
 from agentcli.llm.errors import AuthError, BadRequest, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
-from agentcli.llm.models import ModelInfo, estimate, estimate_text
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, estimate_text
 from agentcli.llm.provider import Prefix, Provider, Request, RetryPolicy
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import call_title, cut_middle
@@ -49,18 +47,18 @@ _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
-Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model for summaries; may it be small?
+Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model for summaries; True allows a small
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """The basis of a compaction: the conversation, the model that continues it, the tokens of its next request."""
+    """The basis of a compaction: the conversation, and the model that continues it."""
 
     conversation: Conversation
     model: ModelInfo
     prefix: Prefix
-    used: int
+    used: int  # the tokens of the next request without a compaction
     trigger: CompactionTrigger = "auto"
-    focus: str = ""
+    focus: str = ""  # what the person wants summaries to stress
 
 
 @dataclass(kw_only=True)
@@ -70,7 +68,7 @@ class Compactor:
     settings: CompactionSettings
     opening: Opening
     seen_hash: SeenHash
-    summaries: Summaries
+    summaries: "Summaries"
     _reported: set[str] = field(default_factory=set)
 
     async def when_due(
@@ -78,19 +76,19 @@ class Compactor:
     ) -> Compaction | None:
         """Return the compaction that a request needs; None where there is room, or the last one was too recent."""
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used)
-        share, is_forced = used / model.window, used >= FORCED_AT * model.window
-        if share < self.settings.at:
+        if used < self.settings.at * model.window:
             self.write_ahead(basis, emit)
             return None
         is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
-        if not is_forced and (is_short or not _has_cooled_down(conversation, self.settings.cooldown)):
+        can_wait = is_short or not _has_cooled_down(conversation, self.settings.cooldown)
+        if can_wait and used < FORCED_AT * model.window:
             return None
         compaction = await self.compact(basis)
         if problem := self.summaries.problem:
             self._notify_once(f"Could not summarize ({problem}). Older turns are shortened by rules.", emit)
         if isinstance(compaction, Compaction):
             if not problem:
-                self._reported.clear()
+                self._reported.clear()  # a later problem is a new one
             if any(entry.is_prompt and entry.id in compaction.stubs for entry in conversation.path):
                 emit(Notice("Your message is too long. The model gets only its beginning, without images."))
             return compaction
@@ -108,9 +106,8 @@ class Compactor:
         """Compact after the provider rejected a request for its length: the window may be smaller than assumed."""
         used = conversation.size.tokens(prefix.system, prefix.tools, model)
         model = structs.replace(model, window=min(model.window, max(used, 1)))
-        return await self.compact(
-            Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
-        )
+        basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="overflow")
+        return await self.compact(basis)
 
     async def by_hand(
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
@@ -133,14 +130,14 @@ class Compactor:
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
-        prefix = prefix_tokens(basis.prefix, basis.model)
-        # The provider's count says by how much the estimate errs.
+        prefix = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
+        # `used` is based on the provider's counts, so it says by how much our estimates err.
         scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))
         budget = Budget(
-            basis.model.window,
-            int(scale * prefix),
-            basis.used,
-            lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
+            window=basis.model.window,
+            prefix=int(scale * prefix),
+            before=basis.used,
+            count=lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
         notes = [note.text for note in self.opening(basis.model)]
         carried = collect(basis.conversation, turns, notes, self.seen_hash, focus=basis.focus)
@@ -156,7 +153,7 @@ class Compactor:
         ).plan()
 
     async def _summaries(self, basis: Basis, turns: Sequence[TurnRecord], *, may_ask: bool) -> dict[int, str]:
-        """Return the summaries that are ready of the turns that do not stay whole, by their numbers."""
+        """Return the summaries of turns that do not stay whole, by the turns' numbers; first write some if due."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return {}
@@ -172,13 +169,15 @@ class Compactor:
         """Begin to write summaries before they are due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
-        always = self.settings.strategy == "summarize"
-        is_written = len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)) and not always
-        if not older or is_written or not self._may_summarize(basis):
+        if not older or not self._may_summarize(basis):
             return
-        by_rules = self._plan(basis, turns, {})
-        if isinstance(by_rules, str) or by_rules.strategy != "truncate" or always:
-            self.summaries.begin(older, emit)
+        if self.settings.strategy != "summarize":  # then summaries are only one of the means
+            if len(self.summaries.missing(older)) < min(self.settings.keep_turns, len(older)):
+                return  # most are written
+            by_rules = self._plan(basis, turns, {})
+            if isinstance(by_rules, Compaction) and by_rules.strategy == "truncate":
+                return
+        self.summaries.begin(older, emit)
 
     def _may_summarize(self, basis: Basis) -> bool:
         settings = self.settings
@@ -188,7 +187,7 @@ class Compactor:
 
 
 def _has_cooled_down(conversation: Conversation, replies: int) -> bool:
-    """Return True if the model has replied so often since the newest compaction, or if there was none."""
+    """Return True if the model has sent `replies` replies since the newest compaction, or if there was none."""
     bodies = [entry.body for entry in conversation.path]
     newest = max((n for n, body in enumerate(bodies) if isinstance(body, Compaction)), default=None)
     return newest is None or sum(isinstance(body, Assistant) for body in bodies[newest:]) >= replies
@@ -225,15 +224,12 @@ class Summaries:
         self._may_be_small = True  # until the provider refuses its small model
 
     def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
-        """Return the summaries of these turns that are written, by the turns' numbers."""
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
 
     def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
-        """Return the turns that have no summary."""
         return [turn for turn in turns if self.cache.get(self._key(turn, focus)) is None]
 
     def begin(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
-        """Write in the background, unless that is being done."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._write_quietly(turns, emit))
             _RUNNING.add(self._running)
@@ -256,7 +252,7 @@ class Summaries:
         _BEING_WRITTEN.update(keys)
         try:
             provider, writer = await self.writer(self._may_be_small)
-            if writer.small:
+            if writer.small:  # such a model, as most that run on this machine, writes no summaries
                 return
             self.model = f"{provider.name}/{provider.model}"
             if emit is not None and not self._may_spend(missing, writer, emit):
@@ -271,7 +267,9 @@ class Summaries:
                 for turn in missing:
                     group.create_task(write_one(turn))
         except* (BadRequest, AuthError) as errors:  # a gateway may answer 400 for a model that it does not have
-            is_refused = self._may_be_small and (await self.writer(False))[1] != writer
+            if self._may_be_small:  # then the session's model can write instead, unless this was it
+                _, other_writer = await self.writer(False)
+                is_refused = other_writer != writer
             self._may_be_small = False
             if not is_refused:
                 self.fail(str(errors.exceptions[0]))
@@ -286,15 +284,15 @@ class Summaries:
             await self.write(turns, focus, emit=emit)
 
     def fail(self, problem: str) -> None:
-        """Note why there is no summary, and make a pause."""
         log.warning("a summary could not be written: %s", problem)
         self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)
 
     def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, emit: Emit) -> bool:
-        cost, most, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
+        """Return True if summaries of these turns cost no more than the hourly budget still allows, with a notice."""
+        cost, budget_usd, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
         self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
-        if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
+        if budget_usd < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > budget_usd):
             return False
         if cost:
             emit(Notice(f"{self.model} is summarizing {len(turns)} older turns, for at most ${cost:.4f}."))
@@ -306,11 +304,12 @@ class Summaries:
         return self._max_cost(self.missing(turns, focus), writer)
 
     def _max_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
-        tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
-        return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
+        prompts = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
+        replies = len(turns) * (self.settings.summary_tokens + _thinking_tokens(writer))
+        return writer.cost(Usage(input_tokens=prompts, output_tokens=replies))
 
     def cost_since_compaction(self) -> float:
-        """Return the USD of the requests since the last call."""
+        """Return the USD of the requests since the last call of this method."""
         cost, self._unreported = self._unreported, 0.0
         return cost
 
@@ -320,20 +319,21 @@ class Summaries:
             await asyncio.wait((self._running,))
 
     def _key(self, turn: TurnRecord, focus: str) -> str:
-        of = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
-        return hashlib.sha256(of.encode(errors="replace")).hexdigest()
+        source = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
+        return hashlib.sha256(source.encode(errors="replace")).hexdigest()
 
     async def _summarize(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """Return the summary of a text, whose middle is left out where the window is small. Raises as a request."""
-        settings, room = self.settings, int(MAX_SHARE_READ * writer.window)
-        if (tokens := estimate_text(text, writer)) > room:
-            text = cut_middle(text, len(text) * room // tokens)
-        about = f"\nFocus on: {focus}" if focus else ""
-        system = _prose().replace("{words}", str(settings.summary_words)) + about
+        """Return the summary of a text, whose middle is left out where the window is small. Raises `ProviderError`."""
+        settings, max_tokens_read = self.settings, int(MAX_SHARE_READ * writer.window)
+        if (tokens := estimate_text(text, writer)) > max_tokens_read:
+            text = cut_middle(text, len(text) * max_tokens_read // tokens)
+        system = _prose().replace("{words}", str(settings.summary_words))
+        if focus:
+            system += f"\nFocus on: {focus}"
         request = Request(
             system,
             (user_message(f"<conversation>\n{text}\n</conversation>"),),
-            max_tokens=min(settings.summary_tokens + _thinking_room(writer), writer.max_output),
+            max_tokens=min(settings.summary_tokens + _thinking_tokens(writer), writer.max_output),
             effort="low" if writer.takes_effort else None,
         )
         paid = PaidRequest(
@@ -344,10 +344,10 @@ class Summaries:
         )
         done = await paid.reply(request)
         self._record_cost(writer, done.usage)
-        reply = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
-        if not reply:
+        summary = _shortened(done.message.text.strip(), settings.summary_words, settings.summary_tokens, writer)
+        if not summary:
             raise ProviderError(f"{self.model} returned no text")
-        return reply
+        return summary
 
     def _record_cost(self, writer: ModelInfo, used: Usage) -> None:
         cost = writer.cost(used)
@@ -356,12 +356,11 @@ class Summaries:
         self._spent.append((time.monotonic(), cost or 0.0))
 
 
-def _thinking_room(writer: ModelInfo) -> int:
+def _thinking_tokens(writer: ModelInfo) -> int:
     return 0 if writer.thinking == "none" else THINKING_TOKENS
 
 
 def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
-    """Cut a text to so many words and tokens."""
     ends = [word.end() for word in re.finditer(r"\S+", text)]
     text = text[: ends[words - 1]] if len(ends) > words else text
     counted = estimate_text(text, writer)
@@ -391,7 +390,3 @@ def _prose() -> str:
 
 def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
     return estimate(Request("", messages), model).tokens
-
-
-def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
-    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

@@ -21,11 +21,9 @@ _WRITES_FROM = 0.8  # of the threshold: from there on a summary is written, so t
 # Of all transforms: a program may make one for each request.
 _SUMMARIES: TextCache = TTLCache(1_000, 86_400)
 
-ResolveProvider = Callable[[], Provider | Awaitable[Provider]]
-
 
 def create_context_transform(
-    resolve_provider: ResolveProvider | None = None,
+    resolve_provider: Callable[[], Provider | Awaitable[Provider]] | None = None,
     max_context_tokens: int = 32_768,
     threshold_ratio: float = 0.80,
 ) -> ContextTransform:

@@ -32,9 +32,9 @@ from agentcli.tools.tool import RunTerms, Tool, ToolContext
 
 MAX_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
-# Reasons to ask that say no more than the effects.
-_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
-_IN_EFFECTS = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+# Reasons to ask that say no more than the effects on hosts, and on files.
+_REASON_IS_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_REASON_IS_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
 # Programs that run what they read: from a host, it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
@@ -47,10 +47,7 @@ class CallPolicy(Struct, frozen=True):
     hooks: HookAnswer
 
     def decide(self) -> Verdict:
-        """Decide about the call. Hooks may allow a call that would ask, or ask about one that would run.
-
-        Skills may deny it.
-        """
+        """Decide about the call. Hooks may allow it where it would ask, and the reverse; skills may deny it."""
         state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
         verdict = decide_with_exposure(self.facts, state.mode, state.rules)
         if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
@@ -68,7 +65,7 @@ class CallPolicy(Struct, frozen=True):
     async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | Verdict:
         """Ask the person, and grant the rule of a lasting yes. Raises `ToolError` for a yes to something else."""
         answer = await self.call.ask(question, decide_now)
-        if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():
+        if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # a yes to no hunk is a no
             try:
                 check_offered(question, answer)
             except UsageError as error:
@@ -83,7 +80,8 @@ class CallPolicy(Struct, frozen=True):
         if not text:
             turn.emit(Notice("No rule covers this call. It was allowed only this once."))
             return
-        state, grants = turn.state, turn.session.services.grants if answer.scope == "always" else None
+        state = turn.state
+        grants = turn.session.services.grants if answer.scope == "always" else None
         try:
             granted = parse_rules(text, "session" if grants is None else "granted")
             for rule in granted:
@@ -156,14 +154,14 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
-    context = copied(context, terms=RunTerms(grants=facts.grants))  # the preview is for the person alone
+    context = copied(context, terms=RunTerms(grants=facts.grants))  # only the person sees the preview
     try:
         preview = await tool.preview(arguments, context)
     except ToolError:
         if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
-        preview = tool.arguments_text(arguments)  # the error would show a part of a file that nobody has opened yet
-    if facts.needs and (mask := call.report.mask) is not None:
+        preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
+    if facts.needs and (mask := call.report.mask) is not None:  # the file may hold secrets
         await turn.session.services.know_secrets()
         preview = mask.text(preview)
     if turn.session.ask is None:
@@ -173,7 +171,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
     hook = await fire_about(call, "PermissionRequest")
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
-        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)
+        answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)  # only a person opens
     else:
         await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
         answer = await policy.ask(question, policy.decide)
@@ -195,7 +193,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
 async def _as_answered(
     permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
 ) -> PermittedCall:
-    """Return a call that the person allowed with their comment, and with only those hunks that they chose."""
+    """Return a call that the person allowed, with their comment. If they chose hunks, the call makes only these."""
     narrow, comment = permitted.policy.facts.tool.narrow, answer.comment
     quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for this session", "always": "always allowed"}.get(answer.scope, "")
@@ -250,21 +248,19 @@ def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
     """Return the effects of a call, and then why it asks, where that says more."""
     if facts.command is not None:
         return _command_call_effects(facts, facts.command, verdict)
-    if facts.tool.effect in ("read", "edit"):
-        return _file_call_effects(facts, verdict)
-    return CallEffects((verdict.reason,))
-
-
-def _file_call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
+    if facts.tool.effect not in ("read", "edit"):
+        return CallEffects((verdict.reason,))
     is_edit = facts.tool.effect == "edit"
-    words = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
+    lines = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
     kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
-    grave = tuple(words[kind] for kind in kinds if kind != "outside" or is_edit)
+    # To read outside the project is not grave.
+    grave = tuple(lines[kind] for kind in kinds if kind != "outside" or is_edit)
     says_more = verdict.reason not in (CHANGES_A_FILE, *(path.why for path in facts.files))
-    return CallEffects((*(words[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
+    return CallEffects((*(lines[kind] for kind in kinds), *((verdict.reason,) if says_more else ())), grave)
 
 
 def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+    """Return the effects of a command, where it runs, and the reason to ask."""
     effects, workspace, arguments = command_effects(facts, command), facts.workspace, facts.arguments
     folder = getattr(arguments, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     where = [f"runs in {folder}"] if folder and folder != "." else []
@@ -273,9 +269,9 @@ def _command_call_effects(facts: CallFacts, command: CommandAnalysis, verdict: V
     if getattr(arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
     # The reason to ask is left out if the lines on files or hosts say it already.
-    says_files = verdict.reason == command.reason and re.search(_IN_EFFECTS, command.reason)
-    says_hosts = command.effects.hosts and re.search(_BEYOND, verdict.reason)
-    return CallEffects(lines if says_files or says_hosts else (*lines, verdict.reason), grave)
+    is_files = verdict.reason == command.reason and re.search(_REASON_IS_FILES, command.reason)
+    is_hosts = command.effects.hosts and re.search(_REASON_IS_HOSTS, verdict.reason)
+    return CallEffects(lines if is_files or is_hosts else (*lines, verdict.reason), grave)
 
 
 def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
@@ -283,19 +279,25 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     effects, needs, shown = command.effects, facts.needs, facts.paths.shown
     hosts = known(effects.hosts)
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
+    # Nothing shows what an opaque command does, for instance a program that agentcli does not know.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
-    is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
+    is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)  # curl … | sh
     deletes_found = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
-    opened = {str(need.real) for need in needs}
+    real_needs = {str(need.real) for need in needs}
+    outside = tuple(str(need.real) for need in needs if need.kind == "outside")
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_found else [])]),
         _effect_line("runs a script from" if is_script else "reaches", hosts),
-        _effect_line("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
-        *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
+        _effect_line("writes outside the project:", shown(outside)),
+        *(
+            f"{need.access}s {shown((str(need.real),))[0]}, which {WHY[need.kind]}"
+            for need in needs
+            if need.kind != "outside"
+        ),
     ]
-    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
+    plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in real_needs)))]
     if is_opaque and not is_script:
         if any((*grave, *plain)):
             plain.append("can't predict what else it does")
@@ -303,11 +305,11 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
             plain.append("can't predict what this does")
         else:
             plain.append(f"{_effect_line('runs', programs)}: can't predict what it does")
-    elif not is_opaque and (hidden := _unpredictable_line(command)):
-        (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
-    if not any((*grave, *plain)):
-        outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
-        reads = _effect_line("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
+    elif not is_opaque and (unpredictable := _unpredictable_line(command)):
+        (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(unpredictable)
+    if not any((*grave, *plain)):  # what it reads matters only if it does nothing else
+        read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
+        reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))
         plain = [reads or _effect_line("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
@@ -323,5 +325,6 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
 
 
 def _effect_line(verb: str, things: Iterable[str]) -> str:
+    """Return "deletes a, b and 3 more"; empty without things."""
     things = list(dict.fromkeys(things))
     return f"{verb} {listed_names(things, MAX_SHOWN)}" if things else ""

@@ -5,7 +5,7 @@ a session: a yes is about the files, and so counts for later commands too. A rul
 Read(.env), is a yes beforehand.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -48,7 +48,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Decide if a call runs, is denied, or needs a person's yes. A catastrophic command is denied in every mode."""
     tool, address, found = facts.tool, facts.address, find_matches(facts, rules)
     if facts.command is not None:
-        only_reads = facts.verdict == "allow" or mode == "plan"
+        only_reads = facts.verdict == "allow" or mode == "plan"  # the sandbox holds the command to this
         return structs.replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
@@ -70,8 +70,8 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         case "web":
             return Verdict(decision="allow", reason="it only reads from the web")
         case "foreign" | "command":
-            whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
-            return _ask_or_deny(mode, f"agentcli can't predict what {whose} does")
+            subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
+            return _ask_or_deny(mode, f"agentcli can't predict what {subject} does")
         case _:
             return Verdict(
                 decision="allow",
@@ -80,6 +80,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 
 
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
+    """Decide about a call that reads or edits files, about which no rule decides."""
     special = next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
         return _decide_bypassed(facts)
@@ -115,6 +116,7 @@ def _as_rule(path: str) -> str:
 
 
 def _ask_or_deny(mode: Mode, why: str) -> Verdict:
+    """Return the verdict on a call that needs an approval: modes that do not ask allow or deny it."""
     if mode == "bypassPermissions":
         return Verdict(decision="allow", reason="permissions are bypassed")
     return Verdict(decision="deny" if mode == "dontAsk" else "ask", reason=why)
@@ -126,12 +128,13 @@ _PLAN = "plan mode is read-only: describe the change instead of making it"
 def _decide_command(
     facts: CallFacts, command: CommandAnalysis, mode: Mode, found: RuleMatches, *, rules: Rules
 ) -> Verdict:
+    """Decide about a command. What is dangerous comes first, then rules that ask, the mode, grants, and dry runs."""
     sandbox, granting = facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict(decision="deny", reason=f"denied in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict(decision="deny", reason=f"{found.deny.phrase} denies it")
-    # For what only the person may allow: modes that do not ask deny it.
+    # The decision where only the person may allow it: modes that do not ask deny it.
     person_only: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.doubts.must_ask:
         return Verdict(decision=person_only, reason=command.doubts.must_ask)
@@ -147,17 +150,18 @@ def _decide_command(
             decision=person_only,
             reason="it asks to run OUTSIDE the sandbox, which requires a person's approval for each call",
         )
-    is_held = sandbox.confines and sandbox.profile != "danger-full-access"
-    if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
+    is_confined = sandbox.confines and sandbox.profile != "danger-full-access"
+    if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_confined:
         return Verdict(decision="ask", reason=command.deletes_unseen)
     # A dry run opens no host and no file outside the workspace, apart from scratch folders.
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
     may_dry_run = facts.verdict == "try" and not reaches_out
-    is_unsure = command.problem or restricts_edits(rules)
+    # Only a dry run shows which files such a command changes, so that rules about edits can be applied.
+    needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules))
     if mode == "bypassPermissions" and not granting:
-        if may_dry_run and is_unsure:
+        if needs_dry_run:
             return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)
-        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)  # which nobody granted
+        return Verdict(decision="allow", reason="permissions are bypassed", opens=False)  # nobody granted the files
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict(decision="allow", reason="the command only reads inside the workspace")
@@ -168,7 +172,7 @@ def _decide_command(
         return Verdict(decision="deny", reason=_PLAN)
     if granting:
         return Verdict(decision="allow", reason=f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it")
-    if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or (may_dry_run and is_unsure)):
+    if mode == "auto" and sandbox.confines and not (facts.needs or facts.hosts or needs_dry_run):
         return Verdict(decision="allow", reason="it stays inside the sandbox")
     if may_dry_run:
         return Verdict(decision="dry_run", reason=command.reason, opens=False)
@@ -183,14 +187,18 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    granted = workspace.session_grants.exposed
     exposed = [
         path
         for path in workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
-        if path not in granted and not _is_meant(path, facts, rules)
+        if path not in workspace.session_grants.exposed and not _is_meant(path, facts, rules)
     ]
-    if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
+    if not exposed:
         return verdict
+    if verdict.only_reads and facts.command is not None:
+        from agentcli.safety.commands.reads import may_show  # not needed where the sandbox hides secret files
+
+        if not any(may_show(segment, exposed) for segment in facts.command.segments):
+            return verdict
     shown = [workspace.shown(path) for path in exposed]
     how_to_allow = f"to always allow this: the rule Read({shown[0]})"
     why = f"this sandbox cannot hide {listed_names(shown, _MAX_SHOWN)} from commands ({how_to_allow})"
@@ -202,13 +210,8 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     )
 
 
-def _may_show(command: CommandAnalysis, secrets: Sequence[Path]) -> bool:
-    from agentcli.safety.commands.reads import may_show  # imported for the first command
-
-    return any(may_show(segment, secrets) for segment in command.segments)
-
-
 def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
+    """Return True if an allow rule for reading, such as Read(.env), names a secret file."""
     secret, ground = facts.paths.find_real(str(path), "read"), facts.paths.ground
     return any(rule.names("file_read") and rule.pattern and covers_path(rule, secret, ground) for rule in rules.allow)
 
@@ -220,13 +223,17 @@ def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ..
 
 def _lets_through(text: str, facts: CallFacts, mode: Mode, rules: Rules) -> bool:
     try:
-        more = parse_rules(text)
+        grants = parse_rules(text)
     except UsageError:
         return False
-    return decide(facts, mode, Rules([*rules.allow, *more], rules.deny, rules.ask)).decision == "allow"
+    return decide(facts, mode, Rules([*rules.allow, *grants], rules.deny, rules.ask)).decision == "allow"
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:
+    """Yield rules that may allow a call: of a command or file first the narrowest, at last the tool without a pattern.
+
+    A rule for `cd docs && make` has a part for each command: "bash(cd docs) and bash(make)".
+    """
     name, command = facts.tool.name, facts.command
     if command is not None:
         if (text := facts.text.strip()) and not command.problem:
@@ -236,7 +243,7 @@ def _candidates(facts: CallFacts) -> Iterator[str]:
             chosen = (Rule(name, choices[min(step, len(choices) - 1)]) for choices in parts)
             yield " and ".join(map(str, dict.fromkeys(chosen)))
         return
-    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the very file, its folder
+    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the very file, then its folder
         shown = facts.workspace.shown(path.real)
         named = f"/{shown}" if shown.startswith("/") else shown
         yield str(Rule(name, escaped(named if "/" in named else f"./{named}")))

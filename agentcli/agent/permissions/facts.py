@@ -12,18 +12,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
-from agentcli.safety.paths.judge import (
-    PathFacts,
-    PathGround,
-    PathKind,
-    is_auto_executed,
-    is_reviewed,
-    is_secret,
-    judge_path,
-)
+from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
 from agentcli.tools.sandbox import PathStatus, SandboxFacts
@@ -37,19 +28,18 @@ class PathLookup:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._look = cache(workspace.look)
-        self._facts: dict[tuple[str, Access], PathFacts] = {}
+        self._facts: dict[tuple[str, Access], judge.PathFacts] = {}
 
     @cached_property
-    def ground(self) -> PathGround:
+    def ground(self) -> judge.PathGround:
         workspace = self.workspace
-        return PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
+        return judge.PathGround(workspace.real_cwd, self.roots[0], workspace.settings.home)
 
     @cached_property
     def roots(self) -> tuple[Path, ...]:
         return self.workspace.facts.roots
 
     def is_readable(self, path: Path) -> bool:
-        """Return True if the sandbox lets every call read an absolute path."""
         try:
             return self._look(path, "read").is_usable
         except ToolError:
@@ -59,14 +49,14 @@ class PathLookup:
         """Return the setting by which git, started in a folder, may run a program even to read."""
         return self.workspace.look(folder, "git").git_program
 
-    def find(self, given: str, access: Access) -> PathFacts:
+    def find(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
             known = self._facts[given, access] = self._facts_of(given, named, self._look(named, access), access)
         return known
 
-    def find_real(self, given: str, access: Access) -> PathFacts:
+    def find_real(self, given: str, access: Access) -> judge.PathFacts:
         """Return the facts of a real path; a path that cannot be resolved is taken as it is."""
         path = Path(given)
         try:
@@ -75,7 +65,7 @@ class PathLookup:
             status = PathStatus(real=path, place="inside")
         return self._facts_of(given, path, status, access)
 
-    def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
+    def find_each(self, paths: tuple[str, ...], access: Access) -> list[judge.PathFacts]:
         """Return the facts of each known path of a command.
 
         A path in a loop of symlinks cannot be resolved, and is used as it was written.
@@ -88,18 +78,20 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+    def _facts_of(self, given: str, named: Path, status: PathStatus, access: Access) -> judge.PathFacts:
+        """Return the facts of a path that a call writes as `given`, and that leads to `status.real`."""
         real, kind = status.real, self._kind(given, status, access)
         root = next((root for root in self.roots if real.is_relative_to(root)), None)
-        holds_secrets, is_kept = kind == "secret", access == "write" and root is None
+        holds_secrets, home = kind == "secret", self.workspace.settings.home
+        is_kept = access == "write" and root is None  # the sandbox keeps it from being changed
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
-            if kind == "protected":  # the sandbox lets calls change those auto-executed files that people review
-                is_kept = not is_reviewed(below) or status.is_auto_executed
+            if kind == "protected":  # the sandbox lets calls change auto-executed files that people review
+                is_kept = not judge.is_reviewed(below) or status.is_auto_executed
             # A file that the call creates holds no secrets yet, whatever its name.
-            elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.settings.home):
-                holds_secrets = is_auto_executed(below) or status.kind is not None or bool(status.errno)
-        return PathFacts(
+            elif judge.is_secret(PurePath(real.name), None) and not judge.is_secret(real.parent, home):
+                holds_secrets = judge.is_auto_executed(below) or status.kind is not None or bool(status.errno)
+        return judge.PathFacts(
             given=given,
             named=named,
             real=real,
@@ -110,24 +102,23 @@ class PathLookup:
             is_kept=is_kept,
         )
 
-    def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
-        """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
+    def _kind(self, given: str, status: PathStatus, access: Access) -> judge.PathKind:
+        """Return the kind of a path by where it leads, or by its name as `given`, if that shows a worse kind."""
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
-        name = parse_name(given)
         if status.place != "granted":
-            by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
+            by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place != "plain":
                 return by_place
         if status.place == "granted" or given != str(real):
-            by_name = judge_path(name, access=access, cwd=cwd, roots=roots, home=home)
+            by_name = judge.judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
             if by_name in ("odd", "secret", "protected"):
                 return by_name
         if status.is_auto_executed:
             return "protected"
+        # A file with several hard links may also be one outside the workspace.
         return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
-        """Return the paths of a command that are known as the person reads them."""
         shown = [self.workspace.shown(Path(os.path.normpath(path))) for path in known(paths)]
         return ["this folder" if path == "." else path for path in shown]
 
@@ -146,7 +137,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     arguments: Any
     paths: PathLookup
     command: CommandAnalysis | None = None
-    files: tuple[PathFacts, ...] = ()
+    files: tuple[judge.PathFacts, ...] = ()
     hosts: tuple[str, ...] = ()
     address: UrlVerdict | None = None
     dry_run: DryRunUse = "never"
@@ -163,11 +154,10 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The command as it was given."""
         return str(self.arguments.command)
 
     @property
-    def needs(self) -> tuple[PathFacts, ...]:
+    def needs(self) -> tuple[judge.PathFacts, ...]:
         """The files that the sandbox keeps from the call: those outside the workspace, secret or auto-executed."""
         if self.command is None:
             return tuple(path for path in self.files if path.kind != "plain")
@@ -182,9 +172,9 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> Grants:
-        """The grants that let the call reach the files and hosts it needs."""
-        readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
-        return Grants(tuple(readable), tuple(writable), self.hosts if self.command is not None else ())
+        readable = tuple(need.real for need in self.needs if need.access == "read")
+        writable = tuple(need.real for need in self.needs if need.access == "write")
+        return Grants(readable, writable, self.hosts if self.command is not None else ())
 
 
 def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
@@ -201,6 +191,8 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
                 is_readable=paths.is_readable,
                 program_of_git=paths.program_of_git,
             )
+            from agentcli.safety.commands.walk import analyse  # 10 ms, for the first command
+
             command = analyse(arguments.command, places=places)
             return CallFacts(
                 tool=tool, arguments=arguments, paths=paths, command=command, hosts=known(command.effects.hosts)
@@ -253,7 +245,7 @@ class GlobSearch:
     def found_by(self, pattern: str) -> list[str]:
         """Return the first files that an absolute glob finds; none for a path without wildcards."""
         found = ["/"] if glob.has_magic(pattern) else []
-        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]
+        parts = [part for part in pattern.replace("[^", "[!").split("/") if part]  # bash has both, Python only [!
         # A part before the last finds only folders, because nothing is below a file.
         for part in [*(f"{part}/" for part in parts[:-1]), *parts[-1:]]:
             folders, found = found, []
@@ -268,7 +260,7 @@ class GlobSearch:
         return found[:_MAX_FOUND]
 
 
-def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
+def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[judge.PathFacts]:
     """Yield the files that a part of a command opens: for a glob the glob itself, and the first files that it finds."""
     workspace, paths = facts.workspace, facts.paths
     opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
@@ -276,7 +268,7 @@ def opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iter
     for path in effects.names:
         # Words with spaces, such as a commit message, can look like a path: they count only if the file exists.
         if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-            opened.append((path, "read" if is_secret(PurePath(path), workspace.settings.home) else "write"))
+            opened.append((path, "read" if judge.is_secret(PurePath(path), workspace.settings.home) else "write"))
     for path, access in opened:
         for name in (path, *search.found_by(path)):
             yield from paths.find_each((name,), access)

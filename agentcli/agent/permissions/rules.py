@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -15,17 +15,7 @@ import msgspec
 
 from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.commands.records import (
-    CommandAnalysis,
-    Effects,
-    Segment,
-    covers,
-    escaped,
-    is_literal,
-    is_path_glob,
-    matches_path,
-    touches,
-)
+from agentcli.safety.commands import records
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import host_meant
 from agentcli.tools.tool import Tool, kind_argument
@@ -44,7 +34,6 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def phrase(self) -> str:
-        """Return the rule as part of a sentence, with the line it stands for."""
         return f"the rule {self} ({self.quote})" if self.quote else f"the rule {self}"
 
     def __str__(self) -> str:
@@ -80,7 +69,7 @@ def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] |
 
 @lru_cache(maxsize=16)
 def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path], bool]:
-    return lambda path: any(matches_path(pattern, path, ground) for pattern in patterns)
+    return lambda path: any(records.matches_path(pattern, path, ground) for pattern in patterns)
 
 
 def matches_host(pattern: str, host: str) -> bool:
@@ -120,7 +109,14 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
-    matches = _pattern_test(facts)
+    kind = kind_argument(tool) if tool.effect in ("agent", "none") else ""
+
+    def matches(pattern: str) -> bool:
+        if tool.effect == "web":
+            return any(matches_host(pattern, host) for host in facts.hosts)
+        return bool(kind) and fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
+
+    # A grant with a pattern counts only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
     # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
     asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
@@ -152,28 +148,20 @@ def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
     )
 
 
-def _first(of: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
     """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
-    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
-
-
-def _pattern_test(facts: CallFacts) -> Callable[[str], bool]:
-    """Return what a pattern means for a web tool, a subagent or a skill; other tools have no patterns."""
-    if facts.tool.effect == "web":
-        return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
-    if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
-        return lambda pattern: fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
-    return lambda pattern: False
+    return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
 
 
 def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
     """Return True if a grant covers a path. The rule itself must mean a path that is more than a plain file."""
     if not rule.pattern:
         return path.kind == "plain"
-    if not matches_path(rule.pattern, path.real, ground):
+    if not records.matches_path(rule.pattern, path.real, ground):
         return False
-    if path.kind in ("plain", "outside") or is_literal(rule.pattern):
+    if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
         return True
+    # Would the pattern name such a file? `**/*.pem` gives the name `.x.x/.x.pem`.
     name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
     return (path.kind == "secret" and is_secret(name, ground.home)) or (
         path.kind == "protected" and is_auto_executed(name)
@@ -182,8 +170,8 @@ def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
 
 def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
     """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
-    patterns = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
-    return any(matches_path(one, name, ground) for one in patterns for name in (path.real, path.named))
+    variants = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
+    return any(records.matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
 
 
 def restricts_edits(rules: Rules) -> bool:
@@ -195,20 +183,22 @@ def rule_about(
     paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
 ) -> Rule | None:
     """Return the first rule about these tools that covers one of these real paths."""
-    used = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
+    files = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in tools)
-    return next((rule for rule in about if any(restriction_covers(rule.pattern, path, ground) for path in used)), None)
+    return next((rule for rule in about if any(restriction_covers(rule.pattern, file, ground) for file in files)), None)
 
 
-def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
+def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
-    effects = command.effects | command.doubts.effects if rules else Effects()
-    whole = " ".join(facts.text.split())
-    segments = (*command.segments, Segment(text=whole, words=None, verdict="try", reason="", deny_forms=(whole,)))
+    effects = command.effects | command.doubts.effects if rules else records.Effects()
+    # A rule such as `bash(* | sh)` is about the command as a whole, so that is one more segment.
+    full_text = " ".join(facts.text.split())
+    whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
+    segments = (*command.segments, whole)
 
     def is_about(rule: Rule) -> bool:
         if rule.names(facts.tool.name):
-            return not rule.pattern or any(touches(rule.pattern, segment) for segment in segments)
+            return not rule.pattern or any(records.touches(rule.pattern, segment) for segment in segments)
         if not rule.pattern:
             return False
         if rule.tool == "web_fetch":
@@ -224,34 +214,35 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
 
 
 def _grants_of_command(
-    facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]
+    facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
     """Return the grants that together cover every part of a command that may do more than read, or why none hold.
 
     A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
     """
     grants = [rule for rule in rules if rule.names(facts.tool.name)]
-    if command.problem:  # its parts are not known
+    if command.problem:  # its parts are not known, so only a grant of all commands covers it
         found = tuple(rule for rule in grants if not rule.pattern)[:1]
     else:
-        whole = escaped(facts.text.strip())
-        if exact := next((rule for rule in grants if rule.pattern == whole), None):
+        exact_pattern = records.escaped(facts.text.strip())
+        if exact := next((rule for rule in grants if rule.pattern == exact_pattern), None):
             return (exact,), ""
         risky = [part for part in command.segments if part.verdict != "allow"]
-        each = [next((rule for rule in grants if not rule.pattern or covers(rule.pattern, one)), None) for one in risky]
-        found = tuple(rule for rule in each if rule is not None) if all(each) else ()
+        covering = [_first(grants, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
+        found = tuple(filter(None, covering)) if all(covering) else ()
     why = _unnamed_file(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
 
 
-def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
+def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
     """Return why grants that cover a command do not hold: it opens a file that none of them names."""
     grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
-    parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
+    # The effects of each part, with the patterns of the grants that cover it.
+    parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
-            parts.append((segment.effects, [rule.pattern for rule in grants if covers(rule.pattern, segment)]))
+            parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
     for effects, patterns in parts:
         for path in opened_files(facts, effects, search):
             if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
@@ -265,8 +256,9 @@ def _why_unnamed(
     """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
     home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
-        around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
-        holds_them = is_written and path.is_outside and any(each.is_relative_to(path.real) for each in around)
+        auto_executed_paths = (home, *(home / name for name in auto_executed().home))
+        contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
+        holds_them = is_written and path.is_outside and contains_some
         return "contains auto-executed files, and no rule names them" if holds_them else ""
     tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
     by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
@@ -280,6 +272,7 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
+        # `[*]` means the character itself, and `*` stands for any name.
         file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True
@@ -306,6 +299,7 @@ def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
     if not found:
         raise UsageError(f"{text!r} is not a permission rule. Write TOOL or TOOL(pattern), such as bash(git log *).")
     name, pattern = found.groups()
+    # Other agents write `Bash(git log:*)` for `bash(git log *)`.
     return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
 
@@ -353,9 +347,10 @@ def check_rule(
         return ""
     if named:
         raise UsageError(f"{shown}: {named[0].name} takes {_EXAMPLES[_form_of(named[0])].format(name=named[0].name)}.")
-    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):  # mcp__github__search, or the server mcp__github
         return f"{shown}: no MCP server offers this tool yet."
     start = name.partition("*")[0]
+    # A glob that may match tools of MCP servers, such as mcp__* or m*.
     if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
         return f"{shown}: no tool matches this name yet."
     if name in FOREIGN_TOOLS:
@@ -368,9 +363,11 @@ def check_rule(
 
 
 def _form_of(tool: Tool) -> Form:
-    schema = tool.schema
-    fields = {field.name for field in msgspec.structs.fields(tool.arguments)} if schema is None else set()
-    fields |= set((schema or {}).get("properties", ()))
+    """Return what the brackets of a rule about this tool mean, by the tool's effect and arguments."""
+    if tool.schema is None:
+        fields = {field.name for field in msgspec.structs.fields(tool.arguments)}
+    else:  # a tool of an MCP server or a client
+        fields = set(tool.schema.get("properties", ()))
     if tool.effect == "command" and "command" in fields:
         return "command"
     if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
@@ -386,7 +383,8 @@ def _may_match(pattern: str, tool: Tool) -> bool:
         case "host":
             return host_meant(pattern) is not None
         case "path":
-            is_regular = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and is_path_glob(pattern)
-            return is_regular and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
+            # No path matches what other agents write: quotes, variables, ~user, drives, addresses, `src/* *`.
+            is_path = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and records.is_path_glob(pattern)
+            return is_path and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
         case form:
             return bool(form) and not pattern.startswith("domain:")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,38 +31,14 @@ from agentcli.llm.messages import (
     Usage,
     encode_json,
 )
-from agentcli.llm.models import ModelInfo, estimate, request_size
-from agentcli.llm.provider import OnRetry, Provider, Request, RetryPolicy, StreamEvent, stream_with_retry
-
-# The most tokens that a byte can be: base64 comes to 0.72 in cl100k_base, characters beyond ASCII to 0.95.
-TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
-TOKENS_PER_MESSAGE, MEDIA_MARGIN = 8, 1.5
-
-
-def most_tokens(request: Request, info: ModelInfo) -> int:
-    """Return the most tokens that a prompt can have of which the provider has counted nothing."""
-    size = request_size(request, info)
-    text = size.ascii * min(1.0, TOKENS_PER_BYTE * max(1.0, info.token_factor))
-    media = size.media * MEDIA_MARGIN + TOKENS_PER_MESSAGE * len(request.messages)
-    return int(text + size.foreign * TOKENS_PER_FOREIGN_BYTE + media) + 1
-
-
-class RequestTarget(NamedTuple):
-    """The model that a request goes to; its name is `provider/model`."""
-
-    provider: Provider
-    info: ModelInfo
-
-    @property
-    def name(self) -> str:
-        return f"{self.provider.name}/{self.provider.model}"
+from agentcli.llm.models import ModelInfo, RequestTarget, estimate, most_tokens
 
 
 @dataclass(kw_only=True)
 class Attempt:
     """The newest try of a request. `retries` counts the tries before it."""
 
-    sent: Request
+    sent: llm.Request
     retries: int = 0
     duration_ms: int = 0
     is_estimated: bool = False  # the provider did not count the tokens of the reply
@@ -73,23 +49,26 @@ class PaidRequest:
     """A request and its retries, each within the budgets.
 
     `max_prompt_tokens` bounds the tokens of a prompt. `on_broken` is called for a try that ended without a reply,
-    with the usage that its stream reported, else an estimate; the budgets are charged with the worst case.
+    with the usage that its stream reported, else an estimate; the budgets are charged with the worst case. Of the
+    running try, `_used` is the usage reported so far, and `_received` the bytes of its text, thinking and calls.
     """
 
     target: RequestTarget
     budgets: Budgets
-    policy: RetryPolicy
+    policy: llm.RetryPolicy
     on_broken: Callable[[Usage], None]
-    on_retry: OnRetry = lambda *failure: None
-    max_prompt_tokens: Callable[[Request, ModelInfo], int] = most_tokens
+    on_retry: llm.OnRetry = lambda *failure: None
+    max_prompt_tokens: Callable[[llm.Request, ModelInfo], int] = most_tokens
 
-    async def reply(self, request: Request, on_event: Callable[[StreamEvent], object] = lambda event: None) -> llm.Done:
+    async def reply(
+        self, request: llm.Request, on_event: Callable[[llm.StreamEvent], object] = lambda event: None
+    ) -> llm.Done:
         """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
-        self._held: Reservation | None = None
+        self._held = Reservation([], 0, math.inf, is_open=False)  # before the first try
         self.attempt = Attempt(sent=request)
         try:
             async with asyncio.timeout(None) as self._deadline:
-                stream = stream_with_retry(
+                stream = llm.stream_with_retry(
                     self.target.provider,
                     request,
                     policy=self.policy,
@@ -115,28 +94,25 @@ class PaidRequest:
             self._end_without_reply()
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
-    def _before_try(self, request: Request) -> Request:
-        prompt_tokens = partial(self.max_prompt_tokens, request, self.target.info)
-        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, self._at_highest_price(request))
+    def _before_try(self, request: llm.Request) -> llm.Request:
+        info, prices = self.target.info, self.target.info.prices
+        prompt_tokens = partial(self.max_prompt_tokens, request, info)
+        if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:
+            # The highest price of a prompt's tokens is that of caching them for an hour.
+            info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
+        self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
         self.attempt.sent = replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.attempt.sent
 
-    def _at_highest_price(self, request: Request) -> ModelInfo:
-        """Return the model, at the price of keeping its prompt for an hour where the request asks for that."""
-        info, prices = self.target.info, self.target.info.prices
-        if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not request.lasts_an_hour:
-            return info
-        return replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
-
     def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._end_without_reply(error)
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
-    def _count(self, event: StreamEvent) -> None:
+    def _count(self, event: llm.StreamEvent) -> None:
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
@@ -155,14 +131,13 @@ class PaidRequest:
         return replace(done, usage=used)
 
     def _settle(self, usage: Usage) -> None:
-        assert self._held is not None
         duration_s = time.monotonic() - self._started
         self.attempt.duration_ms = round(duration_s * 1000)
         self._held.settle(usage, self.target.info.cost(usage), duration_s)
 
     def _end_without_reply(self, error: ProviderError | None = None) -> None:
         """End a try that brought no reply. One that the server refused, or that never reached it, is free."""
-        if self._held is None or not self._held.is_open:
+        if not self._held.is_open:
             return
         if error is not None and not self._has_begun and not error.is_answered:
             self._settle(Usage())
@@ -173,14 +148,13 @@ class PaidRequest:
 
     def _estimated_usage(self) -> tuple[Usage, Usage]:
         """Return what a reply took that was not counted to its end: an estimate, and the most it can have been."""
-        assert self._held is not None
         info, sent = self.target.info, self.attempt.sent
-        used, most = self._with_output(self._received // 4), self._with_output(self._received // 2)
-        if info.thinking != "none" or not info.is_known:  # it may have reasoned all it was allowed to
-            most = self._with_output(self._held.max_tokens)
-        if not used.prompt_tokens and used.cost_usd is None:
+        used = self._with_output(self._received // 4)  # a token is about four bytes
+        may_reason_unseen = info.thinking != "none" or not info.is_known
+        most = self._with_output(self._held.max_tokens if may_reason_unseen else self._received // 2)
+        if not used.prompt_tokens and used.cost_usd is None:  # the stream reported nothing of the prompt either
             used = replace(used, input_tokens=estimate(sent, info).tokens)
-            most = replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))
+            most = replace(most, cache_creation_input_tokens=self.max_prompt_tokens(sent, info))  # the highest price
         return used, most
 
     def _with_output(self, tokens: int) -> Usage:
@@ -190,7 +164,8 @@ class PaidRequest:
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
 TOO_LARGE = 413
 _OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses of rejections of a request's content
-_FIELD, _RESULT, _TOOL = "field ", "result ", "tool "  # beginnings of keys that are no block's own
+# Beginnings of keys. A key without one is the id of a call, the data of an image or document, or a thought's `repr`.
+_FIELD, _RESULT, _TOOL = "field ", "result ", "tool "
 
 # Patterns are compiled when a refusal is read: that takes 3 ms, which no start should pay for.
 _ABOUT_THINKING = r"thinking|signature|reasoning"
@@ -229,58 +204,61 @@ _FIELDS = {
 }
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Rewrite(NamedTuple):
-    """A change to a rejected request, as keys for `without`. One that `stands_alone` is undone if it does not help."""
+    """A change to a rejected request. One that `stands_alone` is undone if it does not help."""
 
-    how: str
-    keys: frozenset[str]
+    how: str  # "without tool results", as the person reads it
+    keys: frozenset[str]  # what `without` leaves out
     stands_alone: bool = False
 
 
 async def with_repairs(
-    request: Request,
-    send: Callable[[Request], Awaitable[T]],
+    request: llm.Request,
+    send: Callable[[llm.Request], Awaitable[tuple[llm.Done, Attempt]]],
     emit: Emit,
     *,
     model: str,
     info: ModelInfo,
     rejected: dict[str, frozenset[str]],
-) -> T:
-    """Return what `send` gives for a request, in the form that the model accepts, which is kept in `rejected`.
+) -> tuple[llm.Done, Attempt]:
+    """Send a request, and return what `send` returns. If it is rejected, rewrite it until the model accepts it.
 
-    Raises `ProviderError` for a rejection that stays in every form, or has other reasons.
+    `rejected` remembers the keys that were left out, by model, for later requests. Raises `ProviderError` for a
+    rejection that stays after every rewrite, or has other reasons.
     """
-    # The next try is sent without `refused`. Of it, `proven` got past earlier rejections, because the provider's words
-    # changed; `forms` has beside that what was tried against the present words and does not stand alone.
-    refused = forms = proven = rejected.get(model, frozenset())
-    words, tried = "", set[str]()
+    # The next try leaves out `omitted`. The keys in `proven` got past a rejection: the provider's next one had another
+    # text. `cumulative` adds those that were tried against the present rejection and do not stand alone.
+    omitted = cumulative = proven = rejected.get(model, frozenset())
+    last_text, tried = "", set[str]()
     while True:
         try:
-            sent = await send(without(request, refused))
+            reply = await send(without(request, omitted))
         except ProviderError as failure:
             error = _without_guess(failure, request, info)
-            if str(error) != words:
-                words, forms, proven = str(error), refused, refused
+            if str(error) != last_text:
+                last_text, cumulative, proven = str(error), omitted, omitted
             ladder = rewrites(without(request, proven), error)
-            rewrite = next((found for found in ladder if found.how not in tried and not found.keys <= refused), None)
+            rewrite = next((rung for rung in ladder if rung.how not in tried and not rung.keys <= omitted), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:
                 raise error from failure.__cause__
-            log.warning("the provider refused a request (%s): it is sent again %s", error, rewrite.how)
+            log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.how)
             emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.how}."))
             tried.add(rewrite.how)
-            refused = (proven if rewrite.stands_alone else forms) | rewrite.keys
-            forms = forms if rewrite.stands_alone else refused
+            if rewrite.stands_alone:
+                omitted = proven | rewrite.keys
+            else:
+                omitted = cumulative = cumulative | rewrite.keys
         else:
-            rejected[model] = refused
-            return sent
+            rejected[model] = omitted
+            return reply
 
 
-def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
+def _without_guess(error: ProviderError, request: llm.Request, info: ModelInfo) -> ProviderError:
     """Return the error, or a plain rejection for a guess that a short request (half the window) was too long."""
-    if not isinstance(error, ContextOverflow) or not error.is_guess or estimate(request, info).tokens * 2 > info.window:
+    is_guess = isinstance(error, ContextOverflow) and error.is_guess
+    if not is_guess or estimate(request, info).tokens > info.window / 2:
         return error
     plain = BadRequest(str(error), status=error.status)
     plain.sent = error.sent
@@ -291,8 +269,8 @@ def blames_content(error: ProviderError) -> bool:
     """Return True if a rejection may be about the request's content, not its address, its model or the account."""
     if not isinstance(error, BadRequest) or isinstance(error, ModelNotFound):
         return False
-    if isinstance(error, ContextOverflow) or error.status == TOO_LARGE:
-        return error.status == TOO_LARGE
+    if error.status == TOO_LARGE or isinstance(error, ContextOverflow):
+        return error.status == TOO_LARGE  # too many bytes are mostly images; too many tokens need a compaction
     content = (_ABOUT_THINKING, _ABOUT_MEDIA, _ABOUT_CALLS, _ABOUT_RESULTS)
     names_content = any(_is_about(pattern, error) for pattern in content)
     names_field = any(field in error.sent and _is_about(words, error) for field, words in _FIELDS.items())
@@ -300,7 +278,7 @@ def blames_content(error: ProviderError) -> bool:
     return names_content or names_field or (may_mean_content and not _is_about(_ABOUT_OTHERS, error))
 
 
-def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
+def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
     """Return the rewrites of a rejected request, in the order in which to try them.
 
     First come a tool and fields that the rejection names, then reasoning, media, calls and new results; of these
@@ -310,14 +288,17 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
     if not blames_content(error):
         return tools
     fields = [field for field, words in _FIELDS.items() if field in error.sent and _is_about(words, error)]
-    more = {"tools": ("tools", "parallel_tool_calls")}
-    unsent = [(field, frozenset(_FIELD + name for name in more.get(field, (field,)))) for field in fields]
-    # What the wire format left out is not to blame. This is empty if nobody knows what was sent.
+    unsent = {field: frozenset((_FIELD + field,)) for field in fields}
+    if "tools" in unsent:  # the field makes no sense without them
+        unsent["tools"] |= {_FIELD + "parallel_tool_calls"}
+    # Reasoning and media that the wire format left out are not to blame. `sent` is `""` if nobody knows what was sent.
     sent = encode_json(error.sent.get("messages") or error.sent.get("input", "")).decode()
     blocks = [block for message in request.messages for block in message.content]
     thoughts = [repr(block) for block in blocks if _is_thought(block)] if re.search(_A_THOUGHT, sent) else []
-    media = [data for block in media_in(request.messages) if (data := block.source.data) in sent or not error.sent]
+    all_media = [block.source.data for block in media_in(request.messages)]
+    media = [data for data in all_media if data in sent or not error.sent]
     calls = [block.id for block in blocks if isinstance(block, ToolUse)]
+    # The provider accepted the results of earlier requests, so the new ones come first.
     results = _results(request.messages[request.earlier_messages :]) or _results(request.messages)
     ladder = [
         (_ABOUT_THINKING, Rewrite("without earlier reasoning", frozenset(thoughts))),
@@ -325,32 +306,41 @@ def rewrites(request: Request, error: ProviderError) -> list[Rewrite]:
         (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
         (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
-    if error.status == TOO_LARGE:
+    if (
+        error.status == TOO_LARGE
+    ):  # media and results are large; after a `ContextOverflow` a compaction shortens results
         ladder = [ladder[1]] if isinstance(error, ContextOverflow) else [ladder[1], ladder[3]]
     ladder.sort(key=lambda rung: not _is_about(rung[0], error))
     return [
         *tools,
-        *(Rewrite(f"without {field}", keys, stands_alone=True) for field, keys in unsent),
+        *(Rewrite(f"without {field}", keys, stands_alone=True) for field, keys in unsent.items()),
         *(rewrite for _, rewrite in ladder if rewrite.keys),
     ]
 
 
-def _named_tool(request: Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrite without the tool that the rejection gives by its name or its place in the body."""
+def _named_tool(request: llm.Request, error: ProviderError) -> list[Rewrite]:
+    """Return a list of one rewrite, without the tool that the rejection names; an empty list if it names none."""
     if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
         return []
-    sent, names = error.sent.get("tools") or [], [tool.name for tool in request.tools]
-    places = [int(place) for place in re.findall(_TOOL_INDEX, _error_text(error))][-1:]
-    named = [(sent[place].get("function") or sent[place]).get("name") for place in places if place < len(sent)]
+    sent, names, named = error.sent.get("tools") or [], [tool.name for tool in request.tools], []
+    # "tools.3.custom.input_schema: …"; of "tools[0].function_declarations[3].parameters" the last number is the tool's.
+    places = re.findall(_TOOL_INDEX, _error_text(error))
+    if places and (place := int(places[-1])) < len(sent):
+        named = [(sent[place].get("function") or sent[place]).get("name")]
     if _is_about(_ABOUT_SCHEMA, error):
-        # Names in quotes, because many are ordinary words; those of a server's tools also without.
-        quoted = {name: rf"(['\"`]){re.escape(name)}\1" for name in names}
-        bare = {name: rf"|\b{re.escape(name)}\b" if name.startswith("mcp__") else "" for name in names}
-        named += [name for name in names if re.search(quoted[name] + bare[name], _error_text(error))]
+        named += [name for name in names if _mentions(error, name)]
     return [Rewrite(f"without the tool {name}", frozenset((_TOOL + name,))) for name in named[:1] if name in names]
 
 
+def _mentions(error: ProviderError, tool: str) -> bool:
+    """Return True if a rejection has the tool's name in quotes: many are ordinary words. Names of MCP tools are not."""
+    name = re.escape(tool)
+    pattern = rf"\b{name}(?!\w)" if tool.startswith("mcp__") else rf"(['\"`]){name}\1"
+    return re.search(pattern, _error_text(error)) is not None
+
+
 def _error_text(error: ProviderError) -> str:
+    """Return the code and the message without addresses, whose words say nothing about the rejection."""
     return re.sub(r"https?://\S+", "", f"{error.code} {error}")
 
 
@@ -367,22 +357,23 @@ def _is_thought(block: Block) -> bool:
     return is_opaque_thought or isinstance(block, Thinking | RedactedThinking)
 
 
-def without(request: Request, keys: Collection[str]) -> Request:
+def without(request: llm.Request, keys: Collection[str]) -> llm.Request:
     """Return the request without what these keys name; a text replaces an image, a document, a result or a call."""
     if not keys:
         return request
 
-    def medium(block: Medium) -> Text | Medium:
-        refused = Text(f"[{type(block).__name__} omitted: the provider rejected it]")
-        return refused if block.source.data in keys else block
+    def rewrite_medium(block: Medium) -> Text | Medium:
+        omission = Text(f"[{type(block).__name__} omitted: the provider rejected it]")
+        return omission if block.source.data in keys else block
 
-    def rewritten(message: Message) -> Message:
-        kept = (b for b in message.content if not (_is_thought(b) and repr(b) in keys))
-        return replace(message, content=tuple(_rewritten(block, keys) for block in kept))
+    def rewrite_message(message: Message) -> Message:
+        blocks = (block for block in message.content if not (_is_thought(block) and repr(block) in keys))
+        return replace(message, content=tuple(_rewritten(block, keys) for block in blocks))
 
     messages = request.messages
-    if not all(key.startswith((_FIELD, _TOOL)) for key in keys):  # else they stay prepared
-        messages = tuple(map(rewritten, with_media(messages, medium, range(len(messages)))))
+    # The same messages are already checked and encoded, so they stay where the keys name only fields and tools.
+    if not all(key.startswith((_FIELD, _TOOL)) for key in keys):
+        messages = tuple(map(rewrite_message, with_media(messages, rewrite_medium, range(len(messages)))))
     tools = tuple(tool for tool in request.tools if _TOOL + tool.name not in keys)
     unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))
     return replace(request, messages=messages, tools=tools, unsent=unsent)

@@ -7,37 +7,24 @@ from functools import partial
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.requests.attempts import (
-    MEDIA_MARGIN,
-    Attempt,
-    PaidRequest,
-    RequestTarget,
-    most_tokens,
-    with_repairs,
-)
+from agentcli.agent.requests.attempts import Attempt, PaidRequest, with_repairs
 from agentcli.agent.runtime import Runtime, Turn, unchanged
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import add, apply_compaction, charge_request, wait_until_stored
-from agentcli.conversation.entries import (
-    SHORTENED_SOON,
-    Assistant,
-    CallsStarted,
-    Compaction,
-    Paid,
-    ProviderSwitch,
-    Retracted,
-    reminder,
-)
+from agentcli.agent.turn_log import add, add_notes, apply_compaction, charge_request, note_switch, wait_until_stored
+from agentcli.conversation import entries
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.media import BoundsMedia, omission_notices
+from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
-from agentcli.llm.models import ModelInfo, estimate, request_size
+from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, most_tokens, request_size
 
-OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
+# What a prompt may have of tokens, for each token that the provider counted for it earlier.
+SAME_MODEL_MARGIN = 1.01
+OTHER_MODEL_MARGIN = 1.5  # the newest tokenizers make a third more of a text
+DEFAULT_MAX_TOKENS = 32_000  # of a reply
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
-MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
+MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, however wrong the estimate
 
 
 async def request_reply(turn: Turn) -> llm.Done:
@@ -75,8 +62,9 @@ async def _request(turn: Turn) -> llm.Done:
         add_notes(turn)
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
+        # The model that answered before has had the earlier messages; another one may have a smaller window.
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
-        await wait_until_stored(turn)  # an answer to a prompt that could not be stored is not asked for
+        await wait_until_stored(turn)  # no answer is requested for a prompt that could not be stored
     report_omitted_media(turn, target, request)
     reply, attempt = await with_repairs(
         request,
@@ -93,35 +81,19 @@ async def _request(turn: Turn) -> llm.Done:
 
 def report_omitted_media(turn: Turn, target: RequestTarget, request: llm.Request) -> None:
     """Tell the person once which images and PDFs this model does not get; a text replaces each."""
-    reported, provider = turn.state.model.reported, target.provider
-    holding = [request.messages[n] for n in request.prepared.special(request.messages)]
-    texts = omission_notices(holding, provider.media_rules) if isinstance(provider, BoundsMedia) else []
-    for notice in (f"{target.name}: {text}." for text in texts):
-        if notice not in reported:
-            reported.add(notice)
+    rules = getattr(target.provider, "media_rules", None)  # a caller's own provider may have none
+    if rules is None:
+        return
+    messages_with_media = [request.messages[n] for n in request.prepared.special(request.messages)]
+    for text in omission_notices(messages_with_media, rules):
+        notice = f"{target.name}: {text}."
+        if notice not in turn.state.model.reported:
+            turn.state.model.reported.add(notice)
             turn.emit(events.Notice(notice))
 
 
-def add_notes(turn: Turn) -> None:
-    """Add the notes for the model to the conversation. Earlier bytes of the request stay the same."""
-    while turn.state.notes:
-        add(turn, turn.state.notes.popleft())
-
-
-def note_switch(turn: Turn, now: str) -> bool:
-    """Note in the log if another model answers now, and return True then."""
-    model = turn.state.model
-    before, reason = model.last_used, model.switch_reason
-    model.switch_reason = "chosen"
-    if is_switched := before not in ("", now):
-        add(turn, ProviderSwitch(before, now, reason))
-        turn.emit(events.ProviderSwitched(before, now, reason))
-        model.last_used = now
-    return is_switched
-
-
 async def shrink(turn: Turn) -> bool:
-    """Compact the conversation after it did not fit; False where that cannot be done, or was done before."""
+    """Compact the conversation after it did not fit. Return False if that is impossible, or this turn did it before."""
     watch, state = turn.runtime.context.watch, turn.state
     if watch is None or turn.log.has_shrunk:
         return False
@@ -130,23 +102,23 @@ async def shrink(turn: Turn) -> bool:
     compaction = await watch.compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         await _compact(turn, compaction)
-    elif turn.round > 1 or len(state.conversation.messages) > 1:
+    elif turn.round > 1 or len(state.conversation.messages) > 1:  # else the error about the one prompt says all
         turn.emit(events.Notice(f"The conversation is too long, and could not be compacted: {compaction}."))
     return not isinstance(compaction, str)
 
 
-async def _compact(turn: Turn, compaction: Compaction) -> None:
+async def _compact(turn: Turn, compaction: entries.Compaction) -> None:
     await apply_compaction(turn.state, turn.runtime, turn.emit, compaction, append=partial(add, turn))
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: llm.Prefix) -> llm.Request:
-    """Return the prefix, and the conversation's messages as library users have them transformed."""
+    """Return the request with the prefix and the conversation's messages, as a transform and the steps change it."""
     runtime, conversation = turn.runtime, turn.state.conversation
     messages, transform = conversation.messages, runtime.context.transform
     if transform is not unchanged:
         messages = tuple(await transform(repair_messages(messages)))
     messages = conversation.prepared.valid(messages)
-    max_tokens = runtime.limits.max_tokens or min(info.max_output, 32_000)
+    max_tokens = runtime.limits.max_tokens or min(info.max_output, DEFAULT_MAX_TOKENS)
     request = build_request(runtime, turn.state, prefix, messages, max_tokens=max_tokens)
     for step in turn.steps:
         request = step.shape(request)
@@ -168,10 +140,11 @@ def build_request(
 
 
 def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> None:
-    """Raise `ContextOverflow` if what is new is many times the window. The first `known` messages fitted before."""
+    """Raise `ContextOverflow` if the new messages are many times the window. The first `known` ones fitted before."""
     added = llm.Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
-    if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
+    max_windows = MAX_WINDOWS if info.is_known else 2 * MAX_WINDOWS  # the window of an unknown model is a guess
+    if tokens > max_windows * info.window:
         raise ContextOverflow(f"The prompt has about {tokens:,} tokens, but {info.id} has a window of {info.window:,}")
 
 
@@ -185,13 +158,14 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
     def on_event(event: llm.StreamEvent) -> None:
         blocks.feed(event)
-        if isinstance(event, llm.TextDelta):
-            text_so_far.append(event.text)
-        elif isinstance(event, llm.ToolCallStarted) and turn.round == 1:
-            # The sandbox is imported while the model writes its first call.
-            preload = turn.runtime.calls.workspace.preload
-            loading = asyncio.get_running_loop().run_in_executor(None, preload)
-            loading.add_done_callback(lambda done: done.exception())  # the call fails the same way, and reports it
+        match event:
+            case llm.TextDelta(text):
+                text_so_far.append(text)
+            case llm.ToolCallStarted() if turn.round == 1:
+                # The sandbox is imported while the model writes its first call.
+                loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
+                # The error of a failed import is marked as seen: the call fails the same way, and reports it.
+                loading.add_done_callback(lambda done: done.exception())
 
     def on_broken(used: Usage) -> None:
         blocks.end()
@@ -216,7 +190,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         return await paid.reply(request, on_event), paid.attempt
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
-            turn.answer.is_half = True  # of a call that had begun nothing has run
+            turn.answer.is_half = True  # it can be continued, because no call of it has run
         raise
     finally:
         blocks.end()
@@ -226,40 +200,51 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:
     """Return the most tokens that a prompt can have: the count for an earlier one, and a bound for what came since."""
-    messages = request.messages
-    replies = (number for number in range(len(messages), 0, -1) if messages[number - 1].role == "assistant")
-    is_changed = turn.runtime.context.transform is not unchanged
-    for body in (entry.body for entry in (() if is_changed else reversed(turn.state.conversation.path))):
-        if isinstance(body, Compaction):
+    messages, path = request.messages, turn.state.conversation.path
+    if turn.runtime.context.transform is not unchanged:
+        path = []  # the provider counted other messages than those of the entries
+    # The newest reply of the path is the newest one of `messages`, and so on.
+    positions = (n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant")
+    for body in (entry.body for entry in reversed(path)):
+        if isinstance(body, entries.Compaction):
             break
-        if isinstance(body, Assistant):
-            if (since := next(replies, 0)) == 0:
+        if isinstance(body, entries.Assistant):
+            position = next(positions, None)
+            if position is None:
                 break
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                is_same = f"{body.provider}/{body.model}" == model
-                known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
-                if not is_same:  # the other one may not have been shown the images
-                    known += int(request_size(llm.Request("", messages[:since]), info).media * MEDIA_MARGIN)
-                reply = most_tokens(llm.Request("", messages[since - 1 : since]), info)
-                new = llm.Request("", messages[since:])
-                if body.prefix != prefix_hash(request):
-                    new = llm.Request(request.system, new.messages, request.tools)
-                return known + max(reply, body.usage.output_tokens) + most_tokens(new, info)
+                return _tokens_since(body, position, model, request, info)
     return most_tokens(request, info)
 
 
+def _tokens_since(reply: entries.Assistant, position: int, model: str, request: llm.Request, info: ModelInfo) -> int:
+    """Return the bound of a prompt by the count for `reply`, which is the message at `position`."""
+    messages, is_same_model = request.messages, f"{reply.provider}/{reply.model}" == model
+    known = int(reply.usage.prompt_tokens * (SAME_MODEL_MARGIN if is_same_model else OTHER_MODEL_MARGIN))
+    if not is_same_model:  # the other model may not have been sent the images
+        known += int(request_size(llm.Request("", messages[: position + 1]), info).media * MEDIA_MARGIN)
+    reply_tokens = most_tokens(llm.Request("", messages[position : position + 1]), info)
+    new = llm.Request("", messages[position + 1 :])
+    if reply.prefix != prefix_hash(request):  # the system text or the tools are new, too
+        new = llm.Request(request.system, new.messages, request.tools)
+    return known + max(reply_tokens, reply.usage.output_tokens) + most_tokens(new, info)
+
+
 def prefix_hash(request: llm.Request) -> str:
-    """Return a short hash of the tools, and one of the system text."""
+    """Return hashes of the tools and the system text: "0a1b2c3d.89abcdef"."""
     tools = zlib.crc32(msgspec.json.encode(request.tools))
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
 async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attempt: Attempt) -> None:
-    """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
+    """Store the reply together with the starts of its calls, then announce it.
+
+    A refusal is not stored, and takes the prompt back. Raises `UserError` for it, and `StorageError`.
+    """
     turn.state.model.last_used = target.name
     cost = charge_request(turn, target, reply.usage)
     if reply.stop_reason == "refusal":
-        paid = Paid(
+        paid = entries.Paid(
             model=target.name,
             usage=reply.usage,
             cost_usd=cost,
@@ -267,13 +252,13 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
             note=reply.note,
             duration_ms=attempt.duration_ms,
         )
-        add(turn, paid, Retracted(tuple(turn.log.entry_ids)))
+        add(turn, paid, entries.Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). Your message was removed: rephrase it, or use /model.")
     turn.answer.parts.append(reply.message.text)
     turn.answer.is_half = False
     turn.log.accepted, turn.log.is_retrying = len(turn.log.entry_ids), False
-    stored = Assistant(
+    stored = entries.Assistant(
         content=reply.message.content,
         provider=target.provider.name,
         model=target.provider.model,
@@ -286,7 +271,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         is_estimated=attempt.is_estimated,
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
-    add(turn, stored, *([CallsStarted(calls)] if calls else ()))
+    add(turn, stored, *([entries.CallsStarted(calls)] if calls else ()))
     await wait_until_stored(turn)
     report_usage(turn, target, reply.usage, cost)
     turn.emit(events.TurnEnded(turn.round, reply.stop_reason, target.provider.model, target.provider.name))
@@ -300,18 +285,18 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
 def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, attempt: Attempt) -> None:
     """Store the text of a broken reply and its cost, but no calls and no thinking, of which nothing may run."""
     cost, duration_ms = charge_request(turn, target, used), attempt.duration_ms
-    if len(text) > MAX_PARTIAL_CHARS:  # it is sent with each later request
+    if len(text) > MAX_PARTIAL_CHARS:  # because it is sent with each later request
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply omitted]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.parts.append(text)
-        partial_reply = Assistant(
+        partial_reply = entries.Assistant(
             content=(Text(text),), provider=target.provider.name, model=target.provider.model, usage=used,
             stop_reason="interrupted", cost_usd=cost, duration_ms=duration_ms, retries=attempt.retries,
         )  # fmt: skip
         add(turn, partial_reply)
     else:
-        add(turn, Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
+        add(turn, entries.Paid(model=target.name, usage=used, cost_usd=cost, reason="broken", duration_ms=duration_ms))
     if used.prompt_tokens:
         report_usage(turn, target, used, cost)
 
@@ -323,23 +308,25 @@ def report_usage(turn: Turn, target: RequestTarget, used: Usage, cost: float | N
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model that the window is nearly full; once, until there is room again."""
-    before, warn_at, prefix = turn.state.model.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
-    tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    used = turn.state.model.window_share = tokens / info.window
-    if info.is_known and used >= warn_at > before:
-        text = f"The conversation uses {used:.0%} of the model's window ({info.window:,} tokens)."
+    share_before, warn_at = turn.state.model.window_share, turn.runtime.context.warn_at
+    prefix = turn.runtime.prefix(info)
+    share = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info) / info.window
+    turn.state.model.window_share = share
+    if info.is_known and share >= warn_at > share_before:
+        text = f"The conversation uses {share:.0%} of the model's window ({info.window:,} tokens)."
         turn.emit(events.Notice(text))
-        turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
+        turn.state.notes.append(entries.reminder(f"{text} {entries.SHORTENED_SOON}"))
 
 
 def describe_error(error: ProviderError | UserError) -> str:
     """Return the error in the provider's words, with the HTTP status, and the wait it asks for if that is too long."""
     if not isinstance(error, ProviderError):
         return str(error)
-    text, status = str(error), f"HTTP {error.status}" if error.status else ""
+    text = str(error)
+    status = f"HTTP {error.status}" if error.status else ""
     tries = f"tried {error.tries} times over {llm.time_span(error.tried_s)}" if error.tries > 1 else ""
-    if about := ", ".join(part for part in (status, tries) if part):
-        text = f"{text.rstrip('.')} ({about})."
+    if details := ", ".join(part for part in (status, tries) if part):
+        text = f"{text.rstrip('.')} ({details})."
     return llm.with_wait(text, error)
 
 
@@ -348,14 +335,14 @@ class ReplyBlocks:
 
     def __init__(self, provider: llm.Provider, emit: events.Emit) -> None:
         self._emit = emit
-        self._source = events.ReplyStarted(provider.model, provider.name)
+        self._first_event = events.ReplyStarted(provider.model, provider.name)
         self._count = 0
-        self._open: events.BlockKind | None = None  # text or thinking; calls may be open beside one another
-        self._calls: dict[str, int] = {}
+        self._open: events.BlockKind | None = None  # the kind of the newest block, until its end is published
+        self._calls: dict[str, int] = {}  # the numbers of calls' blocks that are open, several at a time
 
     def feed(self, event: llm.StreamEvent) -> None:
         """Publish what an event of the provider's stream adds to the reply."""
-        if isinstance(event, llm.TextDelta):  # most of all events
+        if isinstance(event, llm.TextDelta):  # first, because nearly all events are of this kind
             if self._open != "text":
                 self._start("text")
             self._emit(events.TextDelta(event.text))
@@ -368,6 +355,7 @@ class ReplyBlocks:
             case llm.ToolCallStarted(id, name):
                 self._calls[id] = self._start("tool_use", id, name)
             case llm.ToolCallDelta(id, partial_json):
+                # A delta under an id that no call started with counts for the newest block.
                 self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
             case llm.ToolCallEnded(id) if id in self._calls:
                 self._emit(events.BlockEnded(self._calls.pop(id)))
@@ -376,7 +364,7 @@ class ReplyBlocks:
 
     def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
         if self._count == 0:
-            self._emit(self._source)
+            self._emit(self._first_event)
         self._end_text()
         index, self._count = self._count, self._count + 1
         self._open = kind
@@ -389,7 +377,6 @@ class ReplyBlocks:
         self._open = None
 
     def end(self) -> None:
-        """Publish the ends of the blocks that are open, also where the stream broke off."""
         self._end_text()
         for index in self._calls.values():
             self._emit(events.BlockEnded(index))

@@ -28,7 +28,8 @@ class RoundLimit(TurnStep):
     _breaks = 0  # answers that broke off and were continued
 
     async def before_request(self, turn: Turn) -> DoneReason | None:
-        return None if self._has_rounds(turn) or await self._allow_more(turn) else "max_turns"
+        may_continue = self._has_rounds(turn) or await self._allow_more(turn)
+        return None if may_continue else "max_turns"
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         if not reply.message.tool_uses or self._has_rounds(turn) or await self._allow_more(turn):
@@ -49,10 +50,9 @@ class RoundLimit(TurnStep):
         return turn.round < turn.runtime.limits.max_turns + self._allowed
 
     async def _allow_more(self, turn: Turn) -> bool:
-        """Ask the person for as many rounds again as the settings allow."""
         more = turn.runtime.limits.max_turns
-        title, reason = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)."
-        is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {reason}")
+        title, limit = f"{turn.round} rounds done. Allow {more} more?", f"limits.max_turns = {more} (--max-turns)"
+        is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {limit}.")
         self._allowed += more if is_allowed else 0
         return is_allowed
 
@@ -73,10 +73,11 @@ class BudgetLimit(TurnStep):
         return "max_budget"
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-        while calls := len(reply.message.tool_uses):
+        calls, budgets = len(reply.message.tool_uses), turn.spending.budgets
+        while calls:  # until the person has raised each budget that does not suffice
             try:
-                turn.spending.budgets.check()
-                turn.spending.budgets.begin_calls(calls)
+                budgets.check()
+                budgets.begin_calls(calls)
                 break
             except OverBudget as over:
                 if not await self._allow_more(turn, over):
@@ -97,7 +98,7 @@ class BudgetLimit(TurnStep):
 
 
 async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
-    """Ask the person if the turn may continue; the comment of a no becomes the next prompt."""
+    """Ask the person if the turn may continue; the comment of a no is queued as the next message."""
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
     if not turn.runtime.limits.asks or ask is None:
         return False
@@ -115,7 +116,7 @@ class RepeatLimit(TurnStep):
     """Ends a turn that the person stopped at a call, or whose model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
-        """Raise `LoopError` for such a model if nobody can be asked."""
+        """Ask whether to let the model repeat its call. Raises `LoopError` if nobody can be asked."""
         if turn.calls.is_stopped:
             return "declined"
         history = turn.runtime.calls.history
@@ -143,7 +144,7 @@ class ResetWait(TurnStep):
         if not turn.runtime.limits.waits_for_reset or self._has_waited or not has_distant_reset(error):
             return False
         await self._wait_until(turn, time.time() + (getattr(error, "retry_after", None) or 0.0))
-        turn.round -= 1
+        turn.round -= 1  # the request that failed does not count
         return True
 
     async def _wait_until(self, turn: Turn, resets_at: float) -> None:

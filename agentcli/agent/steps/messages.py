@@ -1,7 +1,5 @@
 """Steps that add messages to a prompt, or ask for another request after a reply."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -49,26 +47,12 @@ class QueuedMessages(TurnStep):
         if (agents := turn.runtime.calls.delegates.agents) is None:
             return bool(messages)
         if not (messages or reply.message.tool_uses or turn.runtime.limits.asks):
-            await agents.finished_one()  # else the turn would end, and nobody would start one for the report
+            # The turn would end here. Without a person no later turn would deliver the reports.
+            await agents.finished_one()
         reports = agents.take_reports()
         if reports:
             add(turn, *(User((Text(report),), is_reminder=True) for report in reports))
         return bool(messages or reports)
-
-
-class FolderInstructions(TurnStep):
-    """Adds the instruction files of the folders that the model's calls went to."""
-
-    def __init__(self, nested: NestedInstructions) -> None:
-        self._nested = nested
-
-    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
-        calls, conversation = reply.message.tool_uses, turn.state.conversation
-        found = await asyncio.to_thread(self._nested.found, calls, conversation)
-        if note := found.note():
-            turn.state.notes.append(note)
-        for notice in found.notices:
-            turn.emit(Notice(notice))
 
 
 class PromptHooks(TurnStep):
@@ -79,6 +63,7 @@ class PromptHooks(TurnStep):
             return
         from_person = turn.runtime.calls.made_by is None
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
+        # The prompt is at the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
         bodies = [entry.body for entry in path[start:] if entry.id in ids]
         prompt = "\n".join(body.text for body in bodies if isinstance(body, User))
@@ -95,7 +80,7 @@ class ReplyHook(TurnStep):
     """Ends the turn where the hook `on_turn_end` returns False."""
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
-        """Raise `UserError` for a hook that fails, because a guard that fails must not let anything through."""
+        """Call the hook. Raises `UserError` if it fails, because a guard that fails must not let anything through."""
         provider, _, model = turn.state.model.last_used.partition("/")
         try:
             continues = await turn.runtime.hooks.on_turn_end(turn.round, reply.usage, model, provider)
@@ -137,7 +122,7 @@ class NestedInstructions:
     _visited: set[Path] = field(default_factory=set)
 
     def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
-        """Return the files of the folders that these calls are the first to touch."""
+        """Return the instruction files of the folders that these calls are the first to touch."""
         folders = {folder for call in calls for folder in self._touched(call)} - self._visited
         if not folders:
             return Instructions()
@@ -146,7 +131,7 @@ class NestedInstructions:
         return nested_instructions(folders, self.cwd, self.root, known, home=self.home)
 
     def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
-        """Read the files of the model again, except those that are in the text `current_text`."""
+        """Read the files that the model was given again, except those that `current_text` has."""
         reader = InstructionReader(root=self.root, home=self.home)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in current_text:
@@ -156,7 +141,7 @@ class NestedInstructions:
     def _touched(self, call: ToolUse) -> Iterator[Path]:
         """Yield the folder below the working directory that a call goes to, if there is one."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
-        if not isinstance(name, str) or "\0" in (name := parse_name(name)):
+        if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # the call will fail
             return
         path = Path(normpath(self.cwd / name))
         if call.name in _FILES:
@@ -167,6 +152,21 @@ class NestedInstructions:
             yield path
 
 
+class FolderInstructions(TurnStep):
+    """Adds the instruction files of the folders that the model's calls went to."""
+
+    def __init__(self, nested: NestedInstructions) -> None:
+        self._nested = nested
+
+    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
+        calls, conversation = reply.message.tool_uses, turn.state.conversation
+        found = await asyncio.to_thread(self._nested.found, calls, conversation)
+        if note := found.note():
+            turn.state.notes.append(note)
+        for notice in found.notices:
+            turn.emit(Notice(notice))
+
+
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "You have not changed any files yet. Write each function you change, in full, in a ```python block."
 _HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
@@ -175,11 +175,16 @@ _CHANGED = "The user changed your plan to the following and approved it. Carry i
 
 
 class CallsPending(TurnStep):
-    """Asks for another request after calls, unless a small model ended its turn with them and all succeeded."""
+    """Asks for another request after calls, unless a small model ended its turn with them and all succeeded.
+
+    Its answer came with the calls then, and another request would only take time.
+    """
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
-        if is_answered and not any(one.result.is_error or IS_INVALID in one.result.text for one in results):
+        # A file that was written but is not valid code is no success either.
+        has_failed = any(call.result.is_error or IS_INVALID in call.result.text for call in results)
+        if is_answered and not has_failed:
             return False
         return bool(reply.message.tool_uses)
 
@@ -195,7 +200,7 @@ class ContinuedReply(TurnStep):
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_empty = not reply.message.text.strip()
-        if reply.stop_reason == "pause_turn":
+        if reply.stop_reason == "pause_turn":  # the provider paused a long turn, which the same request continues
             return True
         if self._count >= MAX_CONTINUATIONS:
             return False
@@ -221,8 +226,8 @@ class PlanReview(TurnStep):
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         """Ask whether to carry out a plan; return True if the turn continues with another request.
 
-        The comment of a yes is the plan as the person changed it. The comment of a no is a message to the model; a no
-        without one ends the turn.
+        The comment of a yes is the plan as the person changed it. The comment of a no goes to the model as a message;
+        a no without a comment ends the turn.
         """
         state, calls = turn.state, turn.runtime.calls
         plan, is_subagent = turn.answer.text.strip(), calls.made_by is not None
@@ -261,7 +266,8 @@ class FittingAnswer(TurnStep):
         if problem:
             self._count += 1
             turn.answer.parts.clear()
-            add(turn, reminder(self._schema.again(problem)))
+            instruction = "Answer again with the JSON value and nothing else."
+            add(turn, reminder(f"Your answer does not match the JSON Schema: {problem}. {instruction}"))
         return bool(problem)
 
 
@@ -276,11 +282,11 @@ class SmallModelNudge(TurnStep):
             return False
         path = turn.state.conversation.path
         start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
-        prompt, since = path[start].body, path[start + 1 :]
+        prompt, since_prompt = path[start].body, path[start + 1 :]
         note = reminder(NUDGE)
-        was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since)
-        asks = isinstance(prompt, User) and asks_for_change(prompt.text)
-        if not asks or was_nudged or any(map(_changes_files, since)):
+        was_nudged = any(isinstance(entry.body, User) and entry.body.text == note.text for entry in since_prompt)
+        asks_for_a_change = isinstance(prompt, User) and asks_for_change(prompt.text)
+        if not asks_for_a_change or was_nudged or any(map(_changes_files, since_prompt)):
             return False
         turn.answer.parts.clear()
         add(turn, note)
@@ -288,20 +294,15 @@ class SmallModelNudge(TurnStep):
 
 
 def _changes_files(entry: Entry) -> bool:
-    match entry.body:
-        case FilesChanged():
-            return True
-        case Result(result=result, name=name):
-            return name in ("file_edit", "file_write") and not result.is_error
-        case _:
-            return False
+    body = entry.body
+    is_edit = isinstance(body, Result) and body.name in ("file_edit", "file_write") and not body.result.is_error
+    return is_edit or isinstance(body, FilesChanged)
 
 
 class RequiredAnswer(TurnStep):
     """Fails a turn that would end without a word, which is no success."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Raise `ServerError` for such a turn."""
         if reply.message.tool_uses or any(part.strip() for part in (*turn.answer.earlier, *turn.answer.parts)):
             return False
         if reply.stop_reason == "max_tokens":

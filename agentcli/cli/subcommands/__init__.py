@@ -3,8 +3,6 @@
 import gc
 from typing import Any
 
-from agentcli.errors import UsageError
-
 COMMANDS = {
     "demo": "take a tour with a scripted model: no key, no network",
     "sessions": "list, search, export, fork, remove, redact and check stored sessions",
@@ -30,56 +28,39 @@ COMMANDS = {
 
 
 def load_command(name: str) -> Any:
-    """Import a subcommand: its typer app (40 ms to import), or the module of one that has a `run` of its own."""
-    command: Any
+    """Import a subcommand: its typer app, `NAME_app` (40 ms to import), or a module that has a `run` of its own."""
+    module: Any
     match name:
         case "demo":
-            from agentcli.cli.subcommands.demo import app as command
-        case "sessions":
-            from agentcli.cli.subcommands.sessions import app as command
-        case "tools":
-            from agentcli.cli.subcommands.tools import app as command
-        case "undo":
-            from agentcli.cli.subcommands.undo import undo_command as command
-        case "redo":
-            from agentcli.cli.subcommands.undo import redo_command as command
-        case "skills":
-            from agentcli.extensions.subcommands import skills_app as command
-        case "hooks":
-            from agentcli.extensions.subcommands import hooks_app as command
+            from agentcli.cli.subcommands import demo as module
+        case "sessions" | "usage":
+            from agentcli.cli.subcommands import sessions as module
+        case "tools" | "permissions":
+            from agentcli.cli.subcommands import tools as module
+        case "undo" | "redo" | "blame":
+            from agentcli.cli.subcommands import undo as module
+        case "skills" | "hooks":
+            from agentcli.extensions import subcommands as module
         case "mcp":
-            from agentcli.extensions.mcp import subcommand as command
-        case "blame":
-            from agentcli.cli.subcommands.undo import blame_command as command
-        case "usage":
-            from agentcli.cli.subcommands.sessions import usage_command as command
-        case "models":
-            from agentcli.cli.subcommands.models import app as command
-        case "login":
-            from agentcli.cli.subcommands.models import login as command
+            from agentcli.extensions.mcp import subcommand as module
+        case "models" | "login" | "local":
+            from agentcli.cli.subcommands import models as module
         case "config":
-            from agentcli.cli.subcommands.config import app as command
-        case "permissions":
-            from agentcli.cli.subcommands.tools import permissions_app as command
-        case "local":
-            from agentcli.cli.subcommands.models import local_app as command
+            from agentcli.cli.subcommands import config as module
         case "acp":
-            from agentcli.cli.subcommands import acp as command
+            from agentcli.cli.subcommands import acp as module
         case "eval":
-            from agentcli.cli.subcommands import eval as command
+            from agentcli.cli.subcommands import eval as module
         case "serve":
-            from agentcli.cli.subcommands import serve as command
+            from agentcli.cli.subcommands import serve as module
         case "doctor":
-            from agentcli.cli.subcommands.doctor import app as command
+            from agentcli.cli.subcommands import doctor as module
         case "completion":
-            from agentcli.cli import completion as command
-        case _:
-            raise UsageError(f"Unknown command {name!r}. Choose one of {', '.join(COMMANDS)}.")
-    return command
+            from agentcli.cli import completion as module
+    return module if hasattr(module, "run") else getattr(module, f"{name}_app")
 
 
 def run_command(name: str, arguments: list[str]) -> int:
-    """Run a subcommand; gives the exit code. Raises `UserError`."""
     gc.enable()
     command = load_command(name)
     if hasattr(command, "run"):

@@ -25,7 +25,13 @@ def run(arguments: list[str]) -> int:
     options = server_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
     config = load_for(options, current_folder())
     if options.login:
-        return _log_in(config)
+        from agentcli.cli.subcommands import run_command
+
+        echo(f"Providers that use an API key: {', '.join(Models(config).keys.takers())}.")
+        print("Provider: ", end="", flush=True)
+        if not (provider := sys.stdin.readline().strip()):
+            raise UsageError("Enter the name of a provider.")
+        return run_command("login", [provider])
     set_up_logging(config)
     if sys.stdin is not None and sys.stdin.isatty():
         warn("This command speaks JSON-RPC with an editor, which starts it. Press Ctrl-D to exit.")
@@ -36,23 +42,9 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     """Serve until the editor closes stdin or a signal comes. Stdout is for messages; all else goes to stderr."""
     sys.stdout.flush()
     out = os.dup(1)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # stderr is closed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(2, 1)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
     agent = AcpAgent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0
-
-
-def _log_in(config: Config) -> int:
-    """Ask for a provider, and let `agentcli login` ask for its key."""
-    from agentcli.cli.subcommands import run_command
-
-    echo(f"Providers that use an API key: {', '.join(Models(config).keys.takers())}.")
-    print("Provider: ", end="", flush=True)
-    if not (provider := sys.stdin.readline().strip()):
-        raise UsageError("Enter the name of a provider.")
-    return run_command("login", [provider])

@@ -31,10 +31,10 @@ from agentcli.settings.load import Config, load_config, nested, personal_keys, p
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.setup.options import check_hosts
 
-app = make_app("Show and change settings.")
+config_app = make_app("Show and change settings.")
 
 
-@app.command()
+@config_app.command()
 def show(json: AsJson = False) -> None:
     """Show the settings that differ from the defaults (with --json: all), and report mistakes in them."""
     config = configuration()
@@ -58,26 +58,29 @@ def _check(config: Config) -> Builder:
 Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max. Put names with dots in quotes.")]
 
 
-@app.command()
+@config_app.command()
 def get(key: Key, json: AsJson = False) -> None:
     """Print the value of a setting (with --json, also where it comes from). Secrets are masked."""
     parts = write.key_parts(key)
-    setting_type(parts)
+    setting_type(parts)  # raises `UsageError` for a setting that does not exist
     config = configuration()
     value = write.without_secrets(msgspec.to_builtins(config.settings), mask)
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
         value = value[part]
-    if isinstance(value, dict):
-        text = write.to_toml(value).rstrip()
-    else:
-        text = "" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string()
+    match value:
+        case dict():
+            text = write.to_toml(value).rstrip()
+        case str() | None:
+            text = value or ""
+        case _:
+            text = tomlkit.item(value).as_string()
     layer = config.layer_of(".".join(parts))
     print_answer({"key": key, "value": value, "source": layer.source if layer else "default"}, text, as_json=json)
 
 
-@app.command("set")
+@config_app.command("set")
 def set_setting(
     key: Key,
     value: Annotated[str, typer.Argument(help='A TOML value: 3, true, ["a", "b"]. Strings need no quotes.')],
@@ -95,13 +98,14 @@ def set_setting(
             raise UsageError(project_refusal(personal[0], paths))
         _require_within(file, project_root(cwd))
     text = write.with_setting(file, parts, parsed)
+    # The new text, without a byte order mark, takes the place of the file; all other settings are as they are.
     _check(load_config(cwd, flags=tomllib.loads(text.removeprefix("\ufeff")), caller=str(file), without=file))
     write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     override = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
     echo(f"Set {key} in {file}.{override}" + " To use it, run agentcli config trust." * (scope != "user"))
 
 
-@app.command()
+@config_app.command()
 def path(json: AsJson = False) -> None:
     """Show the files and folders in use."""
     config = configuration()
@@ -134,22 +138,21 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     trusted = load_config(config.cwd, trust=True)
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
-    try:
+    try:  # reading the hooks adds the programs that they run
         _ = Hooks(trusted, is_bare=False, on_notice=on_notice, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         on_notice(str(error))
     for server in servers:
         programs.add_server(server)
-    digests = programs.pins.to_trust()
+    digests = programs.pins.to_trust()  # of the files that hooks and servers run; empty for a missing one
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
         if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are described below
     ]
-    for spec in servers:
-        if spec.is_of_project:
-            own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
-            texts.append(f"{describe_server(spec)}{own}")
+    for spec in (spec for spec in servers if spec.is_of_project):
+        own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
+        texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     text = exposed("\n".join((*texts, f"The project's files: {names}")))
     return ProjectReview(text, names, fingerprints | digests)
@@ -164,7 +167,7 @@ def trust_reviewed(config: Config, review: ProjectReview) -> str:
     return f"Trusted in their current state: {review.names}"
 
 
-@app.command()
+@config_app.command()
 def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without asking.")] = False) -> None:
     """Trust this project's own settings until their files change. In a terminal, shows them and asks first."""
     config = configuration()
@@ -184,14 +187,14 @@ def _show_by_pages(text: str) -> bool:
     unread: list[Fragment] = [("", f"{text}\n")]
     while unread:
         columns, lines = shutil.get_terminal_size()
-        page, unread = first_rows(unread, columns, max(1, lines - 2))
+        page, unread = first_rows(unread, columns, max(1, lines - 2))  # the question needs two rows
         echo(plain(page).removesuffix("\n"))
         if unread and not typer.confirm(f"Show the rest ({rows_of(unread, columns):,} more rows)?", default=True):
             return False
     return True
 
 
-@app.command("import")
+@config_app.command("import")
 def import_settings(
     tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: both.")] = "",
     project: Annotated[bool, typer.Option("--project", help="Write this project's settings, not yours.")] = False,
@@ -200,10 +203,9 @@ def import_settings(
     """Import the settings of Claude Code and Codex. Shows what it would write and skip, and asks first."""
     if tool and tool not in TOOLS:
         raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
-    config = configuration()
     plans = [
         (draft, write.merge_settings(draft.target, draft.values))
-        for draft in drafts(config, (tool,) if tool else TOOLS, is_project=project)
+        for draft in drafts(configuration(), (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
         _show(draft, plan)
@@ -217,7 +219,6 @@ def import_settings(
 
 
 def _show(draft: Draft, plan: write.MergedFile) -> None:
-    """Print what would be written, and what is left out."""
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.kept)]

@@ -21,12 +21,14 @@ from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.library.agent import Agent
 
-QUESTION = "Search the project for with_tax. Where is it used, and what does it do?"
-CHANGE = "with_tax in price.py subtracts the tax from the net amount. It must add it. Fix it."
+_PROMPTS = (
+    "Search the project for with_tax. Where is it used, and what does it do?",
+    "with_tax in price.py subtracts the tax from the net amount. It must add it. Fix it.",
+)
 
 
 @single_command
-def app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
+def demo_app(model: Annotated[str, typer.Option("-m", "--model", help="Use this model, not a script.")] = "") -> None:
     """Ask a question and make a small change in a sample repository, with real tools. Your files are not touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
@@ -54,10 +56,9 @@ async def _tour(repository: Path, model: str) -> int:
     async with Agent(model or f"scripted/{script}", cwd=repository, settings=settings) as agent:
         session = await agent.session()
         small = session.runtime.models.info(session.snapshot().model).small
-        for prompt in (QUESTION, CHANGE):
+        for prompt in _PROMPTS:
             view.print_prompt(prompt)
-            blocks = with_attachments(prompt, session.snapshot().workspace, bare_names=small)
-            async for event in agent.stream(blocks):
+            async for event in agent.stream(with_attachments(prompt, session.snapshot().workspace, bare_names=small)):
                 view.show(event)
                 if isinstance(event, TurnFailed):
                     raise UserError("The tour stopped early.")

@@ -72,7 +72,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
 
 
 @single_command
-def app(json: AsJson = False) -> None:
+def doctor_app(json: AsJson = False) -> None:
     """Check everything a session needs, and say how to fix problems. Exits with 1 if something does not work."""
     try:
         config = configuration()

@@ -28,7 +28,7 @@ from agentcli.cli.subcommands.shared import (
 )
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
-from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, outcome_line
+from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
 from agentcli.models.choice import Models
@@ -75,11 +75,11 @@ def run_tasks(
 ) -> None:
     """Run a model on tasks and store the results. Continues an unfinished run with the same arguments."""
     config = configuration()
-    append = text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
     variant = Variant(
         model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
-        append_system_prompt=append or "",
+        append_system_prompt=text_or_file("--append-system-prompt", append_system_prompt, append_system_prompt_file)
+        or "",
         skills=tuple(map(str, skills or ())),
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
@@ -89,7 +89,7 @@ def run_tasks(
     place = "" if folder == BUNDLED else str(folder.resolve())
     about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
     if parallel is None:
-        parallel = 1 if variant.model.startswith("local/") else 4
+        parallel = 1 if variant.model.startswith("local/") else 4  # the embedded model answers one request at a time
     make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
     run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
     print_answer(_as_result(run), _summary(run), as_json=json)
@@ -112,7 +112,7 @@ def _finish_run(
 
 
 def _report_attempt(numbers: Iterator[int], total: int, attempted: Attempted) -> None:
-    """Print a line on stderr for an attempt that has ended; failed ones are made again, and not counted."""
+    """Print a line for an attempt that has ended; one with a `failure` is made again, and gets no number yet."""
     outcome, failure = attempted.outcome, attempted.failure
     mark = "!" if failure else "✓" if outcome.passed else "✗"
     why = failure or outcome.check.reason or outcome.error
@@ -160,7 +160,8 @@ def _summary(run: EvalRun) -> str:
     seconds = sum(outcome.spent.seconds for outcome in run.outcomes)
     return (
         f"Run {run.id}: {run.passed} of {len(run.about.jobs)} passed with {run.about.variant.model}, "
-        f"cost {money(run.cost_usd)}, {seconds:,.0f} s of work.{'' if run.ended else ' The run is unfinished.'}"
+        f"cost {money(cost_of(run.outcomes))}, {seconds:,.0f} s of work."
+        f"{'' if run.ended else ' The run is unfinished.'}"
     )
 
 
@@ -182,8 +183,9 @@ def list_runs(json: AsJson = False) -> None:
 
 
 def _run_row(run: EvalRun) -> tuple[str, ...]:
-    passed, state = f"{run.passed}/{len(run.about.jobs)}", "" if run.ended else "unfinished"
-    return run.id, run.about.name, when(run.created), passed, money(run.cost_usd), state, run.about.variant.model
+    about, cost = run.about, money(cost_of(run.outcomes))
+    passed, state = f"{run.passed}/{len(about.jobs)}", "" if run.ended else "unfinished"
+    return run.id, about.name, when(run.created), passed, cost, state, about.variant.model
 
 
 @app.command()
@@ -235,7 +237,6 @@ def report(
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
-    """Return the object that `eval compare --json` prints."""
     return {
         "a": found.a.id,
         "b": found.b.id,
@@ -265,8 +266,8 @@ def print_comparison(found: Comparison) -> None:
     echo("")
     for heading, tasks in (
         ("Not compared, because only one run has them or their versions differ", found.left_out),
-        ("Better", found.better),
-        ("Worse (regressions)", found.worse),
+        ("Better", [pair.task for pair in found.pairs if pair.difference > 0]),
+        ("Worse (regressions)", [pair.task for pair in found.pairs if pair.difference < 0]),
     ):
         if tasks:
             echo(f"{heading}: {', '.join(tasks)}.")
@@ -286,17 +287,17 @@ def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
             yield field.replace("_", " ")
     if a.about.agentcli != b.about.agentcli:
         yield f"agentcli {a.about.agentcli} and {b.about.agentcli}"
-    before, after = ({outcome.work.prefix for outcome in run.outcomes if outcome.work.prefix} for run in (a, b))
-    if before.isdisjoint(after):
+    # Hashes of the tools and the system prompt; empty if no request was sent.
+    prefixes_of_a, prefixes_of_b = ({outcome.work.prefix for outcome in run.outcomes} - {""} for run in (a, b))
+    if prefixes_of_a.isdisjoint(prefixes_of_b):
         yield "the tools or the system prompt"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:
     change = "worse" if pair.difference < 0 else "better" if pair.difference > 0 else ""
-    rates = [
-        f"{rate * len(side):.0f}/{len(side)}" for rate, side in zip(pair.pass_rates, (pair.a, pair.b), strict=True)
-    ]
-    return pair.task, *rates, f"{pair.difference:+.2f}", change
+    rates = zip(pair.pass_rates, (pair.a, pair.b), strict=True)
+    passed = [f"{rate * len(attempts):.0f}/{len(attempts)}" for rate, attempts in rates]
+    return pair.task, *passed, f"{pair.difference:+.2f}", change
 
 
 def _number(value: float) -> str:

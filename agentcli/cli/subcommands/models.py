@@ -16,7 +16,6 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm import local_weights as weights
 from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
-from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.token_encoders import ModelFacts
 from agentcli.models.choice import EMBEDDED, Models
@@ -24,24 +23,24 @@ from agentcli.models.providers import SEARCH_KEY
 from agentcli.settings.load import Config
 
 HEADINGS: tuple[str, ...] = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
-app = make_app("List and check models.")
+models_app = make_app("List and check models.")
 
 
-@app.command("list")
+@models_app.command("list")
 def list_models(
     check: Annotated[bool, typer.Option("--check", help="Show which models are available now, and how.")] = False,
     json: AsJson = False,
 ) -> None:
     """List all known models: window, longest reply, prices (USD per million tokens), how tokens are counted."""
     models = Models(configuration())
-    infos: list[ModelInfo] = list(models.table())
+    infos = list(models.table())
     reach: dict[str, str] = {}  # how each provider can be asked now, by its name; "" if it cannot
     if check:
         running, reach = asyncio.run(_reached(models))
         infos += [models.info(name) for name in running]
     facts = list(map(models.encoders.facts, infos))
     in_table = {info.provider for info in infos}
-    without_models = [name for name, how in reach.items() if how and name not in in_table]
+    without_models = [name for name, how in reach.items() if how and name not in in_table]  # that can be asked
     data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in without_models]
     rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in without_models]
     headings = HEADINGS
@@ -59,7 +58,7 @@ async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
     return running, await models.reach(running)
 
 
-@app.command()
+@models_app.command()
 def check(model: Annotated[str, typer.Argument(help="PROVIDER/MODEL. Default: the model in use.")] = "") -> None:
     """Check that the server of a model answers and accepts the key."""
     name, health = asyncio.run(_check(model))
@@ -76,7 +75,7 @@ async def _check(model: str) -> tuple[str, Health]:
         await models.aclose()
 
 
-@app.command()
+@models_app.command()
 def default() -> None:
     """Print the default model."""
     echo(asyncio.run(Models(configuration()).default()))
@@ -93,7 +92,7 @@ SEARCH = {"tavily": (SEARCH_KEY,)}  # a service of web_search, which has a key a
 
 
 @single_command
-def login(
+def login_app(
     provider: Annotated[str, typer.Argument(help="The provider. Default: show where each key comes from.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the saved key.")] = False,
     untried: Annotated[bool, typer.Option("--untried", help="Save the key without testing it.")] = False,
@@ -104,13 +103,15 @@ def login(
     models = Models(config)
     variables = {name: models.keys.variables(name) for name in models.keys.takers()} | SEARCH
     if provider and provider not in variables:
-        known = ", ".join(variables)
-        raise UsageError(f"{provider!r} uses no key{did_you_mean(provider, variables)}. Providers that do: {known}.")
+        near = did_you_mean(provider, variables)
+        raise UsageError(f"{provider!r} uses no key{near}. Providers that do: {', '.join(variables)}.")
     if not provider:
         if remove:
             raise UsageError("Name the provider: agentcli login --remove PROVIDER.")
-        rows = [(name, names[0], models.keys.place(name)) for name, names in variables.items() if name not in SEARCH]
-        rows += [(name, names[0], config.place_of_key(names[0])) for name, names in SEARCH.items()]
+        rows = [
+            (name, names[0], config.place_of_key(names[0]) if name in SEARCH else models.keys.place(name))
+            for name, names in variables.items()
+        ]
         data = [dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows]
         shown = [(name, variable, place or "no key") for name, variable, place in rows]
         print_list(data, ("provider", "variable", "key"), shown, as_json=json)
@@ -168,8 +169,9 @@ def status(json: AsJson = False) -> None:
     config = configuration()
     path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
     running = asyncio.run(running_servers(config.paths.state / "local"))
-    has_weights, context, keys = path.is_file(), config.settings.local.context, ("pid", "model", "context", "linger_s")
-    servers = [{key: getattr(server, key) for key in keys} for server in running]
+    has_weights, context = path.is_file(), config.settings.local.context
+    public_fields = ("pid", "model", "context", "linger_s")  # not the key
+    servers = [{name: getattr(server, name) for name in public_fields} for server in running]
     data = {"engine": has_engine, "weights": has_weights, "path": str(path), "context": context, "servers": servers}
     lines = [
         f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}",

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.agent.interfaces import EventStore
 from agentcli.agent.result import to_json_line
 from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import set_up_logging, warn
@@ -53,8 +52,6 @@ _GRACE_S = 1  # for answers that are under way
 _CHECK_EVERY_S = 0.1  # for workers that have ended, and for signals
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-log = logging.getLogger(__name__)
-
 
 def run(arguments: list[str]) -> int:
     options = server_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
@@ -72,7 +69,7 @@ def run(arguments: list[str]) -> int:
     token = read_or_create_token(token_file)
     listener, address = _listen(options)
     limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
-    own = ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)
+    own = ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # the user "" is the owner
     worker = Worker(options, config, (own, *limits.tokens.values()), listener)
 
     def announce() -> None:
@@ -126,16 +123,15 @@ def _listen(options: argparse.Namespace) -> tuple[socket.socket, dict[str, str]]
 
 
 def _bind_unix(path: Path) -> socket.socket:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        if path.is_socket() and client.connect_ex(str(path)):  # nobody listens: its server was killed
+            path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if path.is_socket() and listener.connect_ex(str(path)):
-        path.unlink()  # left behind by a server that was killed
-        listener.close()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+    umask = os.umask(0o177)  # the socket gets the mode 0600 when it is created
     try:
         listener.bind(str(path))
     finally:
-        os.umask(before)
+        os.umask(umask)
     return listener
 
 
@@ -186,10 +182,18 @@ class Worker(Struct, frozen=True):
 
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with `count` processes until a signal comes, and return the exit code."""
-    _import_server()  # once for all processes
+    try:  # the imports are shared by all processes
+        import uvicorn  # noqa: F401
+
+        import agentcli.frontends.http.routes  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
+            "'agentcli[server]'."
+        ) from error
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
-    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # of processes that were killed
+    for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock, of processes that were killed
         if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
             path.unlink(missing_ok=True)
     worker.listener.listen(2_048)
@@ -203,7 +207,8 @@ class Workers:
         self._worker = worker
         self._started: dict[int, float] = {}  # the time of each start, by process id
         self._signal = 0
-        self._parent, self._alive = os.pipe()  # closed when this process ends, which its workers notice
+        # The workers read `_parent`, whose other end this process holds until it ends: so they notice its end.
+        self._parent, self._alive = os.pipe()
 
     def run(self, count: int, on_ready: Callable[[], None]) -> int:
         for number in _END_SIGNALS:
@@ -215,7 +220,7 @@ class Workers:
         while not self._signal and count:
             with suppress(BlockingIOError):
                 count -= len(os.read(ready, 1_024))  # each process writes one byte once it serves
-            if any(self._ended()):
+            if self._ended():
                 self._end()
                 raise UserError("A worker could not start. Its error is above, or in the log.")
             time.sleep(_CHECK_EVERY_S)
@@ -240,12 +245,13 @@ class Workers:
             return
         for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # Ctrl-C is the parent's alone: a second signal would have a worker leave at once
+        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone: with its SIGTERM, a worker would get two and leave at once
         os.close(self._alive)
         _work_in_child(self._worker, on_ready, self._parent)
 
     def _ended(self) -> list[tuple[int, int]]:
-        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]
+        """Return the ids and the exit statuses of the processes that have ended since the last call."""
+        states = [os.waitpid(pid, os.WNOHANG) for pid in self._started]  # the id is 0 for one that runs
         return [(pid, status) for pid, status in states if pid]
 
     def _end(self) -> int:
@@ -287,10 +293,20 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
     settings, paths, loop = worker.config.settings.serve, worker.config.paths, asyncio.get_running_loop()
     with _inner_socket(paths.state / "serve", settings.advertise) as (inner, address):
-        store = _store(worker.config, address)
-        open_session = partial(open_for_client, worker.options, store, is_server=True, on_notice=log.warning)
-        events, idle_s = _events(worker.config), settings.idle_minutes * 60
-        hosting = Hosting(open_session, store, events, account_of=partial(_account, worker), idle_s=idle_s)
+        store: UsageStore
+        if settings.database:
+            from agentcli.infra.sessions.postgres import PostgresSessions
+
+            store = PostgresSessions(settings.database, address=address, on_notice=warn)
+        else:
+            store = SqliteSessions(paths.sessions, address=address, on_notice=warn)
+        open_session = partial(
+            open_for_client, worker.options, store, is_server=True, on_notice=logging.getLogger(__name__).warning
+        )
+        events = RedisEvents(settings.redis) if settings.redis else SqliteEvents(paths.sessions)
+        hosting = Hosting(
+            open_session, store, events, account_of=partial(_account, worker), idle_s=settings.idle_minutes * 60
+        )
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)
@@ -311,38 +327,12 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         return 128 + received["signal"] if received else 1
 
 
-def _import_server() -> None:
-    try:
-        import uvicorn  # noqa: F401 - to find out now if it is there
-
-        import agentcli.frontends.http.routes  # noqa: F401 - as above
-    except ImportError as error:
-        raise UsageError(
-            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
-            "'agentcli[server]'."
-        ) from error
-
-
-def _store(config: Config, address: str) -> UsageStore:
-    if config.settings.serve.database:
-        from agentcli.infra.sessions.postgres import PostgresSessions
-
-        return PostgresSessions(config.settings.serve.database, address=address, on_notice=warn)
-    return SqliteSessions(config.paths.sessions, address=address, on_notice=warn)
-
-
 def _account(worker: Worker, user_id: str) -> DayAccount | None:
     """Return the account of all that a user's sessions cost on a day; None if the user has no limit."""
     limits = {token.user_id: token.budget_usd for token in worker.tokens}
-    if (limit := limits.get(user_id, limits[""])) is None:
+    if (limit := limits.get(user_id, limits[""])) is None:  # "": the token of the server itself
         return None
     folder = worker.config.paths.state / "serve" / "budgets"
     make_private_folder(folder)
     name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
     return DayAccount(folder / f"{name}.db", {"usd": limit})
-
-
-def _events(config: Config) -> EventStore:
-    if config.settings.serve.redis:
-        return RedisEvents(config.settings.serve.redis)
-    return SqliteEvents(config.paths.sessions)

@@ -40,17 +40,17 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file
 
-_MAX_FAULTS = 50  # lines
-_MAX_LISTED = 1_000_000_000
+_MAX_FAULTS = 50  # that are printed
+_MAX_LISTED = 1_000_000_000  # as good as all
 Everywhere = Annotated[bool, typer.Option("--all", help="Include the sessions of all directories.")]
 Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="Show at most this many; 0 for all.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a session, its first letters, or its name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
 
-app = make_app("List, export, change and check stored sessions.")
+sessions_app = make_app("List, export, change and check stored sessions.")
 
 
-@app.command("list")
+@sessions_app.command("list")
 def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
@@ -71,7 +71,7 @@ def list_sessions(
     )
 
 
-@app.command()
+@sessions_app.command()
 def show(session_id: str, json: AsJson = False) -> None:
     """Show the transcript of a session. ID may be shortened, or be the session's name."""
     info, entries = in_store(lambda store: store.load(session_id))
@@ -79,7 +79,7 @@ def show(session_id: str, json: AsJson = False) -> None:
     print_answer(as_json(info, entries), text, as_json=json)
 
 
-@app.command()
+@sessions_app.command()
 def search(
     text: Annotated[str, typer.Argument(help="Words; each one finds all words that begin with it.")],
     everywhere: Everywhere = False,
@@ -98,7 +98,7 @@ def search(
     )
 
 
-@app.command()
+@sessions_app.command()
 def export(
     session_id: SessionId,
     format: Annotated[Form | None, typer.Option("--format", help="One of md, json, html (by the ending).")] = None,
@@ -129,7 +129,7 @@ async def _mask() -> Mask | None:
         return bench.calls.services.mask
 
 
-@app.command()
+@sessions_app.command()
 def fork(
     session_id: SessionId,
     at: Annotated[str | None, typer.Option(metavar="ENTRY", help="The id of the last entry to copy.")] = None,
@@ -152,7 +152,7 @@ def fork(
     print_answer(copy, f"Forked to {copy['session_id']}. To open it: agentcli -r {copy['session_id']}", as_json=json)
 
 
-@app.command("rm")
+@sessions_app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
     """Move a session and its subagents to the trash. To undo this: `restore`."""
     info, _ = in_store(lambda store: store.load(session_id))
@@ -166,14 +166,14 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
     print_answer({"session_id": info.id}, done, as_json=json)
 
 
-@app.command()
+@sessions_app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
     """Restore a session that `rm` removed."""
     id = in_store(lambda store: store.restore(session_id))
     print_answer({"session_id": id}, f"Restored {id}.", as_json=json)
 
 
-@app.command()
+@sessions_app.command()
 def redact(
     session_id: SessionId,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="- reads lines from stdin.")] = None,
@@ -190,14 +190,14 @@ def redact(
 
     async def work(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
-        for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED) if found else ():
-            entries += (await store.load(agent.id))[1]
-        every = [*secrets]
+        to_redact = [*secrets]
         if found:
+            for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED):
+                entries += (await store.load(agent.id))[1]
             masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
             texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
-            every += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
-        return info.id, await store.redact(info.id, every) if every else 0
+            to_redact += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
+        return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
     id, places = in_store(work)
     copies = _copies(config.paths.sessions)
@@ -229,7 +229,7 @@ def _copies(database: Path) -> list[Path]:
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 
-@app.command()
+@sessions_app.command()
 def fsck(
     repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest intact copy.")] = False,
     json: AsJson = False,
@@ -260,13 +260,14 @@ _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 
 @single_command
-def usage_command(
+def usage_app(
     days: Annotated[int, typer.Option(min=0, max=36_500, help="Show this many days, including today; 0 for all.")] = 30,
     session: Annotated[str, typer.Option(help="Show only this session (id or name), on all days.")] = "",
     json: AsJson = False,
 ) -> None:
     """Show the tokens and costs of the stored sessions by day, model, tool and user."""
-    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    year, month, day, *_ = time.localtime()
+    midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system knows if it is summer time
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
     found = in_store(lambda store: store.usage(since=since, session=session))
     if json:
@@ -298,7 +299,6 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
 
 
 def _tallies(heading: str, tallies: Sequence[tuple[str, Tally]]) -> None:
-    """Print a table of what was used, with a row for each day, model or user, and an empty line after it."""
     print_table((heading, *_FIGURES), [(name, *_figures(tally)) for name, tally in tallies], numeric=set(_FIGURES))
     echo("")
 

@@ -1,7 +1,5 @@
 """Helpers of the subcommands: typer apps, the configuration, the stored sessions, and answers as JSON or text."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
@@ -25,7 +23,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def make_app(help: str = "") -> typer.Typer:
-    """Return an app for a group of commands."""
     return typer.Typer(help=help, no_args_is_help=bool(help), add_completion=False, rich_markup_mode=None)
 
 
@@ -53,7 +50,7 @@ def configuration(*, warns: bool = False) -> Config:
     return config
 
 
-def in_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
+def in_store(work: Callable[["SqliteSessions"], Awaitable[T]], file: Path | None = None) -> T:
     """Return the result of `work` on the stored sessions, or on those in `file`; the store is closed after it."""
     from agentcli.infra.sessions.sqlite import SqliteSessions
 
@@ -90,7 +87,6 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_answer(data: Any, text: str, *, as_json: bool) -> None:
-    """Print `data` as JSON for programs, or `text` for people."""
     print_json(data) if as_json else echo(text)
 
 
@@ -103,11 +99,11 @@ def print_list(
     numeric: Collection[str] = (),
     empty: str = "",
 ) -> None:
-    """Print `data` as JSON for programs, or `rows` as a table for people; `empty` is said in place of no rows."""
+    """Print `data` as JSON for programs, or `rows` as a table for people, and `empty` if there are none."""
     print_json(data) if as_json else print_table(headings, rows, numeric=numeric, empty=empty)
 
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON, in UTF-8 whatever the encoding of stdout is."""
-    sys.stdout.flush()
+    sys.stdout.flush()  # text that is still buffered comes first
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

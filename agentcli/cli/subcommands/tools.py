@@ -1,7 +1,5 @@
 """`agentcli tools` lists and runs the model's tools; `agentcli permissions` explains policy decisions on commands."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import hashlib
@@ -52,22 +50,20 @@ from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
-app = make_app("List the model's tools, or run them yourself.")
+tools_app = make_app("List the model's tools, or run them yourself.")
 
 
 class ToolCallLine(msgspec.Struct, frozen=True):
-    """A line of input for `tools run`."""
-
     name: str
     input: dict[str, Any] = {}
     id: str = ""
 
 
-@app.command("list")
+@tools_app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
     """List all tools: where each comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
-    facts = [{"name": one.name, "source": one.source, "mode": one.mode, "effect": one.effect} for one in tools]
+    facts = [{"name": t.name, "source": t.source, "mode": t.mode, "effect": t.effect} for t in tools]
     print_list(
         [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
         ("name", "source", "runs", "effect", "description"),
@@ -77,7 +73,7 @@ def list_tools(as_json: AsJson = False) -> None:
     )
 
 
-@app.command("run")
+@tools_app.command("run")
 def run_tools(
     name: Annotated[str, typer.Argument(help="The tool to run. Default: read calls from stdin.")] = "",
     input: Annotated[str, typer.Argument(help="Its arguments as JSON.")] = "{}",
@@ -85,17 +81,12 @@ def run_tools(
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     try:
-        call = ToolCallLine(name, _parse_arguments(input)) if name else None
+        if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
+            input = json.dumps(_with_text(json.loads(input)))
+        call = ToolCallLine(name, msgspec.json.decode(input, type=dict[str, Any])) if name else None
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
     raise typer.Exit(asyncio.run(_run_calls(call, parse_mode(permission_mode))))
-
-
-def _parse_arguments(input: str) -> dict[str, Any]:
-    """Return a tool's arguments. Raises `DecodeError` and `JSONDecodeError`."""
-    if not is_utf8(input):  # it holds bytes of a file's name, or of the locale's charset
-        input = json.dumps(_with_text(json.loads(input)))
-    return msgspec.json.decode(input, type=dict[str, Any])
 
 
 def _with_text(value: Any, key: str = "") -> Any:
@@ -120,8 +111,8 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
         if services.mask is not None:
-            services.mask.keeps_structured = ("file_read",)  # the raw text
-        services.levels = msgspec.structs.replace(services.levels, gives_all=True)
+            services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
+        services.levels = msgspec.structs.replace(services.levels, gives_all=True)  # nothing is cut
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
             await servers.join(bench.calls)
@@ -131,7 +122,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
             return interrupted.exit_code
 
 
-async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
+async def _answer_calls(single: ToolCallLine | None, bench: "Bench") -> int:
     if single is not None:
         answer = await bench.answer(single)
         _write(answer)
@@ -148,7 +139,7 @@ async def _answer_calls(single: ToolCallLine | None, bench: Bench) -> int:
 async def _next_line(input: BinaryIO) -> bytes:
     """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
     line: Future[bytes] = Future()
-    line.set_running_or_notify_cancel()  # from now on it cannot be cancelled, as `readline` cannot
+    line.set_running_or_notify_cancel()  # so that it cannot be cancelled: `read` would fail to set its result
 
     def read() -> None:
         try:
@@ -164,14 +155,15 @@ async def _next_line(input: BinaryIO) -> bytes:
         raise UsageError(f"Could not read stdin: {error.strerror}.") from error
 
 
-async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
+async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=ToolCallLine)
     except (ValueError, RecursionError) as error:
         example = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
         id, message = _id_in(line), f"Not a valid call: {_problem(line, error)}. Write a line like {example}"
-        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
-        return _answer(ToolCallLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
+        call_error = CallError("invalid_parameters", "invalid_parameters", message, id)
+        finished = ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=call_error)
+        return _answer(ToolCallLine("", id=id), finished)
     return await bench.answer(call)
 
 
@@ -188,7 +180,7 @@ def _problem(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
         half = ", possibly because of half a surrogate pair" if rb"\ud" in line.lower() else ""
         return f"it is not valid JSON ({error}){half}"
-    problem, _, path = str(error).replace("`", "").partition(" - at $.")
+    problem, _, path = str(error).replace("`", "").partition(" - at $.")  # Expected `str`, got `int` - at `$.name`
     problem = problem[:1].lower() + problem[1:]
     return f"{path}: {problem}" if path else problem
 
@@ -197,7 +189,6 @@ class Bench(NamedTuple):
     """Runs calls as in a conversation, but no model reads the results.
 
     An idempotent call that succeeded is not run again for the same id and input: its answer, in `answers`, is repeated.
-    Only so many answers are kept, and each for so long.
     """
 
     calls: SessionCalls
@@ -205,7 +196,6 @@ class Bench(NamedTuple):
     answers: TTLCache[bytes, dict[str, Any]]
 
     async def answer(self, call: ToolCallLine) -> dict[str, Any]:
-        """Run a call and return the object that `tools run` writes for it."""
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
         if call.id and (known := self.answers.get(key)) is not None:
             return known
@@ -221,7 +211,7 @@ class Bench(NamedTuple):
 
 
 @asynccontextmanager
-async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator[Bench]:
+async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator["Bench"]:
     """Yield a bench with the rules and the workspace of a session here; closes it and the builder."""
     rules = builder.rules()
     workspace = builder.workspace(rules)
@@ -259,7 +249,7 @@ def _write(answer: dict[str, Any]) -> None:
 
 permissions_app = make_app("Explain permissions.")
 
-_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}
+_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}  # the names that programs are given
 
 
 @permissions_app.callback()
@@ -290,14 +280,12 @@ def explain(
 
 
 class CommandLine(msgspec.Struct, frozen=True):
-    """A line of input for `permissions explain`."""
-
     command: str
 
 
-def _explain_line(line: bytes, explainer: CommandExplainer) -> dict[str, Any]:
+def _explain_line(line: bytes, explainer: "CommandExplainer") -> dict[str, Any]:
     """Return the verdict on a line; one that cannot be read is not allowed, and has an `error` beside the rest."""
-    command = ""
+    command = ""  # until the line has been read
     try:
         command = msgspec.json.decode(line, type=CommandLine).command
         return explainer.explain(command)
@@ -318,7 +306,7 @@ class CommandExplainer:
         self._mode: Mode = parse_mode(permission_mode or self._builder.config.settings.permissions.mode)
         self._rules = self._builder.rules()
         self._bash = self._builder.tool_registry().get("bash")
-        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"
+        profile: Profile | None = None if self._mode == "auto" else "danger-full-access"  # without a sandbox
         self._workspace = self._builder.workspace(self._rules, profile=profile)
 
     @cached_property
@@ -329,7 +317,7 @@ class CommandExplainer:
     def _decide(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
         facts = find_facts(self._bash, self._bash.parse({"command": command}), self._workspace)
         analysis = facts.command
-        assert analysis is not None
+        assert analysis is not None  # the tool is bash
         if analysis.verdict == "try":
             facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
         return decide(facts, self._mode, self._rules), facts, analysis

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +30,6 @@ _MAX_PROMPT_CHARS = 30
 
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
-    """Return `agentcli undo` or `agentcli redo`."""
-
     def command(
         session: Annotated[str, typer.Option(help="Its id or name (this directory's newest).")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
@@ -44,23 +41,29 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         config, argument = configuration(), "list" if only_list else "yes" if yes else ""
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
-        work = partial(_run, config, direction, session=session, argument=argument)
-        id, result = in_store(work, config.paths.sessions)
+        id, result = in_store(
+            lambda store: _run(config, direction, store, session=session, argument=argument), config.paths.sessions
+        )
         files = [
             {"path": _relative(Path(file.path)), "change": file.how, **({"why": file.why} if file.why else {})}
             for file in result.files
         ]
-        turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
-        data = {"session_id": id, "turn": turn, "files": files, "done": is_done}
+        data = {
+            "session_id": id,
+            "turn": result.turn and result.turn.number,
+            "files": files,
+            "done": result.is_wanted and result.is_complete,
+        }
         print_answer(data, result.text, as_json=json)
-        raise typer.Exit(int(not (result.is_complete or (only_list and result.turn is None))))
+        has_nothing_to_list = only_list and result.turn is None
+        raise typer.Exit(int(not (result.is_complete or has_nothing_to_list)))
 
     command.__doc__ = help
     return single_command(command)
 
 
-undo_command = make_command("undo", "Undo the file changes of a session's last turn. Exits with 1 if some remain.")
-redo_command = make_command("redo", "Reapply the changes that undo reverted. Exits with 1 if some were not.")
+undo_app = make_command("undo", "Undo the file changes of a session's last turn. Exits with 1 if some remain.")
+redo_app = make_command("redo", "Reapply the changes that undo reverted. Exits with 1 if some were not.")
 
 
 async def _run(
@@ -100,8 +103,11 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
     sessions = await store.list(cwd=config.cwd, limit=50)
     with_conflicts = ""
     for info in sessions:
-        turn = History((await store.load(info.id))[1]).find(direction)
-        if turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id):
+        _, entries = await store.load(info.id)
+        turn = History(entries).find(direction)
+        # An interrupted call has changes that are not in the log yet.
+        is_usable = turn.is_untried if turn else direction == "undo" and has_interrupted(config, info.id)
+        if is_usable:
             return info.id
         with_conflicts = with_conflicts or (info.id if turn else "")
     return with_conflicts or (sessions[0].id if sessions else "")
@@ -123,13 +129,13 @@ def _relative(path: Path) -> str:
 
 
 @single_command
-def blame_command(
+def blame_app(
     file: Annotated[str, typer.Argument(metavar="PATH[:LINE]", help="A file, or one line of it.")], json: AsJson = False
 ) -> None:
     """Show who wrote each line: session, turn, prompt, tool call and model."""
-    paths = configuration().paths
-    find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
-    lines = in_store(lambda store: blame(file, find, store, read), paths.sessions)
+    paths, folder = configuration().paths, current_folder()
+    read = Objects(paths.state / "checkpoints").get
+    lines = in_store(lambda store: blame(file, lambda name: (folder / name).resolve(), store, read), paths.sessions)
     if json:
         print_json([{"line": line.line, "text": line.text, **_author_object(line.author)} for line in lines])
         return
@@ -137,6 +143,7 @@ def blame_command(
         columns = ""
         if (author := line.author) is not None:
             prompt = shorten(author.prompt, _MAX_PROMPT_CHARS)
+            # 42 characters and the prompt. The first 13 of an id, its time (UUIDv7), tell sessions apart.
             columns = f"{author.session_id[:13]} {when(author.at)} {author.call.name:<10} {prompt}"
         echo(f"{columns:<{42 + _MAX_PROMPT_CHARS}}  {line.line:>{len(str(lines[-1].line))}}  {line.text}")
 

@@ -72,13 +72,10 @@ class Scorer:
         words = _words(text)
         rarest = sorted((log(self._count / (self._uses[word] or 1)) for word in words), reverse=True)[:_RARE_WORDS]
         score = sum(rarest) / (len(words) + _SMOOTHING_WORDS)
-        if _CUE.search(text):
-            score *= _CUE_FACTOR
-        if _IDENTIFIER.search(text):
-            score *= _IDENTIFIER_FACTOR
-        if self._focus and any(word.startswith(self._focus) for word in words):
-            score *= _FOCUS_FACTOR
-        return score
+        score *= _CUE_FACTOR if _CUE.search(text) else 1
+        score *= _IDENTIFIER_FACTOR if _IDENTIFIER.search(text) else 1
+        is_about_focus = self._focus and any(word.startswith(self._focus) for word in words)
+        return score * (_FOCUS_FACTOR if is_about_focus else 1)
 
 
 def _words(text: str) -> set[str]:
@@ -93,29 +90,29 @@ def pick_excerpts(
     `size` counts the tokens of a text; the lines take at most `max_tokens`. Gaps are marked by an ellipsis.
     """
     picked: list[int] = []  # positions in `sentences`
-    entries: set[int] = set()
-    left = 0.0  # tokens
-    newest_first = reversed(range(len(sentences)))
-    best = sorted(newest_first, key=lambda place: scorer.score(sentences[place].text), reverse=True)
+    entries: set[int] = set()  # numbers of the entries of picked sentences
+    room = 0.0  # tokens
+    newest_first = reversed(range(len(sentences)))  # of equally good sentences the newest come first
+    best_first = sorted(newest_first, key=lambda position: scorer.score(sentences[position].text), reverse=True)
     for kind, share in SHARES.items():
-        left += share * max_tokens
+        room += share * max_tokens
         misses = 0
-        for place in (place for place in best if sentences[place].kind == kind):
-            sentence = sentences[place]
+        for position in (position for position in best_first if sentences[position].kind == kind):
+            sentence = sentences[position]
             tokens = size(sentence.text) + 1 + (0 if sentence.entry in entries else _ENTRY_TOKENS)
-            if tokens <= left:
-                left -= tokens
-                picked.append(place)
+            if tokens <= room:
+                room -= tokens
+                picked.append(position)
                 entries.add(sentence.entry)
             elif (misses := misses + 1) > _MAX_MISSES:
                 break
     lines = []
-    for number, places in groupby(sorted(picked), key=lambda place: sentences[place].entry):
-        chosen = [*places]
-        text = sentences[chosen[0]].text
-        for before, place in pairwise(chosen):
-            text += f"{' ' if place == before + 1 else ' … '}{sentences[place].text}"
-        lines.append(f"{sentences[chosen[0]].speaker} [#{number}]: {text}")
+    for number, positions in groupby(sorted(picked), key=lambda position: sentences[position].entry):
+        of_entry = [*positions]
+        text = sentences[of_entry[0]].text
+        for before, position in pairwise(of_entry):
+            text += f"{' ' if position == before + 1 else ' … '}{sentences[position].text}"
+        lines.append(f"{sentences[of_entry[0]].speaker} [#{number}]: {text}")
     return lines
 
 
@@ -168,20 +165,22 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return (*shorter, *longer)
 
     def text(self, turn: TurnRecord, length: Length) -> str:
+        """Return a turn at a length. Only prompts and failures are shown if the length has no room for answers."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
         for step in turn.steps:
+            has_failed = is_failure(step.entry.body)
             if step.entry.is_prompt:
-                lines.append(self._prompt(step, length.prompt))
-            elif is_failure(step.entry.body) and not length.error:
+                lines.append(f"User [#{step.number}]: {self._start(self._typed(step), length.prompt, step)}")
+            elif has_failed and not length.error:
                 lines.append(f"- FAILED [#{step.number}]")
-            elif (is_failure(step.entry.body) or summary is None) and (line := self._line(step, turn, length, inputs)):
+            elif (has_failed or summary is None) and (line := self._line(step, turn, length, inputs)):
                 lines.append(_quoted(line))
-        if summary is None and length.answer and not length.result and (counted := _counted(turn)):
-            lines.append(f"- {counted}")
         if summary is not None:
             lines.append(_quoted(f"Summary of this turn: {summary}"))
+        elif length.answer and not length.result and (counted := _counted(turn)):
+            lines.append(f"- {counted}")
         return "\n".join(lines)
 
     def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
@@ -198,19 +197,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 case Assistant() as reply if not calls_in(reply) and (length is None or not length.answer):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
-    def _prompt(self, step: Step, max_chars: int | None) -> str:
-        """Return the person's message word for word, or only its beginning if it is longer than `max_chars`."""
-        text = self._typed(step)
-        return f"User [#{step.number}]: {text if max_chars is None else self._start(text, max_chars, step)}"
-
     def start_of_newest(self, step: Step) -> str:
         """Return the beginning of the message to be answered now if it must be cut; else an empty string."""
         text = self._typed(step)
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
-    def _start(self, text: str, max_chars: int, step: Step) -> str:
-        if len(text) <= max_chars + _MARK:
+    def _start(self, text: str, max_chars: int | None, step: Step) -> str:
+        if max_chars is None or len(text) <= max_chars + _MARK:
             return text
         return f"{text[:max_chars].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
@@ -225,7 +219,8 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return f": recall id={step.number}" if self.can_recall else ""
 
     def _line(self, step: Step, turn: TurnRecord, length: Length, inputs: dict[str, dict[str, object]]) -> str:
-        age = self.newest - turn.number
+        """Return the line for a note, a result or a reply; empty if it is left out. `inputs` are by call id."""
+        age = self.newest - turn.number  # in turns
         match step.entry.body:
             case User() as note:
                 is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
@@ -238,6 +233,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
+                # At greater lengths there is room for the result itself.
                 summary = body.summary if length.result <= self.settings.result_chars else ""
                 text = summary or " ".join(result.text[: length.result].split())
                 return f"- {title}: {text[: length.result]} [#{step.number}]"
@@ -287,18 +283,20 @@ def _quoted(text: str) -> str:
 
 def _counted(turn: TurnRecord) -> str:
     """Return the number of a turn's successful calls of each tool, and the numbers of their first and last entry."""
-    found = [
-        (s.number, body.name) for s in turn.steps if isinstance(body := s.entry.body, Result) and not is_failure(body)
-    ]
-    if not found:
+    calls = {
+        step.number: body.name
+        for step in turn.steps
+        if isinstance(body := step.entry.body, Result) and not is_failure(body)
+    }
+    if not calls:
         return ""
-    tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(n for _, n in found).items())
-    first, last = found[0][0], found[-1][0]
+    tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls.values()).items())
+    first, last = min(calls), max(calls)
     return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
 
 
 MAX_FILES, FEW_FILES = 40, 10
-_READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
+_DONE_BY = {"file_read": "read", "file_write": "changed", "file_edit": "changed"}
 
 SeenHash = Callable[[str], str]  # returns the hash of a file that this session saw last; empty if it saw none
 
@@ -381,16 +379,17 @@ def _files(turns: Sequence[TurnRecord], seen_hash: SeenHash) -> list[FileNote]:
         inputs = {use.id: use.input for use in turn.calls}
         for result in turn.observations:
             for path, done in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
-                before = found.pop(path, None)
-                was_changed = before is not None and before.done == "changed"
-                found[path] = before if before and was_changed and done == "read" else FileNote(path, done, turn.number)
+                before = found.pop(path, None)  # the path moves to the end
+                is_only_read = before and (before.done, done) == ("changed", "read")
+                found[path] = before if before and is_only_read else FileNote(path, done, turn.number)
     return [FileNote(note.path, note.done, note.turn, seen_hash(note.path)) for note in found.values()]
 
 
 def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]]:
-    if result.result.is_error and result.name != "bash":
+    """Return the paths that a call worked on, each with "read" or "changed"; of a command the changes applied."""
+    if result.result.is_error and result.name != "bash":  # a command that failed may have changed files
         return []
-    if result.name in _READS + _CHANGES and isinstance(path := input.get("path"), str):
-        return [(path, "read" if result.name in _READS else "changed")]
+    if result.name in _DONE_BY and isinstance(path := input.get("path"), str):
+        return [(path, _DONE_BY[result.name])]
     applied = result.structured.get("kept") if isinstance(result.structured, dict) else None
     return [(path, "changed") for path in applied or () if isinstance(path, str)]

@@ -1,6 +1,5 @@
 """Plans a compaction: fills the tokens that are free, from the newest turn to the oldest."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +40,7 @@ MIN_FREE = 0.2  # share of the window without the system text and the tools, if 
 # Shares of the size from which a compaction is due: for the target, and for a target with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
 _AIM = 0.7  # share of the limit up to which optional text is added
-_FILES = 0.1  # share of the room that a long list of files may take
+_MAX_SHARE_OF_FILES = 0.1  # share of the room that the longer list of files may take more than the shorter one
 # Shares of the room for older turns that excerpts get: if all prompts fit beside them, and if the oldest turns are
 # joined.
 _EXCERPTS, _EXCERPTS_IF_JOINED = 0.2, 0.7
@@ -77,11 +76,12 @@ class Budget(Struct, frozen=True):
         `target` and `at` are the shares of the window in the settings.
         """
         fixed += self.prefix
-        least = fixed + MIN_FREE * (self.window - fixed)
+        min_limit = fixed + MIN_FREE * (self.window - fixed)
         target = min(target, _MAX_TARGET * at)
-        return int(max(target * self.window, min(least, _MAX_TARGET_WITH_FIXED * at * self.window)))
+        return int(max(target * self.window, min(min_limit, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
+        # As a part of a message, with the line end behind it.
         empty = self.count([Message("user", (Text("\n"),))])
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
@@ -103,10 +103,9 @@ class Tail(Struct, frozen=True, kw_only=True):
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
     """Yield the tails from the longest to the shortest."""
     least = settings.result_chars
-    for turns in range(settings.keep_turns, 0, -1):
-        yield Tail(turns=turns)
-    for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
-        yield Tail(rounds=rounds, result=result)
+    yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
+    cuts = ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
+    yield from (Tail(rounds=rounds, result=result) for rounds, result in cuts)
     # Results that the model has not seen yet come before older turns, and the message to be answered before all.
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
         yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
@@ -139,7 +138,7 @@ class Planner:
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):
                     return plan
-        return problem or f"what must stay takes more than the {tight:,} tokens that are meant for it"
+        return problem or f"the parts that must stay take more than the {tight:,} tokens available"
 
     def _plans(self, limit: int) -> Iterator[Compaction]:
         """Yield plans, each smaller than the one before."""
@@ -151,7 +150,7 @@ class Planner:
             if (plan := self._with_digest(room, limit)) is None:
                 return
             yield plan
-            room -= max(plan.tokens_after - limit, limit // 50)
+            room -= max(plan.tokens_after - limit, limit // 50)  # by what it takes too much, and not too little
 
     @cached_property
     def limit(self) -> int:
@@ -173,9 +172,10 @@ class Planner:
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product((Result, object), reversed(FACTORS)):
+        for kind, factor in product((Result, object), reversed(FACTORS)):  # `object`: of any kind
             for step, turn in older:
-                if tokens <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
+                is_dropped = stubs.get(step.entry.id) == ""
+                if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
                     continue
                 if (stub := stub_of(step, turn, result=factor * result, message=factor * message)) is not None:
                     shown = stubs.get(step.entry.id, text_of(step.entry.body))
@@ -186,19 +186,25 @@ class Planner:
     # Plans in which a digest replaces older turns, and newer ones stay
 
     def _with_digest(self, room: int, limit: int) -> Compaction | None:
-        """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not."""
-        few, many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
-        files = MAX_FILES if many - few < _FILES * (room - self.budget.prefix - few) else FEW_FILES
-        room -= self.budget.prefix + (many if files == MAX_FILES else few)
+        """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.
+
+        `limit` is what the request may have in all. `room` gets less than that if an earlier plan came out too large.
+        """
+        size_with_few, size_with_many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
+        shows_many = size_with_many - size_with_few < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - size_with_few)
+        files, carried_size = (MAX_FILES, size_with_many) if shows_many else (FEW_FILES, size_with_few)
+        room -= self.budget.prefix + carried_size  # for the turns
         for tail in tails(self.settings):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
             start = remaining[0].steps[0]
-            free = room - self._size(start, stubs)
+            tail_only = Compaction(first_kept=start.entry.id, stubs=stubs)
+            free = room - self.budget.count(self._messages(tail_only))
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
-            if free < min(brief_size, int(tail.min_older * room)):
+            if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
-            if (texts := self._older_texts(covered, free, free - int((1 - _AIM) * limit))) is not None:
+            aim = free - int((1 - _AIM) * limit)
+            if (texts := self._older_texts(covered, free, aim)) is not None:
                 strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
@@ -210,19 +216,21 @@ class Planner:
         of the room holds excerpts of what is left out, if possible. If not even prompts do, the oldest turns become one
         line, and excerpts get most of the room.
         """
-        shortest, brief = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
+        shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
-        if brief > free:
-            share = _EXCERPTS if shortest <= free else _EXCERPTS_IF_JOINED
-            excerpts = min(int(share * free), self.budget.size("\n".join(one.text for one in self._sentences)))
-            if shortest > free or shortest + excerpts <= free:  # otherwise whole prompts leave no room for excerpts
-                room -= excerpts
+        if brief_size > free:
+            share = _EXCERPTS if shortest_size <= free else _EXCERPTS_IF_JOINED
+            all_sentences = self.budget.size("\n".join(one.text for one in self._sentences))
+            excerpts_size = min(int(share * free), all_sentences)
+            # Otherwise whole prompts leave no room for excerpts.
+            if shortest_size > free or shortest_size + excerpts_size <= free:
+                room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None
         joined, chosen = choice  # the number of oldest turns that one line replaces; positions in `lengths`
         shown = [self._writer.lengths[length] for length in chosen]
         texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
-        if brief > free:
+        if brief_size > free:
             unused = free - sum(self.budget.size(text) for text in texts)
             texts[:0] = self._excerpts(zip(covered, [*[None] * joined, *shown], strict=True), unused)
         if joined:
@@ -268,7 +276,7 @@ class Planner:
         while total > room:
             if joined == len(covered):
                 return None
-            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)
+            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)  # one line for all
             joined += 1
         chosen = [0] * (len(covered) - joined)
         if joined:
@@ -305,7 +313,7 @@ class Planner:
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
         is_last = turn.number == self.turns[-1].number
         for position, step in enumerate(turn.steps):
-            is_newest = is_last and position >= max(replies, default=0)
+            is_newest = is_last and position >= max(replies, default=0)  # the last reply begins the newest round
             chars = tail.newest if is_newest else tail.result
             stub = None
             if step.entry.is_prompt:
@@ -326,7 +334,7 @@ class Planner:
 
     def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
         """Return the text with which later requests begin. `texts` are those of older turns."""
-        what = "its older part is told below" if texts else "older results and replies are cut"
+        what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
         parts = "\n\n".join([heading, *digest, *self.carried.parts(max_files)])
@@ -354,18 +362,14 @@ class Planner:
         )
         return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
 
-    def _size(self, start: Step, stubs: dict[str, str]) -> int:
-        """Return the tokens of the entries from `start` on."""
-        return self.budget.count(self._messages(Compaction(carried="", first_kept=start.entry.id, stubs=stubs)))
-
     def _messages(self, compaction: Compaction) -> list[Message]:
-        return messages_of(apply_compaction(self.conversation.path, Entry("", None, time.time(), compaction)))
+        return messages_of(apply_compaction(self.conversation.path, Entry("", None, 0.0, compaction)))
 
     def _problem(self, plan: Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
             limit = int(_AIM * limit)  # cutting must free more, or a digest would postpone the next compaction longer
         if plan.tokens_after > limit:
-            return f"what must stay takes {plan.tokens_after:,} tokens, and {limit:,} are meant for it"
+            return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0
-        return "it would hardly get smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""
+        return "that would hardly make it smaller" if plan.tokens_after >= (1 - min_gain) * plan.tokens_before else ""

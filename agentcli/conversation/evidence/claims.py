@@ -15,9 +15,13 @@ from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
 _MAX_MESSAGE_CHARS, _MAX_SENTENCE_CHARS, _MAX_CLAIMS = 30_000, 600, 100
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 # The end of the kind of a claim: for a check that failed, and for one that passed.
-_OUTCOMES = {"tests": ("fail", "pass"), "types": ("fail", "clean"), "checks": ("fail", "pass")}
-_OUTCOMES |= {"lint": ("fails", "clean"), "format": ("fails", "clean")}
-_OUTCOMES |= {"build": ("fails", "passes"), "command": ("failed", "passed")}
+_OUTCOMES = {
+    **dict.fromkeys(("tests", "checks"), ("fail", "pass")),
+    **dict.fromkeys(("lint", "format"), ("fails", "clean")),
+    "types": ("fail", "clean"),
+    "build": ("fails", "passes"),
+    "command": ("failed", "passed"),
+}
 
 _SKIPPED = re.compile(
     r"^ *(`{3,}|~{3,}).*?(?:^ *\1[`~]* *$|\Z)|<!--.*?-->|^ *(?:>|[-*] \[ \])[^\n]*$|"
@@ -31,7 +35,7 @@ _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
 _LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that continues
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
-_MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
+_MARK = re.compile(r"⟦(?P<kind>\w)(?P<number>\d+)[^⟧]*⟧")
 
 
 class MarkedSentence(Struct, frozen=True):
@@ -41,7 +45,8 @@ class MarkedSentence(Struct, frozen=True):
     marked: list[str]
 
     def written(self, marks: str, kinds: str = "pcktn") -> list[str]:
-        return [self.marked[int(found[2])] for found in _MARK.finditer(marks) if found[1] in kinds]
+        """Return the texts of the marks of these kinds (`_mark`) in a part of the sentence."""
+        return [self.marked[int(found["number"])] for found in _MARK.finditer(marks) if found["kind"] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
         """Yield the matches of a pattern that the sentence asserts."""
@@ -55,7 +60,7 @@ class MarkedSentence(Struct, frozen=True):
         return not _wording()["hedge"].search(self.marks, start, at)
 
     def claim(self, kind: str, start: int, target: str = "", **more: Any) -> Statement:
-        text = _MARK.sub(lambda mark: self.marked[int(mark[2])], self.marks.replace("⟦q⟧", "…"))
+        text = _MARK.sub(lambda mark: self.marked[int(mark["number"])], self.marks.replace("⟦q⟧", "…"))
         return Statement(kind=kind, text=text, start=start, target=target, **more)
 
 
@@ -68,11 +73,10 @@ def find_claims(message: str) -> list[Statement]:
             subjects = []
         else:
             is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
-            checks = (
-                [] if is_past else list(_checks(sentence, subjects)) or list(_about_earlier(sentence, subjects, before))
-            )
-            ran = [sentence.claim("command_ran", 0, *sentence.written(ran[1])) for ran in sentence.search("ran")]
-            claims += sorted([*(checks or ran), *_files(sentence)], key=lambda claim: claim.start)
+            checks = [*_checks(sentence, subjects)] or [*_about_earlier(sentence, subjects, before)]
+            runs = [sentence.claim("command_ran", 0, *sentence.written(ran[1])) for ran in sentence.search("ran")]
+            about_runs = checks if checks and not is_past else runs
+            claims += sorted([*about_runs, *_files(sentence)], key=lambda claim: claim.start)
         before = subjects
     return claims[:_MAX_CLAIMS]
 
@@ -96,22 +100,26 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 
 
 def _mark(text: str, marked: list[str]) -> str:
+    """Put marks in place of paths and names: "`pytest -q` passes" becomes "⟦c0:tests⟧ passes".
+
+    Kinds of marks: p a path, c a known check, k another command, t a test, n another name. `marked` gets the texts.
+    """
     wording = _wording()
 
-    # Kinds of marks: p a path, c a known check, k another command, t a test, n another name.
     def mark(kind: str, written: str, check: str = "") -> str:
         marked.append(written)
         check = ":tests" if kind == "p" and wording["test_file"].search(written) else check
         return f"⟦{kind}{len(marked) - 1}{check}⟧"
 
     def mark_code(found: re.Match[str]) -> str:
-        written = found[2].strip()
+        written = found[2].strip()  # without the backquotes
         if (kinds := check_kinds(written)) and not wording["test_name"].search(written.split()[0]):
             return mark("c", written, f":{','.join(kinds)}")
         is_path = wording["path"].fullmatch(written)
         if wording["test_name"].search(written) and ("::" in written or not is_path):
             return mark("t", written)
-        return mark("p" if is_path else "k" if re.match(r"[\w./~-]+ ", written) else "n", written)
+        has_arguments = re.match(r"[\w./~-]+ ", written)
+        return mark("p" if is_path else "k" if has_arguments else "n", written)
 
     text = wording["path_in_text"].sub(lambda found: mark("p", found[0]), _CODE.sub(mark_code, _LINK.sub(r"\1", text)))
     programs = runner_tables()["spoken"]
@@ -120,15 +128,18 @@ def _mark(text: str, marked: list[str]) -> str:
 
 
 def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
-    text, kinds, wording = sentence.marks, set[str](), _wording()  # `kinds` are those of the claims so far
-    has_past = wording["history"].search(text) is not None
-    state, later = None, None  # of the subject behind: what the sentence says of it, and the subject itself
+    text, wording = sentence.marks, _wording()
+    kinds = set[str]()  # of the claims so far
+    has_past = wording["history"].search(text) is not None  # then a failure may be over by now
+    state, next_subject = None, None  # what the sentence says of the subject behind, and that subject
     for subject in reversed(subjects):
-        if later is None or not wording["also"].fullmatch(text, subject.end(), later.start()):  # `A and B are clean`
-            state = wording["state"].match(text, subject.end(), later.start() if later else len(text))
-        later = subject
+        # In `A and B are clean`, A has the state of B.
+        if next_subject is None or not wording["also"].fullmatch(text, subject.end(), next_subject.start()):
+            state = wording["state"].match(text, subject.end(), next_subject.start() if next_subject else len(text))
+        next_subject = subject
         if state is not None and sentence.is_asserted(subject.start()):
-            is_good = bool(state["good"]) is not bool(wording["negation"].search(state["fill"]))
+            is_negated = wording["negation"].search(state["fill"]) is not None
+            is_good = bool(state["good"]) is not is_negated
             if is_good or not has_past:
                 claim = _claim(sentence, subject, state, is_good=is_good)
                 kinds.add(claim.kind)
@@ -137,6 +148,7 @@ def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iter
         kind = found.lastgroup or ""
         if (kind == "tests_fail" and has_past) or kind in kinds:
             continue
+        # A number without a subject counts at the start, `12 passed`, and beside others: `all tests pass, 2 failed`.
         if found["n"] is None or found.start() == 0 or "tests_pass" in kinds:
             kinds.add(kind)
             yield sentence.claim(kind, found.start(), "", **_numbers(found["n"] or ""))
@@ -148,13 +160,15 @@ def _about_earlier(
     """Yield claims about things that were named before: `I added a test and it passes`."""
     for they in sentence.search("they"):
         earlier = [subject for subject in subjects if subject.end() <= they.start()] or before
-        newest = {subject.lastgroup: subject for subject in (earlier[-1:] if they[0][:2].lower() == "it" else earlier)}
+        meant = earlier[-1:] if they[0].lower().startswith("it") else earlier
+        newest = {subject.lastgroup: subject for subject in meant}  # one of each topic
         yield from (_claim(sentence, subject, None) for topic, subject in newest.items() if topic != "command")
 
 
 def _claim(
     sentence: MarkedSentence, subject: re.Match[str], state: re.Match[str] | None, *, is_good: bool = True
 ) -> Statement:
+    """Return the claim that a subject is in a state; without a state, that it passes."""
     topic, marks = subject.lastgroup or "", subject[0]
     kind = f"{topic}_{_OUTCOMES[topic][is_good]}"
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
@@ -176,6 +190,7 @@ def _claim(
 
 
 def _numbers(text: str) -> dict[str, int]:
+    # `12`, `twelve`, `12/14`, `12 of 14 tests`
     found = _wording()["numbers"].search(text)
     numbers = [number.lower() for number in (found.groups() if found else ()) if number]
     values = [int(number) if number.isdigit() else _WORDS.index(number) for number in numbers]

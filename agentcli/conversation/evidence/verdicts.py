@@ -90,11 +90,10 @@ class Record:
 
     @cached_property
     def runs(self) -> list[CheckRun]:
-        """The checks that ran. Reading a command takes about a millisecond."""
+        # Made when it is needed: reading a command takes about a millisecond.
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
-        """Return True if a source file was changed after a check ran."""
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
@@ -111,18 +110,19 @@ class Record:
 
 def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
     data = result.structured if isinstance(result.structured, dict) else {}
-    applied = data.get("kept") or ()
+    applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
+    is_bash = result.name == "bash"
     # The exit code of a dry run says nothing if all its changes were discarded.
-    is_bash, is_known = result.name == "bash", not data.get("timed_out") and (applied or not discarded)
+    has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
-        text="\n".join([*map(str, arguments.values()), *discarded]),
+        text="\n".join([*map(str, arguments.values()), *discarded]),  # files that it should have changed, too
         at=at,
         entry_id=entry_id,
         is_error=result.result.is_error or bool(discarded),
         command=str(arguments.get("command", "")) if is_bash else "",
-        exit_code=data.get("exit_code") if is_bash and is_known else None,
+        exit_code=data.get("exit_code") if has_exit_code else None,
         output=str(data.get("output", "")) if is_bash else "",
     )
 
@@ -148,8 +148,8 @@ def _pattern(name: str) -> str:
     """Return a pattern for a program and the words that follow it in this order, perhaps with others between."""
     words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
     words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
-    only_options = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
-    return r"(?: \S+)*? ".join(words) + (only_options if name.endswith(" $") else "")
+    only_options_follow = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
+    return r"(?: \S+)*? ".join(words) + (only_options_follow if name.endswith(" $") else "")
 
 
 def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[str]]]:
@@ -167,13 +167,13 @@ def check_kinds(command: str) -> list[str]:
 
 
 def find_runs(end: CallEnd) -> Iterator[CheckRun]:
-    """Yield the checks that a call ran."""
     output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
     for part, code in _parts(end.command, end.exit_code):
         is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
             names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
+            # Only a part was checked if tests or files are named, or selected by an option.
             is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
                 summary = runner_tables()["summary"][kind]
@@ -183,7 +183,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
                     kind=kind,
                     program=match["program"],
                     end=end,
-                    passed=passed if end.exit_code is not None else None,
+                    passed=passed if end.exit_code is not None else None,  # stopped, or its changes were discarded
                     is_partial=is_partial,
                     counts=counts,
                 )
@@ -192,13 +192,14 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
 def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
     """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
     script, asides = read_commands(command).commands, runner_tables()["asides"]
-    words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
+    programs = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
     # Which of several commands failed is unknown; those in `asides`, such as cd, are taken to succeed.
-    code = exit_code if not exit_code or sum(word not in asides for word in words) <= 1 else None
+    code = exit_code if not exit_code or sum(program not in asides for program in programs) <= 1 else None
     for n, pipeline in enumerate(script):
-        is_known = all(later.then == "&&" for later in script[n:-1])
+        decides = all(later.then == "&&" for later in script[n:-1])  # if it fails, nothing behind it runs
         for part in pipeline.parts:
-            yield part, code if is_known and (part is pipeline.parts[-1] or "pipefail" in command) else None
+            is_last = part is pipeline.parts[-1]  # whose exit code is that of the pipeline
+            yield part, code if decides and (is_last or "pipefail" in command) else None
 
 
 def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
@@ -233,11 +234,10 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
 
 def _check(claim: Statement, record: Record) -> Comparison:
     of_kind = [run for run in record.runs if run.kind == claim.topic]
-    runs = [run for run in of_kind if _is_about(claim, run)]
-    if not runs or runs[-1].passed is None:
-        return None, [run.end.entry_id for run in runs[-1:]]
-    # The last run that the claim may be about, and the last run of each program.
-    run, newest = runs[-1], {run.program: run for run in of_kind}.values()
+    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the one that is meant
+    if run is None or run.passed is None:
+        return None, [run.end.entry_id] if run else []
+    newest = {run.program: run for run in of_kind}.values()  # the last run of each program
     is_true: bool | None = run.passed is claim.is_good
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # which of the tests failed is not read
@@ -258,8 +258,11 @@ def _is_count(claim: Statement, run: CheckRun) -> bool | None:
     counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
     if claim.count not in counts or claim.out_of not in (None, total):
         return False
-    is_part = None if claim.out_of is None and not claim.is_all else claim.out_of not in (None, claim.count)
-    return True if run.passed is claim.is_good else is_part
+    if run.passed is claim.is_good:
+        return True
+    if claim.out_of is not None:  # `12 of 14 tests pass` says itself that others failed
+        return claim.out_of != claim.count
+    return False if claim.is_all else None
 
 
 def _is_about(claim: Statement, run: CheckRun) -> bool:
@@ -281,35 +284,40 @@ def _command(claim: Statement, record: Record) -> Comparison:
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
-    (end, command), is_run_enough = ends[-1], claim.kind == "command_ran"  # a claim without an outcome
-    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)  # its own exit code
-    if end.exit_code is None or (is_hidden and not is_run_enough):
+    end, command = ends[-1]
+    has_outcome = claim.kind != "command_ran"
+    # Behind `;` or in a pipeline, the exit code is that of another command.
+    is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
+    if end.exit_code is None or (is_code_hidden and has_outcome):
         return None, [end.entry_id]
     is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
-    return is_run_enough or is_true, [end.entry_id]
+    return is_true or not has_outcome, [end.entry_id]
 
 
 def _file(claim: Statement, record: Record) -> Comparison:
-    changes = [each for each in record.changes if record.is_about(each[0], claim)]
-    if claim.kind == "file_unchanged":
-        changes = [each for each in changes if each[1] >= record.turn_start]
-        is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
+    is_unchanged = claim.kind == "file_unchanged"
+    since = record.turn_start if is_unchanged else (0, 0)  # that nothing was changed is said of the newest turn
+    found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
+    changes, ids = [change for change, _ in found], [id for _, id in found]
+    if is_unchanged:
+        is_same = claim.target and changes and _is_same(changes[0].before, changes[-1].after)
         # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
-        return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
+        return bool(not changes or is_same) if is_known else None, ids
     if not changes:  # the claim is false if the call that should have changed the file failed
-        name, errors = PurePath(claim.target).name, [end for end in record.ends if end.is_error]
-        failed = [end.entry_id for end in errors if name in end.text and end.name in _WRITING_TOOLS]
+        name = PurePath(claim.target).name
+        failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
+        failed = [end.entry_id for end in failed_writes if name in end.text]
         return False if failed else None, failed[-1:]
-    before, (last, _, _) = changes[0][0].before, changes[-1]
+    before, last = changes[0].before, changes[-1]
     is_true = {
         "file_created": before is None and last.after is not None,
-        "file_deleted": last.after is None and any(change.before for change, *_ in changes),
+        "file_deleted": last.after is None and any(change.before for change in changes),
         "file_changed": last.after is not None and not _is_same(before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may be true no more.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
-    return is_true if is_still_so or not is_true else None, [changes[0][2], changes[-1][2]]
+    return is_true if is_still_so or not is_true else None, [ids[0], ids[-1]]
 
 
 def _is_same(before: FileState | None, after: FileState | None) -> bool:

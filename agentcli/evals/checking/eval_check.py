@@ -17,13 +17,12 @@ TASK = Path(os.environ.get("AGENTCLI_EVAL_TASK", "."))
 TEST_S = 60.0
 
 
-def record() -> dict[str, Any]:
+def record() -> Any:
     """Return the agent's run: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
 
     `answer` is empty where the agent came to no end; `calls` are its own, in order, without those of its subagents.
     """
-    run: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
-    return run
+    return json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
 
 
 def calls(name: str) -> list[dict[str, Any]]:
@@ -82,9 +81,10 @@ def tests(folder: str | Path) -> tuple[int, bool, str]:
     Returns how many ran (by the summary), True if all passed, and the output.
     """
     done = run(sys.executable, "-m", "unittest", "discover", "-s", str(folder), "-t", str(folder))
-    count = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
+    counts = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
     passed = done.returncode == 0 and re.search(r"^OK\b", done.stdout, re.MULTILINE) is not None
-    return int(count[-1]) if count else 0, passed and len(count) == 1, done.stdout
+    is_genuine = len(counts) == 1  # the agent's code may print a summary of its own
+    return int(counts[-1]) if counts else 0, passed and is_genuine, done.stdout
 
 
 def require_tests(folder: str | Path, count: int) -> None:
@@ -103,7 +103,8 @@ _RUNS_PYTEST = re.compile(r"\b(?:pytest|py\.test)\b[^;&|\n]*\{tests\}")
 def check_swe_bench() -> None:
     """Put the tests of a task of SWE-bench's form into the copy, and run them.
 
-    `tests.json` lists the tests that the fix mends (FAIL_TO_PASS) and those that it must not break (PASS_TO_PASS).
+    `tests.json` lists the tests that the fix mends (FAIL_TO_PASS) and those that it must not break (PASS_TO_PASS). The
+    last line of a failure is the score.
     """
     tests = json.loads((TASK / "tests.json").read_text("utf-8"))
     to_mend, to_keep = tests["FAIL_TO_PASS"], tests["PASS_TO_PASS"]
@@ -134,7 +135,7 @@ def _put_tests(patch: Path, commit: str) -> None:
     """Apply the tests to the files as they were at the start, even if the agent has changed or removed them."""
     if not patch.stat().st_size:
         return
-    # In both directions, because of a file that is renamed each lists only one name.
+    # In both directions, because of a file that is renamed each lists only one name. An entry is `3\t1\ta/test_b.py`.
     changes = _git("apply", "--numstat", "-z", str(patch)) + _git("apply", "--numstat", "-z", "-R", str(patch))
     names = sorted({entry.split("\t", 2)[2] for entry in changes.split("\0") if entry})
     for path in map(Path, names):
@@ -149,9 +150,10 @@ def _put_tests(patch: Path, commit: str) -> None:
 
 def _git(*arguments: str) -> str:
     # The agent may have changed the index, or replaced objects of the commit.
-    own = {"GIT_INDEX_FILE": str(TASK / "index"), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "1"}
+    own_variables = {"GIT_INDEX_FILE": str(TASK / "index"), "GIT_NO_REPLACE_OBJECTS": "1", "GIT_LITERAL_PATHSPECS": "1"}
+    environment = os.environ | own_variables
     done = subprocess.run(
-        ["git", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=os.environ | own
+        ["git", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=environment
     )
     if done.returncode:
         fail(f"The tests cannot be put in place: git {arguments[0]}: {done.stderr.strip()}\n0")
@@ -178,7 +180,7 @@ def _passed() -> dict[str, bool]:
         passed = all(
             end.tag not in ("failure", "error", "skipped") or end.get("type") == "pytest.xfail" for end in case
         )
-        for key in {name, name.partition(" ")[0]}:
+        for key in {name, name.partition(" ")[0]}:  # the data set cuts ids at spaces
             found[key] = found.get(key, True) and passed
     return found
 
@@ -186,5 +188,5 @@ def _passed() -> dict[str, bool]:
 def _as_reported(id: str) -> str:
     """Return an id in the form of a report: `a/test_b.py::C::test_d[x]` is `a.test_b.C.test_d[x]`."""
     name, bracket, parameters = id.partition("[")
-    file, *within = name.split("::")
-    return ".".join([file.removesuffix(".py").replace("/", "."), *within]) + bracket + parameters
+    file, *names = name.split("::")
+    return ".".join([file.removesuffix(".py").replace("/", "."), *names]) + bracket + parameters

@@ -1,6 +1,6 @@
 """Reads which hooks there are, runs those of an event all at once, and combines their answers into one.
 
-Calls and arguments have the names that other tools gave them.
+Hooks are written for several agents, so calls and arguments are sent to them under the names of others, too.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventName
@@ -44,8 +43,7 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "create_subagent": {"prompt": "task", "subagent_type": "agent"},
     "skill": {"skill": "name"},
 }
-_NOT_RUN = (126, 127)  # exit codes of a shell that could not run the command (POSIX XCU 2.8.2)
-# The messages of interpreters that do not find their script, and end with 2 or 1.
+# The messages of interpreters that do not find their script. They end with 2, which would be a denial, or with 1.
 _NO_SCRIPT = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
     r"Can't open perl script|Permission denied",
@@ -62,7 +60,7 @@ _DECISIONS: dict[str, Decision] = {
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
-class HookSpec(Struct, frozen=True, kw_only=True):
+class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A command for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
 
     `matcher` is a regular expression, `condition` a permission rule such as `bash(git *)`; empty ones match all calls.
@@ -84,7 +82,7 @@ class HookSpec(Struct, frozen=True, kw_only=True):
         if not self.condition:
             return True
         rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        value = next((str(input[key]) for key in keys if key in input), "") if input else ""
+        value = next((str(input[key]) for key in keys if key in input), "") if input else ""  # what a pattern is about
         return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 
@@ -135,7 +133,7 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
 
 
 def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
-    """Return the arguments under our names and under those of other agents, which have absolute paths of files."""
+    """Return the arguments under our names and under those of other agents, whose `file_path` is absolute."""
     both = dict(input)
     for theirs, ours in _ARGUMENTS.get(tool, {}).items():
         if ours in input:
@@ -145,11 +143,15 @@ def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a hook put in place of those it was `sent`, under our names."""
+    """Return the arguments that a hook put in place of those it was `sent`, under our names.
+
+    The hook may have changed an argument under either name.
+    """
     own = dict(updated)
     for theirs, ours in _ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)
-        if value is not None and (ours not in own or (value != sent.get(theirs) and own[ours] == sent.get(ours))):
+        has_changed_theirs = value != sent.get(theirs) and own.get(ours) == sent.get(ours)
+        if value is not None and (ours not in own or has_changed_theirs):
             own[ours] = value
     return own
 
@@ -174,7 +176,7 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
-    if exit_code in _NOT_RUN or is_script_missing:
+    if exit_code in (126, 127) or is_script_missing:  # of a shell that could not run the command (POSIX XCU 2.8.2)
         return _failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")
@@ -190,23 +192,23 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
         return combine_answers(bare)
     answers: list[EventAnswer] = []
-    failure: EventAnswer | None = None  # of the first object that cannot be read, so that no denial is lost
+    failure: EventAnswer | None = None  # for the first object that cannot be read: it may have been a denial
     position = 0
     while found := _BRACE.search(text, position):
         start = found.end() - 1
         try:
             answer, position = _DECODER.raw_decode(text, start)
-            if rest := text[position:].partition("\n")[0].strip():
-                raise ValueError(f"{rest[:40]!r} follows it")
+            if rest_of_line := text[position:].partition("\n")[0].strip():
+                raise ValueError(f"{rest_of_line[:40]!r} follows it")
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
                 break  # no answer follows in the text
             failure = failure or _failed(spec, f"its answer is not valid JSON ({error})")
             position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
-        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):
+        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):  # else JSON that a program printed
             read = _read_json(spec, answer)
-            if failure is None or read.blocks:  # behind a failure it may be a part of what cannot be read
+            if failure is None or read.blocks:  # behind a failure only a denial can be believed
                 answers.append(read)
     if failure is not None:
         answers.append(failure)
@@ -230,29 +232,31 @@ def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
 
 def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     """Return the answer that an object stands for; the strictest of the decisions in it counts."""
-    own = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
-    if not isinstance(own, dict):
+    specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
+    if not isinstance(specific, dict):
         return _failed(spec, "its hookSpecificOutput is not an object")
-    inner = own.get("decision")
-    behaviour = inner if isinstance(inner, dict) else {"behavior": inner}  # an object for PermissionRequest
-    words = (own.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
+    inner = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
+    behaviour = inner if isinstance(inner, dict) else {"behavior": inner}
+    words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
     for word in (*words, behaviour.get("behavior")):
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
-        if found is None:  # a call that the hook was asked about is not let through unseen
+        if found is None:  # where the hook was to decide, nothing is let through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
             return _failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
-    reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
-    reason = next(filter(None, reasons), "")
+    reason = (
+        specific.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason")
+        or specific.get("reason") or ""
+    )  # fmt: skip
     stops = str(answer.get("continue")).lower() in ("false", "0", "no")
-    updated = own.get("updatedInput", behaviour.get("updatedInput"))
+    updated = specific.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return EventAnswer(
         decision,
         str(answer.get("stopReason") or reason) if stops else str(reason),
         updated if isinstance(updated, dict) else None,
-        str(own.get("additionalContext") or ""),
+        str(specific.get("additionalContext") or ""),
         stops=stops,
         notices=(str(notice),) if notice else (),
     )
@@ -314,10 +318,10 @@ class CommandHooks:
             return EventAnswer()
         session = self.session
         about = {"session_id": session.id, "transcript_path": "", "cwd": str(self.cwd), "hook_event_name": event}
-        if agent_id != "main":
+        if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
-        by_command = {spec.command: spec for spec in reversed(matching)}  # a command runs once, for its first hook
+        by_command = {spec.command: spec for spec in reversed(matching)}  # of one command only the first hook is run
         runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
@@ -347,14 +351,9 @@ class CommandHooks:
         """Run a hook, unconfined; what is left of its process group is killed in any case."""
         try:
             end = await run_short_program(
-                ("/bin/sh", "-c", spec.command),
-                timeout_s=spec.timeout_s,
-                max_bytes=1_000_000,  # of each stream
-                environment=self.environment,
-                cwd=self.cwd,
-                stdin=input,
-                ends_children=True,
-            )
+                ("/bin/sh", "-c", spec.command), timeout_s=spec.timeout_s, max_bytes=1_000_000,  # of each stream
+                environment=self.environment, cwd=self.cwd, stdin=input, ends_children=True,
+            )  # fmt: skip
         except OSError as error:
             return _failed(spec, f"could not start it ({error.strerror or error})")
         if end.exit_code is None:
@@ -367,7 +366,7 @@ class CommandHooks:
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
-        """Return the hooks' answer about a call, which they are sent under the field's names and ours."""
+        """Return the hooks' answer about a call, which they are sent under our names and those of other agents."""
         sent, name = field_input(call.name, input, self.cwd), FIELD_NAMES.get(call.name, call.name)
         fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **fields)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-_TYPES = {
+_TRANSPORTS: dict[str, Literal["", "stdio", "http", "sse"]] = {  # without a type a url means http, a command stdio
     "": "", "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
     "streamableHttp": "http", "remote": "http", "sse": "sse",
 }  # fmt: skip
-# Our keys by those that other tools have for the same.
+# Our keys by those that other tools have for the same. Where an entry has both, ours counts.
 _KEYS = {
     "transport": "type", "environment": "env", "httpUrl": "url", "http_headers": "headers",
     "includeTools": "enabled_tools", "excludeTools": "disabled_tools",
@@ -80,16 +80,14 @@ def server_specs(
     """Return the servers that are switched on; of two with one name the first counts, `added` ones before all others.
 
     An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out.
-
-    Raises:
-        ConfigError: If a file cannot be read.
+    Raises `ConfigError` if a file cannot be read.
     """
     sources: list[Source] = [
         (added, "flag", "the client"),
         *([(servers_in(Path(file).expanduser()), "flag", file)] if file else ()),
         *([] if is_strict else _settings(config)),
     ]
-    specs: dict[str, ServerSpec | None] = {}
+    specs: dict[str, ServerSpec | None] = {}  # None: switched off, or cannot be read
     call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
     for servers, scope, source in sources:
@@ -131,22 +129,22 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
     if isinstance(entry, Mapping):
         entry = {ours: entry[theirs] for theirs, ours in _KEYS.items() if theirs in entry} | dict(entry)
     read = msgspec.convert(entry, _ServerEntry)
-    kind = _TYPES.get(read.type)
-    if kind is None:
+    if read.type not in _TRANSPORTS:
         raise ValueError(f"unknown type {read.type!r}; use stdio, http or sse")
+    kind = _TRANSPORTS[read.type] or ("http" if read.url else "stdio")
     if not (read.command or read.url):
         raise ValueError("it has neither a command nor a url")
     if read.disabled or not read.enabled:
         return None
     transport: StdioSpec | HttpSpec
-    if kind == "stdio" or not (kind or read.url):
+    if kind == "stdio":
         command, *arguments = [read.command] if isinstance(read.command, str) else read.command
         transport = StdioSpec(command, (*arguments, *read.args), read.env, read.cwd)
     else:
-        headers = {name: f"${{{variable}}}" for name, variable in read.env_http_headers.items()}
+        headers = {header: f"${{{variable}}}" for header, variable in read.env_http_headers.items()}
         if read.bearer_token_env_var:
             headers["Authorization"] = f"Bearer ${{{read.bearer_token_env_var}}}"
-        transport = HttpSpec(read.url, "sse" if kind == "sse" else "http", headers | read.headers, read.oauth)
+        transport = HttpSpec(read.url, kind, headers | read.headers, read.oauth)
     return ServerSpec(
         name=name,
         transport=transport,
@@ -188,7 +186,7 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
 
 
 def describe_server(spec: ServerSpec) -> str:
-    """List all that a server is started with or sent, as it is written, for the person who may trust it."""
+    """List all that a server is started with or sent, with unreplaced variables, for the person who may trust it."""
     match spec.transport:
         case StdioSpec(env=env, cwd=cwd):
             verb, parts = "runs", [*(f"{name}={value}" for name, value in env.items()), *([f"in {cwd}"] if cwd else ())]
@@ -228,7 +226,6 @@ class Connector:
 
     @cached_property
     def _model_keys(self) -> frozenset[str]:
-        """The names of the variables that hold keys of models."""
         from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self.config)
@@ -267,12 +264,15 @@ def make_servers(
     *,
     clients: Sequence[MCPClient] = (),
 ) -> Servers:
-    """Return the configured servers and a caller's own `clients`; offers and programs are held to what was approved."""
+    """Return the configured servers and a caller's own `clients`.
+
+    The tools that a server offers, and the files that start it, are compared with those that the person approved.
+    """
     from agentcli.extensions.mcp.server import Pins
     from agentcli.extensions.mcp.servers import Servers
 
     for spec in specs:
         programs.add_server(spec)
     pins = Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
-    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
+    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]  # empty: no limit
     return Servers(specs, Connector(config), pins, on_notice=on_notice, clients=clients, only=only)

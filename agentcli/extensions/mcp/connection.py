@@ -59,7 +59,7 @@ class ServerConnection:
         self._spec = spec
         self._server = server
         self._client: Client | None = None
-        self._pending_asks: list[Ask | None] = []
+        self._pending_asks: list[Ask | None] = []  # those of the running calls, oldest first
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -105,7 +105,7 @@ class ServerConnection:
                 finally:
                     listening.cancel()
         except Exception as error:  # noqa: BLE001 - the SDK's task groups raise whatever a transport raises
-            if not opened.done():
+            if not opened.done():  # `open` still waits
                 opened.set_exception(_first(error))
             elif not self._closing.is_set():
                 self.lost(str(self._own_error(_first(error))))
@@ -143,8 +143,7 @@ class ServerConnection:
     # Its offer
 
     async def list_tools(self) -> Sequence[RemoteTool]:
-        client = self._open_client()
-        tools = await self._guarded(_all_pages(client.list_tools, lambda page: page.tools))
+        tools = await self._guarded(_all_pages(self._open_client().list_tools, lambda page: page.tools))
         return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
 
     async def offer(self) -> Offer:
@@ -172,7 +171,7 @@ class ServerConnection:
     ) -> RemoteResult:
         client, emit_line = self._open_client(), progress
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:
+        async def report(progress: float, total: float | None, message: str | None) -> None:  # the SDK's names
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
             emit_line(f"{share} {message}" if message else share)
 
@@ -199,7 +198,10 @@ class ServerConnection:
         return self._client
 
     async def _guarded(self, request: Awaitable[T], *, ask: Ask | None = None) -> T:
-        """Await a request to the server, with errors of ours; if it needs a visit of some address, `ask` for that."""
+        """Await a request to the server, and translate its errors.
+
+        If the server wants the person to open an address first, they are asked by way of `ask`.
+        """
         try:
             return await request
         except Exception as error:
@@ -210,7 +212,7 @@ class ServerConnection:
             raise self._own_error(error) from error
 
     def _own_error(self, error: Exception) -> Exception:
-        """Return the error of ours for one of the SDK or its transport; others are returned unchanged."""
+        """Translate an error of the SDK or its transport into one of agentcli; others are returned unchanged."""
         where = f"The MCP server {self.name}"
         match error:
             case ToolError():
@@ -241,7 +243,7 @@ class ServerConnection:
 
 def _simplify_results(client: Client) -> None:
     """Let `simplify_result` change results before the SDK validates them."""
-    dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation
+    dispatcher = client.session._dispatcher  # noqa: SLF001 - the SDK has no other place for it
     send = dispatcher.send_raw_request
 
     async def send_and_simplify(method: str, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -303,7 +305,7 @@ async def _http_transport(address: HttpSpec, http: httpx2.AsyncClient) -> AsyncI
             yield streams
 
 
-# The SDK's transports for HTTP do not take a reader of ours as an argument.
+# The SDK's transports for HTTP take no reader of messages as an argument, so its own is replaced.
 streamable_http.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[attr-defined, assignment]
 types.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)

@@ -1,4 +1,4 @@
-"""Reads the messages of MCP servers, also some that the SDK would reject, and asks the person their questions."""
+"""Reads the messages of MCP servers, some of which the SDK would reject, and asks the person the servers' questions."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import mcp_types as types
-from mcp_types import jsonrpc_message_adapter as _sdk_reader  # by its own name: ours takes its place
+from mcp_types import jsonrpc_message_adapter as _sdk_reader  # kept here, because `MessageReader` replaces it there
 from pydantic import ValidationError
 
 from agentcli.extensions.mcp.tools import Parts
@@ -36,15 +36,15 @@ class MessageReader:
         except ValidationError as error:
             text = data.decode(errors="replace") if isinstance(data, bytes) else data
             try:
-                text = json.dumps(json.loads(text), ensure_ascii=False)
+                text = json.dumps(json.loads(text), ensure_ascii=False)  # `\ud83d` becomes a lone surrogate
             except RecursionError:  # it is nested too deeply
                 raise error from None
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # without lone surrogates
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # which becomes U+FFFD
         try:
             return _sdk_reader.validate_json(text, by_name=by_name)
         except ValidationError as error:
             match json.loads(text):
-                case {"id": int() | str() as id, **fields} if "method" not in fields:
+                case {"id": int() | str() as id, **fields} if "method" not in fields:  # a reply
                     message = f"invalid reply: {fault_of(error)}: {text[:500]}"
                     return types.JSONRPCError(
                         jsonrpc="2.0", id=id, error=types.ErrorData(code=types.PARSE_ERROR, message=message)
@@ -53,16 +53,16 @@ class MessageReader:
 
 
 def fault_of(error: ValidationError) -> str:
-    """Return the place and the text of the first fault."""
+    """Return the place (its innermost four names) and the text of the first fault: `result.tools.0.name: …`."""
     fault = error.errors()[0]
     return f"{'.'.join(map(str, fault['loc'][-4:]))}: {fault['msg']}"
 
 
 def simplify_result(method: str, result: dict[str, Any], *, is_modern: bool) -> dict[str, Any]:
-    """Return a result without what real servers get wrong, for which the SDK would reject all of it.
+    """Return a result without mistakes of real servers for which the SDK would reject all of it.
 
     Tools keep only the keys that agentcli reads, and their schemas get the type that unions often lack. `content` may
-    be missing beside structured content, which becomes text if it is no object: only the modern era allows others.
+    be missing beside structured content. In the older era, structured content that is no object becomes text.
     """
     match method, result:
         case "tools/list", {"tools": list(tools)}:
@@ -77,8 +77,8 @@ def simplify_result(method: str, result: dict[str, Any], *, is_modern: bool) -> 
 
 
 def _simplify_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    given = tool.get("inputSchema")
-    schema = {**(given if isinstance(given, dict) else {}), "type": "object"}
+    schema = tool.get("inputSchema")
+    schema = {**(schema if isinstance(schema, dict) else {}), "type": "object"}
     return {key: tool[key] for key in _TOOL_KEYS if tool.get(key) is not None} | {"inputSchema": schema}
 
 
@@ -108,18 +108,19 @@ def resource_part(contents: types.TextResourceContents | types.BlobResourceConte
     return _media(contents.blob, contents.mime_type or "", str(contents.uri))
 
 
-def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
+def _media(data: str, mime_type: str, name: str) -> Text | Image | Document:
+    """Return an image or a PDF in base64; a line of text about it, with its `name`, if no model could see it."""
     try:
         base64.b64decode(data, validate=True)
     except ValueError:
-        return Text(f"[{what}: invalid base64]")
+        return Text(f"[{name}: invalid base64]")
     match mime_type:
         case "image/png" | "image/jpeg" | "image/gif" | "image/webp":  # which all providers take
             return Image(Base64Source(mime_type, data))
         case "application/pdf":
             return Document(Base64Source(mime_type, data))
         case _:
-            return Text(f"[{what}, {mime_type or 'of an unknown type'}: not supported]")
+            return Text(f"[{name}, {mime_type or 'of an unknown type'}: not supported]")
 
 
 # Questions
@@ -156,9 +157,9 @@ def _consent(answer: str | None, content: dict[str, Value] | None = None) -> typ
 async def _ask_field(
     name: str, field: Mapping[str, Any], question: str, ask: Ask, *, is_optional: bool
 ) -> dict[str, Value] | None:
-    """Return the field with the person's value or its default; an empty dict if the person leaves the field out.
+    """Return the field's name with the person's value or the default; an empty dict if they leave the field out.
 
-    None says that the person leaves the whole form, by no answer or by three that do not fit.
+    Return None if they leave the whole form, by giving no answer or three that do not fit.
     """
     choices, default = _choices(field), field.get("default")
     keep_default = _SKIP if default is None else f"Keep the default: {default}"
@@ -168,7 +169,7 @@ async def _ask_field(
         answer = await ask(question + problem, options)
         if answer is None:
             break
-        if answer == keep_default and answer in options and answer not in choices:
+        if answer == keep_default and answer in options and answer not in choices:  # a choice may have the same text
             return {name: default} if default is not None else {}
         try:
             return {name: _field_value(answer.strip(), field.get("type"), choices)}
@@ -182,6 +183,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
     if field.get("type") == "boolean":
         return {_YES: True, _NO: False}
     items = field.get("items", field) if field.get("type") == "array" else field
+    # Choices with titles are written as `oneOf`, or in a list as `anyOf`; older servers write `enum` and `enumNames`.
     if titled := items.get("oneOf") or items.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in titled if "const" in choice}
     values = items.get("enum", ())
@@ -191,8 +193,7 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Value]:
 def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
     """Return the value that an answer stands for; `kind` is the field's type in its JSON Schema.
 
-    Raises:
-        ValueError: If the answer does not fit; the message says which answers do.
+    Raises `ValueError` if the answer does not fit; the message says which answers do.
     """
     if kind == "array":
         return [str(choices.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
@@ -200,7 +201,7 @@ def _field_value(answer: str, kind: Any, choices: Mapping[str, Value]) -> Value:
         if answer not in choices:
             raise ValueError(f"choose one of {', '.join(choices)}")
         return choices[answer]
-    convert, name = _NUMBERS.get(kind, (str, ""))
+    convert, name = _NUMBERS.get(kind, (str, ""))  # other types are given as text
     try:
         return convert(answer)
     except ValueError:

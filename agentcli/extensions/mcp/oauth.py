@@ -18,7 +18,6 @@ from mcp.shared.auth import (
     OAuthMetadata,
     OAuthToken,
 )
-from msgspec import Struct
 from pydantic import AnyUrl
 
 from agentcli.extensions.mcp.tools import HttpSpec
@@ -29,7 +28,7 @@ _MAX_REQUEST_BYTES = 16_384  # of the browser's request with the answer
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
-class ServerLogin(Struct, frozen=True, omit_defaults=True):
+class ServerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stored login: the SDK's records as JSON texts, and the time when the token expires (seconds since 1970)."""
 
     token: str = ""
@@ -72,19 +71,15 @@ class LoginTokens:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         expires_at = time.time() + tokens.expires_in if tokens.expires_in is not None else None
-        await self._change(token=tokens.model_dump_json(), expires_at=expires_at)
+        await self.change(token=tokens.model_dump_json(), expires_at=expires_at)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return OAuthClientInformationFull.model_validate_json(self.login.client) if self.login.client else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        await self._change(client=client_info.model_dump_json(exclude_none=True))
+        await self.change(client=client_info.model_dump_json(exclude_none=True))
 
-    async def keep_server(self, metadata: OAuthMetadata) -> None:
-        """Store where tokens are refreshed, so that a later process does not have to find that out."""
-        await self._change(server=metadata.model_dump_json(exclude_none=True))
-
-    async def _change(self, **changes: object) -> None:
+    async def change(self, **changes: object) -> None:
         self.login = msgspec.structs.replace(self.login, **changes)
         await asyncio.to_thread(self.logins.save, self.url, self.login)
 
@@ -103,7 +98,7 @@ class _Provider(OAuthClientProvider):
 
 
 class AsksForLogin(httpx2.Auth):
-    """Requests without a login: a server that rejects them needs one."""
+    """Sends requests without a login, and raises `OAuthFlowError` if the server rejects one with 401."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         response = yield request
@@ -159,7 +154,7 @@ async def login_auth(
     states: set[str] = set()  # random texts that our requests have and their answers repeat; others could be forged
 
     async def answer_browser(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = (await reader.readline()).decode("ascii", errors="replace")
+        line = (await reader.readline()).decode("ascii", errors="replace")  # `GET /callback?code=… HTTP/1.1`
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
         is_answer = target.path == "/callback" and bool(query) and query.get("state") in states
@@ -189,8 +184,9 @@ async def login_auth(
             tokens, url, callback, send=send, wait=wait, client_metadata_url=oauth.get("clientMetadataUrl")
         )
         yield provider
-        if provider.context.oauth_metadata is not None and tokens.login.token:
-            await tokens.keep_server(provider.context.oauth_metadata)
+        # Where tokens are refreshed is stored, so that a later process need not find that out.
+        if (metadata := provider.context.oauth_metadata) is not None and tokens.login.token:
+            await tokens.change(server=metadata.model_dump_json(exclude_none=True))
 
 
 def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:

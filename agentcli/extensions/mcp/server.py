@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import msgspec
-from msgspec.structs import replace
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
 from agentcli.extensions.mcp.tools import (
@@ -98,10 +97,10 @@ class Server:
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)  # when it was started, the newest times only
         self._needs_login = False
         self._asking = asyncio.Lock()
-        # The conversations that have its instructions, each by its ledger, of which every conversation has its own.
+        # The conversations that were given its instructions, each known by its ledger of files, which only it has.
         self._introduced_to: WeakSet[FileLedger] = WeakSet()
 
     @property
@@ -142,7 +141,8 @@ class Server:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if connecting.cancelled() and task is not None and not task.cancelling():  # `aclose` cancelled it
+            # Either `aclose` cancelled the connecting task, or somebody cancels the caller.
+            if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
 
@@ -159,7 +159,7 @@ class Server:
                     raise
         except ToolError as error:
             self._needs_login = isinstance(error, NeedsLogin)
-            if self._needs_login or not self.problem:  # `lost` may have set a problem that says more
+            if self._needs_login or not self.problem:  # meanwhile `lost` may have set one that says more
                 self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
@@ -179,7 +179,7 @@ class Server:
         """Get the server's offer, and approve it if the person does not have to be asked."""
         offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
         tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
-        self.current = replace(offer, tools=tuple(reversed(tools.values())))
+        self.current = msgspec.structs.replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self._pin(self.current)
         elif self.is_changed:
@@ -203,9 +203,7 @@ class Server:
     async def approve(self) -> str:
         """Trust the files that start the server, and its current offer; return the changes since the last approval.
 
-        Raises:
-            ToolError: If the server cannot be reached.
-            ConfigError: If the trust cannot be stored.
+        Raises `ToolError` if the server cannot be reached, and `ConfigError` if the trust cannot be stored.
         """
         changes: list[str] = []
         if self._pins is not None and (command := self.spec.start_command):
@@ -322,7 +320,7 @@ class Server:
 
 
 def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
-    """Yield the texts for models that the second offer has and the first has not."""
+    """Yield the texts that models would see of the second offer, and that the first one does not have."""
     for tool in after.tools:
         if tool not in before.tools:
             yield f"{tool.name}: {tool.description} Arguments: {msgspec.json.encode(tool.schema).decode()}"
@@ -334,7 +332,7 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
 
 
 def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and that moves the deadline by the time that a person takes."""
+    """Return an `ask` that names the server, and that adds the time that the person takes to the deadline."""
 
     async def ask_and_extend(question: str, options: Sequence[str]) -> str | None:
         loop, end = asyncio.get_running_loop(), deadline.when()

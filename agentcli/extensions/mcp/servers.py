@@ -56,7 +56,7 @@ class Servers:
     have the same beginning. Only a server that was not known before joins at a later prompt.
     """
 
-    can_skip = False  # True: Enter ends the waiting for servers
+    can_skip = False  # set to True where Enter ends the waiting for servers
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class Servers:
         only: Sequence[str] = (),
     ) -> None:
         self.on_notice = on_notice
-        self.on_prompts: Callable[[], None] = lambda: None
+        self.on_prompts: Callable[[], None] = lambda: None  # called when the servers' prompts may have changed
         self._only = [Rule(name) for name in only]
-        make = partial(Server, on_notice=self._notify, on_update=self._note_update)
+        # The open session sets `on_notice` to its own, so it is looked up at each notice.
+        make = partial(Server, on_notice=lambda text: self.on_notice(text), on_update=self._note_update)  # noqa: PLW0108
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(name=client.name, scope="caller")
@@ -110,6 +111,7 @@ class Servers:
                 self.add_tools(calls)
                 calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
+            # Those that had not answered at the session's first request.
             unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
             if late := [server.name for server in unknown if server.pinned is not None]:
                 calls.delegates.unknown_servers.difference_update(late)
@@ -152,7 +154,7 @@ class Servers:
         self._has_news = False
         tools = list(self.tools())
         before = [tool.spec() for tool in calls.tools if tool.server]
-        if [tool.spec() for tool in tools] != before:  # a new registry has the beginning of requests built anew
+        if [tool.spec() for tool in tools] != before:  # a new registry makes requests begin anew, without the cache
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
     def refresh(self, calls: SessionCalls) -> None:
@@ -203,9 +205,6 @@ class Servers:
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
 
-    def _notify(self, text: str) -> None:
-        self.on_notice(text)  # the function of the session that is open now
-
     def _note_update(self) -> None:
         self._has_news = True
         self.on_prompts()
@@ -252,16 +251,14 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
     if not text.strip():
         raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
     return AsPrompt(
-        f"Follow this prompt of the MCP server {server.name}.",
-        more=(foreign_text(f"prompt {prompt.name}", text),),
+        f"Follow this prompt of the MCP server {server.name}.", more=(foreign_text(f"prompt {prompt.name}", text),)
     )
 
 
 def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
     """Read the arguments of a prompt from a line: `name=value`, or values in order; the last one takes the rest.
 
-    Raises:
-        UsageError: If the line has an open quotation mark, or a required argument is missing.
+    Raises `UsageError` if the line has an open quotation mark, or a required argument is missing.
     """
     names = [name for name, _ in prompt.arguments]
     try:
@@ -271,7 +268,7 @@ def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
     named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
     values = [word for word in words if word.partition("=")[0] not in named]
     unnamed = [name for name in names if name not in named]
-    if len(values) > len(unnamed) > 0:
+    if len(values) > len(unnamed) > 0:  # the last one takes the rest
         last = len(unnamed) - 1
         values = [*values[:last], " ".join(values[last:])]
     arguments = named | dict(zip(unnamed, values, strict=False))

@@ -69,7 +69,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
 async def _start(
     launch: ServerProgram,
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
-    """Start a server; return its process, its pipes, and the event of its end. Raises `ToolError`."""
+    """Start a server; return its process, its pipes, and the event that is set at its end. Raises `ToolError`."""
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))
     if found is None:
@@ -121,9 +121,9 @@ async def _read(
                 log.warning("not an MCP message: %.200r", line)
                 message = error
             await session.send(message)
-    except ValueError:
+    except ValueError:  # from `readline`
         reason = f"The server wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MB."
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session was closed
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
@@ -142,11 +142,11 @@ async def _collect_stderr(process: asyncio.subprocess.Process, stderr: bytearray
 
 
 async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
-    """Close the output of a server once that has ended, because a child of it may hold it open."""
+    """Close the output of a server after its end, because a child of it may hold the output open."""
     await exited.wait()
     await asyncio.sleep(GRACE_S)  # for its last output
-    if (output := transport.get_pipe_transport(1)) is not None:
-        output.close()
+    if (stdout := transport.get_pipe_transport(1)) is not None:
+        stdout.close()
 
 
 async def _end(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

@@ -222,7 +222,7 @@ async def _log_in(config: Config, server: Server) -> str:
 
     def show(address: str) -> None:
         echo(f"If your browser does not open, log in here: {address}")
-        sys.stdout.flush()
+        sys.stdout.flush()  # before the wait for the browser
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
@@ -237,12 +237,7 @@ async def _log_in(config: Config, server: Server) -> str:
 
 
 async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> None:
-    """Serve the tools named in `only` (empty: all) on stdin and stdout until stdin ends.
-
-    Raises:
-        UsageError: If there is no such tool.
-        ToolError: If the SDK is not installed.
-    """
+    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` if there is no such tool."""
     load_sdk()
     import mcp_types
     from mcp.server import lowlevel
@@ -264,7 +259,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
         return mcp_types.ListToolsResult.model_validate({"tools": list(map(_tool_message, offered))})
 
     async def call_tool(context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # it is opened below
+        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # `bench` is opened below
         return mcp_types.CallToolResult.model_validate(_result_message(answer))
 
     server = lowlevel.Server[Any]("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
@@ -275,12 +270,7 @@ async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> Non
 def _tool_message(tool: Tool) -> dict[str, Any]:
     spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
     hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "inputSchema": spec.input_schema,
-        "annotations": hints,
-    }
+    return {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema, "annotations": hints}
 
 
 def _result_message(answer: dict[str, Any]) -> dict[str, Any]:

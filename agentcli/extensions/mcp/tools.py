@@ -1,6 +1,6 @@
-"""Defines MCP servers as agentcli sees them, and turns their tools into ours.
+"""Defines MCP servers as agentcli sees them, and turns their tools into tools of agentcli.
 
-The tools get names and schemas that providers accept, and become stubs where room in the model's window is short.
+The tools get names and schemas that providers accept, and become stubs where the model's window has no room for more.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image, Text
@@ -38,11 +37,6 @@ class StdioSpec(Struct, frozen=True):
     def __str__(self) -> str:
         return " ".join((self.command, *self.args))
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """All texts in which variables are replaced, the command first."""
-        return (self.command, *self.args, self.cwd, *self.env.values())
-
 
 class HttpSpec(Struct, frozen=True):
     """The address of a server. Its texts are as written, as those of `StdioSpec`; `oauth` is in docs/mcp.md."""
@@ -54,10 +48,6 @@ class HttpSpec(Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.url
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.url, *self.headers.values(), *map(str, self.oauth.values()))
 
 
 class ServerSpec(Struct, frozen=True, kw_only=True):
@@ -87,10 +77,11 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def start_command(self) -> str:
-        """Return the shell command that starts it, after files that variables name for it; empty for an address."""
+        """Return a shell command that runs all that starting the server runs, for pins; empty for an address."""
         if isinstance(program := self.transport, HttpSpec):
             return ""
         started = [value for name, value in program.env.items() if name in STARTS_FILES]
+        # A bare name is that of a file, not of a program on PATH.
         files = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
         folder = [shlex.join(("cd", program.cwd))] if program.cwd else []
         return " && ".join((*folder, *map(shlex.quote, files), shlex.join((program.command, *program.args))))
@@ -98,7 +89,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     @property
     def fingerprint(self) -> str:
         """Return a hash, in hexadecimal digits, of the way to start or reach the server."""
-        # The order of the parts, and that `cwd` is left out where it is empty, keep earlier approvals valid.
+        # Approvals are stored under this hash: another order of the parts, or an empty `cwd`, would make them invalid.
         match self.transport:
             case StdioSpec(command, args, env, cwd):
                 parts: tuple[Any, ...] = ("stdio", command, args, sorted(env.items()), "", [], *([cwd] if cwd else ()))
@@ -108,7 +99,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
 
 class RemoteTool(Struct, frozen=True):
-    """A tool of a server. `schema` is the JSON Schema of its arguments, whatever the server says."""
+    """A tool of a server. `schema` is the JSON Schema of its arguments as the server gives it, perhaps not valid."""
 
     name: str
     description: str = ""
@@ -188,13 +179,13 @@ NOTE = "Tools named mcp__… have short descriptions. Call one with {} to get it
 MAX_DEPTH = 40  # levels; what is deeper may be anything
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 _UNIONS = ("anyOf", "oneOf", "allOf")  # which no provider takes at the top
+# Keywords by the kind of their value: one schema, schemas by name, or a list of schemas.
 _SCHEMAS = (
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
     "unevaluatedProperties",
 )  # fmt: skip
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-_LISTS = (*_UNIONS, "prefixItems")
-# The kinds of other values. bool is no number, though draft 4 gave `exclusiveMinimum` one.
+# The kinds of other values. In draft 4 `exclusiveMinimum` was a bool, which is left out.
 _SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
@@ -271,11 +262,11 @@ def output_of(result: RemoteResult) -> ToolOutput:
     else:
         content = tuple(Text(cut_middle(part.text)) if isinstance(part, Text) else part for part in result.content)
     output = ToolOutput(content, result.structured, is_error=result.is_error)
-    return replace(output, error_kind="execution_error") if result.is_error else output
+    return msgspec.structs.replace(output, error_kind="execution_error") if result.is_error else output
 
 
 def fitted(specs: Sequence[ToolSpec], max_tokens: int) -> tuple[ToolSpec, ...]:
-    """Return the tools in as much detail as fits: all of them whole, else stubs, else only the first stubs."""
+    """Return the tools in as much detail as fits: all of them whole, else stubs, else as many stubs as fit."""
     if _tokens(specs) <= max_tokens:
         return tuple(specs)
     stub_tokens = max_tokens - _tokens((ToolSpec("", NOTE, {}),))
@@ -320,7 +311,7 @@ def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, A
     for key, value in schema.items():
         if key not in _DROPPED and (part := _keyword(key, value, root, depth + 1)) is not None:
             normal[key] = part
-    if isinstance(items := schema.get("items"), list):  # as drafts up to 7 wrote tuples
+    if isinstance(items := schema.get("items"), list):  # drafts up to 7 wrote tuples so
         parts = [_normal(item, root, depth + 1) for item in items]
         normal["items"] = {"anyOf": parts} if parts else {}
     if normal.get("type") == "array" and "items" not in normal:
@@ -344,10 +335,10 @@ def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
         case _ if key in _MAPS:
             parts = value.items() if isinstance(value, Mapping) else ()
             return {name: _normal(part, root, depth) for name, part in parts}
-        case _ if key in _LISTS:
+        case _ if key in (*_UNIONS, "prefixItems"):
             return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
-        case _ if key in _KINDS:
-            is_kind = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
+        case _ if kind := _KINDS.get(key):
+            is_kind = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)  # a bool is an int, too
             must_be_positive = key in _SIZES or key == "multipleOf"
             return value if is_kind and (not must_be_positive or value > 0) else None
         case _:
@@ -374,7 +365,8 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
         return None
     part: Any = root
     for name in filter(None, reference[1:].split("/")):
-        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+        name = name.replace("~1", "/").replace("~0", "~")  # the escapes of JSON Pointer
+        part = part.get(name) if isinstance(part, Mapping) else None
     return part
 
 
@@ -384,7 +376,7 @@ def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, 
     for union in _UNIONS:
         branches = [_branch(branch, root) for branch in normal.get(union, ())]
         for branch in branches:
-            properties = properties | branch.get("properties", {}) | properties  # of one name the first counts
+            properties = {**properties, **branch.get("properties", {}), **properties}  # of one name the first counts
         if required_by := [set(branch.get("required", ())) for branch in branches]:
             by_all = set.union(*required_by) if union == "allOf" else set.intersection(*required_by)
             required += sorted(by_all.difference(required))
@@ -392,7 +384,8 @@ def _merge_unions(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, 
 
 
 def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an alternative of a union, the target of its reference, or what its own unions make of it."""
+    """Return an alternative of a union: what its reference names, or the alternative with its own unions merged."""
     target = _resolve(branch.get("$ref"), root)
-    branch = _normal(target, root, 1) if isinstance(target, Mapping) else branch
-    return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) and target is None else branch
+    if target is not None:  # its unions are not merged: references may form a loop
+        return _normal(target, root, 1) if isinstance(target, Mapping) else branch
+    return _merge_unions(branch, root) if any(union in branch for union in _UNIONS) else branch

@@ -37,7 +37,7 @@ Level = Literal[1, 2, 3]
 
 
 class SkillMessage(Struct, frozen=True):
-    """A text about an activation. The model reads the instructions; the person sees the texts that are visible."""
+    """A text about an activation. The model reads the instructions; the person may see those that are visible."""
 
     type: Literal["metadata", "instruction", "permissions"]
     text: str
@@ -104,10 +104,9 @@ class SkillRegistry:
         by: By = "person",
         instructions: str | None = None,
     ) -> Activation:
-        """Activate a skill for a `request`, and append its instructions to `history`.
+        """Activate a skill for a `request`, and append its instructions (by default its file's) to `history`.
 
-        Raises:
-            UsageError: If the skill may not be activated or cannot be read; nothing has changed then.
+        Raises `UsageError` if the skill may not be activated or cannot be read; then nothing has changed.
         """
         skill = self.check(name, by=by)
         text = _read_instructions(skill) if instructions is None else instructions
@@ -122,8 +121,7 @@ class SkillRegistry:
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
         """End an active skill by its name, or the innermost one; the model can end no other.
 
-        Raises:
-            UsageError: If no such skill is active, or it is not the innermost one.
+        Raises `UsageError` if no such skill is active, or it is not the innermost one.
         """
         own = [activation for activation in self.active if activation.by == by]
         if not own:
@@ -255,7 +253,7 @@ class SessionSkills:
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
         """End the grants for the last prompt, and follow the log: a rewind ends and activates skills, too."""
-        for id in [id for id in self._granted if id not in self._activated_for_next]:
+        for id in [id for id in self._granted if id not in self._activated_for_next]:  # a copy: the loop removes some
             self._revoke_grants(id)
         self._activated_for_next.clear()
         logged = {entry.id: entry for entry in active_skills(conversation.path)}
@@ -264,7 +262,7 @@ class SessionSkills:
             self._undo(activation)
         active_ids = {activation.id for activation in self.registry.active}
         for entry in [entry for id, entry in logged.items() if id not in active_ids]:
-            if entry.by == "model" and not is_resumed:
+            if entry.by == "model" and not is_resumed:  # it ended with its turn, whose end a rewind took back
                 self.session.append(SkillEnded(entry.id))
             else:
                 self._resume(entry, conversation)
@@ -273,7 +271,7 @@ class SessionSkills:
         """Activate a skill of an earlier run again; its instructions are those that the model read then."""
         skill = Skill(**structs.asdict(entry.skill))
         activation = Activation(entry.id, skill, entry.by)
-        if note_of(entry, conversation.path) is None:
+        if note_of(entry, conversation.path) is None:  # the instructions are no longer in the conversation
             try:
                 instructions = SkillRegistry([skill]).activate(entry.skill.name).instructions
             except UsageError as error:
@@ -364,7 +362,7 @@ def _search(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill's folder, or the list of its files (level 3); without a name, of the innermost skill.
+    """Return a file of a skill's folder, or the list of its files (level 3); by default of the innermost skill.
 
     Raises `ToolError` and `UsageError`.
     """

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.calls.model import SkillsInUse
 from agentcli.agent.runtime import Turn, TurnStep
@@ -32,7 +31,7 @@ MAX_FOLDERS = 2_000  # in which one place is searched
 _MAX_DEPTH = 4
 _MAX_NOTICES = 3
 _MAX_DESCRIPTION = 1_024  # characters in the list for the model
-_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more of it
+_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
 _CACHE_VERSION = "2"  # changes with the form of the cached values
 _SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
 _HEAD = """\
@@ -44,7 +43,7 @@ When a task fits one of these, first call `skill` with its name to get instructi
 # Reading files of definitions, with a cache
 
 
-class CachedRead(Struct, Generic[T], frozen=True, array_like=True):
+class CachedRead(msgspec.Struct, Generic[T], frozen=True, array_like=True):
     """The value that was read from a file when it had this stamp, or the problem that kept it from being read."""
 
     stamp: Stamp
@@ -91,7 +90,7 @@ def read_once(
 # Catalogs and lists of skills
 
 
-class SkillFolder(Struct, frozen=True):
+class SkillFolder(msgspec.Struct, frozen=True):
     """A folder of skills. If it has a `root`, only files below that count, with links followed."""
 
     folder: Path
@@ -131,7 +130,7 @@ def listing(skills: Sequence[Skill], max_tokens: int) -> str:
     def size(max_chars: int) -> int:
         return sum(len(_line(skill, max_chars).encode()) + 1 for skill in skills)
 
-    # The longest descriptions with which all skills fit; without any, where not even their names do.
+    # The longest descriptions with which all skills fit; 0 if not even their names do.
     max_chars = max(bisect(range(_MAX_DESCRIPTION + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
     for skill in skills:
@@ -152,19 +151,20 @@ def _line(skill: Skill, max_chars: int) -> str:
 
 def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
-    root = os.path.realpath(place.root) if place.root is not None else None
+    root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"
     waiting = [(str(place.folder), 0)]
-    count = 0
-    while waiting and (count := count + 1) <= MAX_FOLDERS:
+    for _ in range(MAX_FOLDERS):
+        if not waiting:
+            break
         folder, depth = waiting.pop()
-        if root is not None and not f"{os.path.realpath(folder)}/".startswith(f"{root}/"):
+        if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
         if depth:
             with suppress(OSError):
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
-                if root is None or f"{os.path.realpath(f'{folder}/{FILE}')}/".startswith(f"{root}/"):
+                if os.path.realpath(f"{folder}/{FILE}").startswith(root):
                     yield folder, stamp_of(status)
-                continue
+                continue  # a skill contains no others
         if depth < _MAX_DEPTH:
             with suppress(OSError), os.scandir(folder) as entries:
                 inside = [entry.path for entry in entries if entry.name not in _SKIPPED_FOLDERS and entry.is_dir()]
@@ -224,7 +224,7 @@ class Skills:
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
         with_bundled = self.config.settings.skills.bundled
-        if not with_bundled and len(places(self.config, added=self.added)) == 1:  # the bundled ones need not be read
+        if not with_bundled and len(places(self.config, added=self.added)) == 1:  # nothing else need be read
             return ()
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
@@ -261,7 +261,10 @@ class ActiveSkills(TurnStep):
 
 
 def model_named(name: str, current: str, models: Models) -> str:
-    """Return `PROVIDER/MODEL` for a name, which may be of the provider of the `current` model. Raises `UsageError`."""
+    """Return `PROVIDER/MODEL` for a name, without a provider that of the `current` model. Raises `UsageError`.
+
+    A model that could not be used (unknown, or without a key) is an error, too.
+    """
     if "/" not in name:
         provider = current.partition("/")[0]
         if not models.info(f"{provider}/{name}").is_known:

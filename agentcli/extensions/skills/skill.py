@@ -17,15 +17,14 @@ MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the s
 MAX_RESOURCES = 200
 
 _SPECIFIED = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-# What other tools add, and those of ours: `tools`, `nested-skills`.
+# Keys that other tools have added, and two of agentcli: `tools` and `nested-skills`.
 ADDED_KEYS = (
     *"user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse".split(),
     *"model effort version author context agent hooks tags tools nested-skills".split(),
 )
-_SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
 _TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
-# Values that need quotes to be YAML, as in `description: Use it so: first …`; none that goes on in the next line.
+# A key with a value on one line. Some need quotes to be YAML, as `description: Use it so: first …`.
 _PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -75,7 +74,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         raise ValueError("it has no description")
     name = one_line(keys, "name")
     if len(name) > MAX_CHARS["name"] or not _NAME.fullmatch(name):
-        name = folder.name
+        name = folder.name  # `problems_in` says so
     if not _NAME.fullmatch(name):
         raise ValueError("its name contains characters that commands cannot have")
     if not body.strip():
@@ -108,7 +107,7 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     name = one_line(keys, "name")
     if not name:
         yield "it has no name, so the name of its folder is used"
-    elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > MAX_CHARS["name"]:
+    elif not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > MAX_CHARS["name"]:
         yield f"its name {name!r} is not 1 to {MAX_CHARS['name']} lower-case letters, digits and single hyphens"
     elif name != folder:
         yield f"its name {name!r} differs from its folder, {folder!r}"
@@ -117,11 +116,6 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
             yield f"its {key} has {length:,} characters; the limit is {MAX_CHARS[key]:,}"
     if unknown := [key for key in keys if key not in (*_SPECIFIED, *ADDED_KEYS)]:
         yield f"unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
-
-
-def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return the frontmatter of a skill, as it is written, and its body. Raises `OSError` and `ValueError`."""
-    return split_frontmatter(read_small_file(folder / FILE))
 
 
 def tool_rules(value: Any) -> Sequence[str]:
@@ -142,7 +136,7 @@ def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
     except ValueError as error:
         try:
             keys = _load_yaml(re.sub(_PLAIN_VALUE, _quoted, source))
-        except ValueError:
+        except ValueError:  # the first error is about the text as it was written
             raise error from error.__cause__
     if isinstance(keys, dict | None):
         return {str(key): value for key, value in (keys or {}).items()}, text[head.end() :]

@@ -77,14 +77,12 @@ class Agents:
         config = self.config
         of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
         of_user = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
-        return [
-            *((folder, "project") for folder in of_project),
-            *((folder, "user") for folder in of_user if folder.is_dir()),
-        ]
+        places = [(folder, "project") for folder in of_project]
+        return places + [(folder, "user") for folder in of_user if folder.is_dir()]
 
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
-        """The definitions by name; of several with one name the first counts. A file without one is reported."""
+        """The definitions by name; of several with one name the first counts. A file that defines none is reported."""
         definitions: dict[str, AgentDefinition] = {}
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             stamps = {}
@@ -100,7 +98,7 @@ class Agents:
         return definitions
 
     def listing(self) -> str:
-        """Return the text that lists those that are not built in for a model; empty if there are none."""
-        kinds = self.definitions.values() if self.places else ()
+        """Return the text that lists for a model the agents that are not built in; empty if there are none."""
+        kinds = self.definitions.values() if self.places else ()  # else no file is read
         own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
         return _HEAD + "\n".join(own) if own else ""

@@ -9,19 +9,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
+from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.hosts import (
-    Editor,
-    OpenForClient,
-    OpenRequest,
-    UsageStore,
-    absolute_path,
-    working_folder,
-)
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -47,7 +39,7 @@ _CAPABILITIES = {
 class AcpAgent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
-    def __init__(self, open_session: OpenForClient, store: UsageStore, *, out: int) -> None:
+    def __init__(self, open_session: hosts.OpenForClient, store: hosts.UsageStore, *, out: int) -> None:
         self._open_session, self._store = open_session, store
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
@@ -102,7 +94,7 @@ class AcpAgent:
                     f"Unknown authentication method {request.method_id[:80]!r}. Set the key in the environment of "
                     "this program, or save it with `agentcli login PROVIDER` in a terminal."
                 )
-            case messages.LoadSession():  # before the request for a new session, whose fields it has, too
+            case messages.LoadSession():  # before `NewSessionRequest`, of which this and the next are subclasses
                 session = await self._open_session_for(request, request.session_id)
                 await session.replay()
                 return _state_of_opened(session)
@@ -115,22 +107,20 @@ class AcpAgent:
                 return await self._list(request)
             case messages.CloseSession():
                 await self._close(request.session_id)
-                return {}
             case messages.DeleteSession():
                 if request.session_id in self._open:
                     await self._close(request.session_id)
                 with suppress(NoSession):  # counts as deleted
                     await self._store.remove(request.session_id)
-                return {}
             case messages.PromptRequest():
                 return await self._session(request.session_id).prompt(request.prompt)
             case messages.SetModeRequest():
                 await self._session(request.session_id).set("mode", request.mode_id)
-                return {}
             case messages.SetOption():
                 session = self._session(request.session_id)
                 await session.set(request.config_id, request.value)
                 return {"configOptions": session.state()["configOptions"]}
+        return {}
 
     def _initialize(self, request: messages.Initialize) -> dict[str, Any]:
         """Answer with the only version that is spoken here, whichever the client asks for."""
@@ -146,18 +136,22 @@ class AcpAgent:
     # Sessions
 
     async def _open_session_for(self, request: messages.NewSessionRequest, id: str = "") -> ClientSession:
-        """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
-        cwd, folders = working_folder(request.cwd), tuple(map(working_folder, request.additional_directories or ()))
+        """Open a new session, or the stored one `id`; if that is open here already, it is closed first.
+
+        Raises `UserError` and `RpcError`.
+        """
+        cwd = hosts.working_folder(request.cwd)
+        folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
-        editor = Editor(folders, servers, files)
+        editor = hosts.Editor(folders, servers, files)
         if id and id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
                 await before.close()
-            opened = await self._open_session(OpenRequest(cwd=cwd, id=id, editor=editor))
+            opened = await self._open_session(hosts.OpenRequest(cwd=cwd, id=id, editor=editor))
             key = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
@@ -166,7 +160,9 @@ class AcpAgent:
                 await opened.aclose()
                 raise
             session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
-            if self._is_leaving or (id and key != id):  # the store also opens a session by the beginning of its id
+            # While it was opened the client may have gone. The store also opens a session by the beginning of its id,
+            # which a client must not use.
+            if self._is_leaving or (id and key != id):
                 await session.close()
                 raise NoSession(id)
         finally:
@@ -175,7 +171,6 @@ class AcpAgent:
         return session
 
     def _close_superseded(self, id: str) -> None:
-        """Close a session that another program has taken over."""
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
             self._closing.add(task)
@@ -188,8 +183,13 @@ class AcpAgent:
         return session
 
     async def _list(self, request: messages.ListSessions) -> dict[str, Any]:
-        cwd = absolute_path(request.cwd) if request.cwd is not None else None
-        return {"sessions": list(map(_row_of, await self._store.list(cwd=cwd, limit=MAX_LISTED)))}
+        cwd = hosts.absolute_path(request.cwd) if request.cwd is not None else None
+        rows = []
+        for info in await self._store.list(cwd=cwd, limit=MAX_LISTED):
+            updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            title = {"title": info.name or info.title} if info.name or info.title else {}
+            rows.append({"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **title})
+        return {"sessions": rows}
 
     async def _close(self, id: str) -> None:
         session = self._session(id)
@@ -198,7 +198,7 @@ class AcpAgent:
 
 
 def _state_of_opened(session: ClientSession) -> dict[str, Any]:
-    """Return the state of a session that was just opened, and have its commands sent after the answer."""
+    """Return the answer for a session that was just opened. Its commands are sent after the answer."""
     asyncio.get_running_loop().call_soon(session.send_commands)
     return session.state()
 
@@ -209,9 +209,3 @@ _CODES: dict[type[UserError], int] = {
     NoModel: rpc.AUTH_REQUIRED,
     UsageError: rpc.INVALID_PARAMS,
 }
-
-
-def _row_of(info: SessionInfo) -> dict[str, Any]:
-    updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    title = info.name or info.title
-    return {"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **({"title": title} if title else {})}

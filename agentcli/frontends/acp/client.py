@@ -36,7 +36,7 @@ def option(id: str, name: str, kind: str) -> dict[str, str]:
 
 
 class Client:
-    """Sends updates and requests to the client; the requests raise `RpcError`. It says what it `can` do at first."""
+    """Sends updates and requests to the client; the requests raise `RpcError`. `can` comes from `initialize`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -46,7 +46,7 @@ class Client:
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
     async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
-        """Ask for permission; returns the id of the option, None if the turn was cancelled."""
+        """Ask for permission to make a call; return the id of the chosen option, None if the turn was cancelled."""
         params = {"sessionId": session_id, "toolCall": call, "options": options}
         match await self.connection.request("session/request_permission", params):
             case {"outcome": {"outcome": "selected", "optionId": str(id)}}:
@@ -59,11 +59,12 @@ class Client:
     async def fill_in(
         self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
     ) -> dict[str, Any]:
-        """Show a form; returns its values, an empty dictionary if the person did not fill it in."""
+        """Show a form and return its values, an empty dictionary if the person did not fill it in."""
         schema = {"type": "object", "properties": fields, "required": list(required)}
         params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
-        about = {"toolCallId": call_id} if call_id else {}
-        match await self.connection.request("elicitation/create", {**params, **about}):
+        if call_id:
+            params["toolCallId"] = call_id
+        match await self.connection.request("elicitation/create", params):
             case {"action": "accept", "content": dict(values)}:
                 return values
             case {"action": str()}:
@@ -92,7 +93,7 @@ FILE_TIMEOUT_S = 30.0
 class ClientFiles:
     """Reads and writes files through the editor, so that its unsaved changes count. Commands see the disk.
 
-    A write that the editor refuses fails.
+    A write that the editor refuses fails. Methods block, so they are called in threads; `_loop` serves the connection.
     """
 
     def __init__(self, client: Client, cwd: Path, session_id: str) -> None:
@@ -132,6 +133,7 @@ class ClientFiles:
     def _write(self, path: Path, content: bytes) -> None:
         """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
+        # The protocol has only texts, so the editor could not write another encoding. Not every editor makes folders.
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
         has_folder = self._disk.look(path.parent).kind is not None
         if decoded is not None and is_plain and has_folder and self._is_shared(path):
@@ -153,13 +155,12 @@ class ClientFiles:
             if (unsaved := self._unsaved(path, on_disk)) is not None:
                 self._write(path, unsaved)
         except OSError as error:
-            message = f"Could not save the editor's changes to {path.name}: {error.strerror}."
-            raise ToolError(message) from error
+            raise ToolError(f"Could not save the editor's changes to {path.name}: {error.strerror}.") from error
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
         if len(on_disk) > MAX_FILE_BYTES or (decoded := decode(on_disk)) is None or not decoded.is_certain:
-            return None  # in a file of unknown encoding, other letters than the editor's are no change
+            return None  # the editor may read a file of unknown encoding as other letters, which are no change
         try:
             text = _as_edited(self._wait(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
@@ -226,8 +227,6 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
 
 # Questions
 
-_YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
-
 
 class ClientQuestions:
     """Puts each open question of a session to the client, in a task that ends with the question."""
@@ -243,7 +242,6 @@ class ClientQuestions:
         task.add_done_callback(lambda _: self._tasks.pop(question.id, None))
 
     def withdraw_settled(self) -> None:
-        """Withdraw the requests whose questions need no answer any more."""
         for id in self._tasks.keys() - self._session.open_questions.keys():
             self._tasks[id].cancel()
 
@@ -275,13 +273,13 @@ class ClientQuestions:
         call = self._call_of(question)
         chosen = await self._client.choose(self._session.id, call, list(map(_option_for, choices)))
         answer = next((choice.answer for choice in choices if choice.id == chosen), None)
-        is_call = question.call.name and not isinstance(question, Question | PlanApproval)
-        if is_call and answer is not None and answer.allowed:
+        is_about_call = question.call.name and not isinstance(question, Question | PlanApproval)
+        if is_about_call and answer is not None and answer.allowed:
             self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
         return answer
 
     def _call_of(self, question: AnyQuestion) -> dict[str, Any]:
-        """Describe the call with everything that it would do; no character of it is invisible."""
+        """Describe the call for the permission request, with all that it would do; hidden characters are escaped."""
         use = question.call
         content: list[dict[str, Any]] = []
         call: dict[str, Any] = {
@@ -322,11 +320,10 @@ class ClientQuestions:
 
 
 def _option_for(choice: Choice) -> dict[str, str]:
-    """Return a choice as an option of a permission request; one with a rule names it."""
-    # The mode that asks before each edit allows nothing beyond this answer.
-    lasts = choice.answer and (
-        choice.answer.mode not in ("", "default") or choice.answer.scope in ("session", "always")
-    )
+    """Return a choice as an option of a permission request; an option that grants a rule names it."""
+    answer = choice.answer
+    # The mode "default" asks before each edit, so it allows nothing beyond this answer.
+    lasts = answer and (answer.mode not in ("", "default") or answer.scope in ("session", "always"))
     kind = "allow_always" if lasts else "allow_once" if choice.is_yes else "reject_once"
     return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
@@ -350,7 +347,8 @@ class ClientHost(ScreenlessHost):
             "content": [updates.code_content(shown)],
         }
         try:
-            return await self._client.choose(self.session.id, call, _YES_OR_NO) == "yes"
+            options = option("yes", "Yes", "allow_once"), option("no", "No", "reject_once")
+            return await self._client.choose(self.session.id, call, options) == "yes"
         except RpcError as error:
             raise UserError(f"Could not ask the question: {error}") from error
 

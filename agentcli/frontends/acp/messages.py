@@ -100,10 +100,10 @@ class McpServer(AcpMessage, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The server as a file of MCP servers has it."""
-        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
         if self.type == "stdio":
+            env = {variable.name: variable.value for variable in self.env}
             return {"command": self.command, "args": list(self.args), "env": env}
+        headers = {header.name: header.value for header in self.headers}
         return {"type": self.type, "url": self.url, "headers": headers}
 
 
@@ -183,9 +183,9 @@ def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
     text = ""
     links: list[str] = []
     media: list[Media] = []
-    for before, part in zip((None, *content), content, strict=False):
-        if text and not text[-1].isspace():
-            text += "\n" if isinstance(before, TextContent) and isinstance(part, TextContent) else " "
+    for previous, part in zip((None, *content), content, strict=False):
+        if text and not text[-1].isspace():  # texts are paragraphs, a link is part of a line
+            text += "\n" if isinstance(previous, TextContent) and isinstance(part, TextContent) else " "
         match part:
             case TextContent(typed):
                 text += typed
@@ -220,6 +220,7 @@ def _file_of(uri: str, cwd: Path) -> tuple[str, str] | None:
 
 
 def _embedded(resource: Resource, name: str) -> Iterator[Media]:
+    """Yield an embedded file as the model gets it: text, an image, a document, or a note on other contents."""
     kind, blob = resource.mime_type or "", resource.blob or ""
     if resource.text is not None:
         yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
@@ -228,5 +229,5 @@ def _embedded(resource: Resource, name: str) -> Iterator[Media]:
     elif kind in DOCUMENT_TYPES:
         yield Document(Base64Source(kind, blob))
     else:
-        size = len(blob) * 3 // 4
+        size = len(blob) * 3 // 4  # four characters of base64 are three bytes
         yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

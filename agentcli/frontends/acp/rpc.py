@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND, CANCELLED = -32000, -32002, -32800  # ACP's own
 
-MAX_UNREAD_BYTES = 1024 * 1024  # that the peer has not read before updates are held back
+MAX_UNREAD_BYTES = 1024 * 1024  # while the peer has more than that to read, updates are held back
 NO_MESSAGE = "Invalid request: this is not a JSON-RPC 2.0 message."
 FLUSH_TIMEOUT_S = 2.0  # at the end, for a peer that does not read
 
@@ -105,9 +105,9 @@ class Connection:
             self._send_error(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
         match message:
-            case {"jsonrpc": "2.0", "id": str() | int() | None as id, "method": str(method)} if not isinstance(
-                id, bool
-            ):
+            case {"id": bool()}:  # which is an `int` in Python
+                self._send_error(None, RpcError(INVALID_REQUEST, NO_MESSAGE))
+            case {"jsonrpc": "2.0", "id": str() | int() | None as id, "method": str(method)}:
                 self._receive_request(id, method, message.get("params"))
             case {"jsonrpc": "2.0", "method": str(method)} if "id" not in message:
                 self._receive_notification(method, message.get("params"))
@@ -133,7 +133,7 @@ class Connection:
             self._send(id=id, result=await self._handle(method, _as_object(params)))
         except RpcError as error:
             self._send_error(id, error)
-        except asyncio.CancelledError:  # by $/cancel_request
+        except asyncio.CancelledError:  # the client sent $/cancel_request, or the connection closes
             self._send_error(id, RpcError(CANCELLED, "The request was cancelled."))
         except Exception as bug:  # a bug in one request must not end the sessions of the others
             log.exception("%s failed", method)
@@ -144,6 +144,7 @@ class Connection:
         self._send(id=id, error={"code": error.code, "message": str(error), **data})
 
     def _receive_notification(self, method: str, params: Any) -> None:
+        """Cancel a request that we answer, or pass the notification on. No notification is ever answered."""
         try:
             match method, _as_object(params):
                 case "$/cancel_request", {"requestId": str() | int() as id} if id in self._answering:
@@ -155,7 +156,7 @@ class Connection:
 
     def _receive_answer(self, id: int, *, result: Any = None, error: Any = None) -> None:
         future = self._requests.get(id)
-        if future is None or future.done():
+        if future is None or future.done():  # the request was cancelled, or was never sent
             return
         match error:
             case None:
@@ -193,7 +194,6 @@ class Output:
             self._lines.put(line)
 
     async def wait_for_room(self) -> None:
-        """Wait while the peer has more than `MAX_UNREAD_BYTES` still to read."""
         while self._unread > MAX_UNREAD_BYTES and self._holds_back:
             await self._next_progress()
 
@@ -214,6 +214,7 @@ class Output:
         await self._progress.wait()
 
     def _work(self) -> None:
+        """Write the lines. Runs in a thread of its own, and tells the event loop how far it has come."""
         with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
             try:
                 while True:

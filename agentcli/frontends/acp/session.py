@@ -9,7 +9,6 @@ from agentcli.agent import events
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
-from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
@@ -53,12 +52,13 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._ended_turns_sent = session.turns_begun  # the number of turns whose end the client knows, or needs not
+        self._ended_turns_sent = session.turns_begun  # the number of turns whose end was sent, or needs not be
         self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        self._is_prompted = self._is_cancelled = self._is_rejected = False
+        # A prompt is being answered; the client cancelled it; the model refused it.
+        self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
-        self._settings = self._settings_now()
+        self._options_sent = self.state()["configOptions"]
         self._following = asyncio.create_task(self._follow(session.subscribe()))
 
     @property
@@ -69,11 +69,19 @@ class ClientSession:
         return self._opened.opener.model_info(model).window
 
     def state(self) -> dict[str, Any]:
-        """Return the modes and config options, in the form of the answer to session/new."""
-        shown = self._session.snapshot()
+        """Return the modes, and the options that the client may set, as session/new answers."""
+        shown, models = self._session.snapshot(), [(name, name, detail) for name, detail in self._models]
+        if shown.model not in dict(self._models):  # models that are not listed work, too
+            models.insert(0, (shown.model, shown.model, ""))
+        efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
+        efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
+        options = [
+            _select("mode", "Permission mode", shown.mode, _MODES),
+            _select("model", "Model", shown.model, models),
+            _select("effort", "Thinking", shown.effort or DEFAULT_EFFORT, efforts),
+        ]
         modes = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _MODES]
-        shown_modes = {"currentModeId": shown.mode, "availableModes": modes}
-        return {"modes": shown_modes, "configOptions": config_options(shown, self._models)}
+        return {"modes": {"currentModeId": shown.mode, "availableModes": modes}, "configOptions": options}
 
     async def replay(self) -> None:
         shown = self._session.snapshot()
@@ -95,7 +103,7 @@ class ClientSession:
         """Answer a prompt, or run it if it is a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
             raise RpcError(INVALID_REQUEST, "This session is already answering a prompt. To stop it: session/cancel")
-        self._is_prompted, self._is_cancelled, self._is_rejected = True, False, False
+        self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
         try:
             return await self._answer(content)
         except asyncio.CancelledError:  # by $/cancel_request
@@ -131,15 +139,15 @@ class ClientSession:
         return self._stop_reason()
 
     async def _run(self, typed: TypedCommand, media: Sequence[Block]) -> Prompt | None:
-        """Run a command and send its output; returns a prompt if the command stands for one."""
+        """Run a command and send its output; return a prompt if the command stands for one."""
         ended = await self._host.run(typed, more=media)
         self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
-            is_line = "\n" not in ended.output.strip()
-            self._send(notice(ended.output if is_line or ended.exit_code else fenced(ended.output)))
+            is_table = "\n" in ended.output.strip() and not ended.exit_code  # in columns, which Markdown would join
+            self._send(notice(fenced(ended.output) if is_table else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
@@ -149,7 +157,7 @@ class ClientSession:
                 stopped = _STOP_REASONS.get(reason, "end_turn")
                 return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
             case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
-                if self._is_rejected:
+                if self._is_refused:
                     self._send(notice(error))
                     return {"stopReason": "refusal"}
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
@@ -158,7 +166,6 @@ class ClientSession:
                 return _CANCELLED
 
     async def _wait_for_turns(self) -> None:
-        """Wait until the end of every turn has been sent."""
         while self._session.turns_begun > self._ended_turns_sent:
             self._turn_end_sent.clear()
             await self._turn_end_sent.wait()
@@ -183,15 +190,12 @@ class ClientSession:
         self._session.submit(op)
         self._send_settings()
 
-    def _settings_now(self) -> tuple[object, ...]:
-        shown = self._session.snapshot()
-        return shown.model, shown.mode, shown.effort
-
     def _send_settings(self) -> None:
         """Send the config options if any has changed, whoever changed it."""
-        if (now := self._settings_now()) != self._settings:
-            self._settings = now
-            self._send({"sessionUpdate": "config_option_update", "configOptions": self.state()["configOptions"]})
+        options = self.state()["configOptions"]
+        if options != self._options_sent:
+            self._options_sent = options
+            self._send({"sessionUpdate": "config_option_update", "configOptions": options})
 
     # Events
 
@@ -199,6 +203,7 @@ class ClientSession:
         self._client.update(self.id, update)
 
     async def _follow(self, stream: AsyncGenerator[events.Event, None]) -> None:
+        """Send updates of the session's events, as fast as the client reads them."""
         async for event in stream:
             try:
                 self._show(event)
@@ -225,7 +230,7 @@ class ClientSession:
             case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":
                 self._send_settings()
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
-                self._is_rejected = True
+                self._is_refused = True
             case events.EntryStored(Entry(body=User())) if not self._title:
                 if title := title_of(self._session.snapshot().conversation.path):
                     self._title = title
@@ -247,22 +252,6 @@ class ClientSession:
             await self._questions.aclose()
             self._live.close()
             await self._opened.aclose()
-
-
-def config_options(shown: SessionSnapshot, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the options that a client may set.
-
-    `models` are names, and what is known of each; the model in use need not be among them.
-    """
-    if shown.model not in (name for name, _ in models):
-        models = [(shown.model, ""), *models]
-    efforts = [(DEFAULT_EFFORT, "Default", "from the settings, or the model default")]
-    efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
-    return [
-        _select("mode", "Permission mode", shown.mode, _MODES),
-        _select("model", "Model", shown.model, [(name, name, detail) for name, detail in models]),
-        _select("effort", "Thinking", shown.effort or DEFAULT_EFFORT, efforts),
-    ]
 
 
 def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class Updates:
             case events.ToolStarted(id, name, input):
                 yield self._started(event.agent_id, id, name, input)
             case events.ToolFinished(id):
-                self._open.discard(key := call_id(event.agent_id, id))
+                key = call_id(event.agent_id, id)
+                self._open.discard(key)
                 yield ended(key, event, self._cwd)
                 if event.name == "todo" and isinstance(event.structured, dict) and event.agent_id == "main":
                     yield plan(event.structured.get("items", ()))
@@ -79,10 +80,11 @@ class Updates:
             case events.Compaction(before, after):
                 yield notice(f"Compacted the conversation from about {before:,} to {after:,} tokens.")
             case events.Done(claims=claims) if self._shows_claims and claims:
-                marked = ((_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
-                yield notice("\n".join(f"- {mark} {text}{why}" for (mark, why), text in marked))
+                marked = ((*_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
+                yield notice("\n".join(f"- {mark} {text}{remark}" for mark, remark, text in marked))
 
     def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
+        """Announce a call that runs now, or update it if it was announced with its reply."""
         key = call_id(agent_id, id)
         if key in self._open:
             return updated(key, status="in_progress")
@@ -101,7 +103,7 @@ class Updates:
                 self._open.discard(result.tool_use_id)
                 yield ended(result.tool_use_id, body, self._cwd)
             case User(content, is_reminder=False) if content in self.own_prompts:
-                self.own_prompts.remove(content)
+                self.own_prompts.remove(content)  # only once: the same words may come again
             case User(content, is_reminder=False):
                 yield from _prompt_chunks(content, entry.id)
 
@@ -116,7 +118,7 @@ def replayed(shown: SessionSnapshot, *, window: int) -> Iterator[Update]:
                 yield from _reply_updates(content, entry.id, cwd)
             case Result() as body:
                 yield ended(body.result.tool_use_id, body, cwd)
-    for id in conversation.open_calls:  # the program ended while they ran
+    for id in conversation.open_calls:  # an earlier run of the program ended while they ran
         yield updated(id, status="failed")
     if items := todo_items(conversation.path):
         yield plan({"content": item.content, "status": item.status} for item in items)
@@ -148,7 +150,6 @@ def chunk(kind: str, text: str, message_id: str) -> Update:
 
 
 def notice(text: str) -> Update:
-    """Return a message of its own for the person."""
     return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
 
 
@@ -204,8 +205,9 @@ def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
     """Turn one file's diff into `content`, hunk by hunk, and `locations`; empty if the text is no diff."""
     if not (path := path_of(diff)):
         return {}
-    first = next((line for line, _, _ in sides_of_hunks(diff)), 1)
-    return {"content": list(_diffs(diff, cwd)), "locations": [{"path": str(cwd / path), "line": max(1, first)}]}
+    first_line = next((line for line, _, _ in sides_of_hunks(diff)), 1)  # 0 for a file without lines
+    location = {"path": str(cwd / path), "line": max(1, first_line)}
+    return {"content": list(_diffs(diff, cwd)), "locations": [location]}
 
 
 def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
@@ -236,7 +238,7 @@ def code_content(text: str, language: str = "") -> dict[str, Any]:
 def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
     path = str(cwd / path_of(diff))
     for line, old, new in sides_of_hunks(diff):
-        is_new = not old and line <= 1
+        is_new = not old and line <= 1  # a hunk without old lines elsewhere only inserts some
         yield {"type": "diff", "path": path, "oldText": None if is_new else old, "newText": new}
 
 

@@ -92,9 +92,9 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
     form, services, entries = form_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
     cwd, title, now = str(services.workspace.cwd), title_of(entries), time.time()
     begun_at = entries[0].time if entries else now
-    begun = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
-    info = next((info for info in known if info.id == session.id), begun)
-    await services.know_secrets()
+    unstored = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
+    info = next((info for info in known if info.id == session.id), unstored)
+    await services.know_secrets()  # those that the mask does not know yet
     text, _ = await asyncio.to_thread(document, form, info, tuple(entries), services.mask)
     return text
 
@@ -122,9 +122,9 @@ def as_page(story: Story) -> str:
     return html_page(story.title, f"{''.join(parts)}</main>")
 
 
-def html_page(title: str, body: str, *, more_style: str = "") -> str:
+def html_page(title: str, body: str) -> str:
     """Return a page whose policy allows only its own style, and no script."""
-    style = Path(__file__).with_name("page.css").read_text("utf-8") + more_style
+    style = Path(__file__).with_name("page.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
@@ -177,7 +177,7 @@ def _call(call: CallItem) -> Iterator[str]:
     yield "</details>"
 
 
-_LINES = {"+": "add", "-": "del", "@": "hunk"}
+_LINES = {"+": "add", "-": "del", "@": "hunk"}  # by the first character: classes of page.css
 
 
 def _diff(diff: str) -> Iterable[str]:

@@ -15,7 +15,6 @@ from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import FilesRestored
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured
@@ -96,9 +95,7 @@ class Story(Struct, frozen=True):
 
 def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
     conversation = Conversation(log)
-    cost = UsageCollector()
-    for entry in conversation.entries:
-        cost.add(info.id, entry)
+    cost = UsageCollector(conversation.entries)
     turns: list[list[Item]] = [[]]
     results: dict[str, deque[entries.Result]] = {}  # a queue for each call id, because a model may use an id again
     for entry in conversation.path:
@@ -134,7 +131,7 @@ def _call_item(use: ToolUse, ended: entries.Result | None) -> CallItem:
 
 
 def _prompt(time: float, content: Sequence[Block]) -> PromptItem:
-    typed = typed_blocks(content)
+    typed = typed_blocks(content)  # the other texts are attached files and folders
     text = "".join(block.text for block in typed if isinstance(block, Text)).strip()
     others = (block for block in content if isinstance(block, Text) and block not in typed)
     attached = [found[1] for block in others if (found := _ATTACHED.match(block.text))]
@@ -159,7 +156,7 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
             yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} removed from the conversation.")
         case entries.Labelled(name):
             yield Remark(f"Label: {name}")
-        case FilesRestored(_, changes):
+        case entries.FilesRestored(_, changes):
             yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were undone or reapplied.")
         case entries.PlanAccepted(plan):
             yield Remark("The plan was approved.", plan.strip())
@@ -236,7 +233,7 @@ def _folded(title: str, text: str) -> str:
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # apart from those in code
+_TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # code as a whole (group 1), or the < of a tag
 
 
 def contained(text: str) -> str:
@@ -247,7 +244,7 @@ def contained(text: str) -> str:
         if not open_fence:
             open_fence = fence[1] if fence else ""
             line = line if fence else _TAG.sub(lambda found: found[0] if found[1] else "&lt;", line)
-        elif fence and fence[1].startswith(open_fence) and not line.strip(" `~"):
+        elif fence and fence[1].startswith(open_fence) and not line.strip(" `~"):  # a closing fence, without a language
             open_fence = ""
         lines.append(line)
     return "\n".join([*lines, open_fence] if open_fence else lines)

@@ -40,13 +40,13 @@ class HostedSession:
         self._host = ScreenlessHost(opened.opener, session, opened.commands, stays_open=False)
         self._writer = writer
         self._on_given_up = on_given_up
-        self._objects: list[dict[str, Any]] = []
+        self._objects: list[dict[str, Any]] = []  # to be written next
         self._output = JsonOutput(session, self._objects.append, partial=True)
-        self._status: StreamStatus | None = None
+        self._status: StreamStatus | None = None  # to be written next, if it changes
         self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts whose turn has not begun
         self._steers: dict[str, str] = {}  # names of the turns that steering messages were sent to, by their hashes
         self._submitting = asyncio.Lock()
-        self._asides: set[asyncio.Task[None]] = set()
+        self._commands: set[asyncio.Task[None]] = set()  # slash commands under way
         self._offset = 0  # from the number of an entry in its log to its place in the session
         self._following: asyncio.Task[None] | None = None
         self._is_closing = False
@@ -59,7 +59,7 @@ class HostedSession:
     @property
     def is_idle(self) -> bool:
         """True if nothing runs here and nobody is asked."""
-        return not (self._session.is_busy or self._asides or self._messages or self._session.open_questions)
+        return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
 
     # The stream of a resumed session
 
@@ -67,21 +67,19 @@ class HostedSession:
         """Write the entries that the stream lacks, and continue a turn that a kill cut short. Raises `StorageError`."""
         session, conversation = self._session, self._session.snapshot().conversation
         self._offset = len(conversation.entries) - await session.stored()
-        missing = conversation.entries[self._writer.note.entries :]
-        objects, is_open = self._missing_objects(missing)
+        objects, is_open = self._missing_objects(conversation.entries[self._writer.note.entries :])
         self._restore_queue()
         shown = session.snapshot()
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
         self._writer.change(is_open=is_open and was_running)
-        is_cut = is_open and bool(
-            conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
-        )
+        is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
+        continues = was_running and is_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
-        await self._writer.write([*objects, init_object(session, offered, is_resumed=was_running and is_cut)])
-        if was_running and is_cut:
+        await self._writer.write([*objects, init_object(session, offered, is_resumed=continues)])
+        if continues:
             session.submit(GoOn(is_killed=True))
-        elif was_running:
+        elif was_running:  # the kill came after the last reply, so only its result is missing
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
             await self._writer.write([self._result(conversation.entries)] if is_open else [], status=status)
@@ -98,11 +96,11 @@ class HostedSession:
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
                 queued = self._writer.note.waiting
-                found = next((one for one in queued if one.content == hash_of(prompt.content)), None)
-                if found or not is_open:
+                found = next((message for message in queued if message.content == hash_of(prompt.content)), None)
+                if found or not is_open:  # else it is a steering message of the open turn
                     if is_open:
                         objects.append(self._result(entries[:position]))
-                    waiting = tuple(one for one in queued if one is not found)
+                    waiting = tuple(message for message in queued if message is not found)
                     self._writer.change(span=found.stream_id if found else uuid.uuid4().hex, waiting=waiting)
                     is_open = True
             if value := entry_object(entry, self.id):
@@ -114,11 +112,11 @@ class HostedSession:
         note = self._writer.note
         unmatched = list(note.waiting)
         for content in self._session.snapshot().conversation.queue.follow_ups:
-            if found := next((one for one in unmatched if one.content == hash_of(content)), None):
+            if found := next((message for message in unmatched if message.content == hash_of(content)), None):
                 unmatched.remove(found)
                 self._messages.append((content, found.stream_id))
-        # A message that was noted but not stored may be sent again.
-        lost = {one.stream_id for one in note.waiting} - {name for _, name in self._messages}
+        # A message that was noted but not stored is no longer accepted, so that it may be sent again.
+        lost = {message.stream_id for message in note.waiting} - {name for _, name in self._messages}
         self._writer.change(waiting=self._waiting(), accepted=tuple(name for name in note.accepted if name not in lost))
 
     def _waiting(self) -> tuple[Waiting, ...]:
@@ -140,7 +138,7 @@ class HostedSession:
                 for event in batch:
                     self._add(event)
                 objects, status = [*self._objects], self._status
-                self._objects.clear()
+                self._objects.clear()  # not replaced: `JsonOutput` adds to this list
                 self._status = None
                 await self._writer.write(objects, status=status)
                 self.last_used = time.monotonic()
@@ -154,7 +152,7 @@ class HostedSession:
 
     def _add(self, event: events.Event) -> None:
         """Make objects of an event, and note the state that the next writer needs."""
-        start = len(self._objects)
+        first_new = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
             case events.EntryStored(entry, seq) if is_main:
@@ -180,7 +178,7 @@ class HostedSession:
         if is_main:
             self._note_status(event)
         if self._writer.note.is_open:
-            for value in self._objects[start:]:
+            for value in self._objects[first_new:]:
                 value["stream_id"] = self._writer.note.span
         if isinstance(event, events.Done | events.TurnFailed) and is_main:
             self._writer.change(is_open=False)
@@ -227,8 +225,9 @@ class HostedSession:
                 return self._writer.note.span if steers else stream_id
             queue = self._session.snapshot().conversation.queue
             if len(queue.steering) + len(queue.follow_ups) >= MAX_QUEUED:
-                why = f"{MAX_QUEUED} messages are already queued. Try again when some are answered."
-                raise HttpError(429, "queue_full", why)
+                raise HttpError(
+                    429, "queue_full", f"{MAX_QUEUED} messages are already queued. Try again when some are answered."
+                )
             if tools:
                 self._session.offer_tools(tools)
             if (typed := self._host.command_of(message.blocks)) is not None:
@@ -251,10 +250,7 @@ class HostedSession:
         await self._writer.write_now(status=None)
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
-        """Note a prompt in the stream, then store it.
-
-        After a kill the next owner finds both, or only the note, which it drops.
-        """
+        """Note a prompt in the stream, then store it. After a kill between the two the next owner drops the note."""
         before = self._writer.note
         self._messages.append((prompt.content, stream_id))
         self._writer.change(waiting=self._waiting(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
@@ -268,7 +264,6 @@ class HostedSession:
         await self._session.stored()
 
     async def control(self, request: json_input.Control) -> None:
-        """Carry out a control. Raises `UserError`."""
         self.last_used = time.monotonic()
         match request:
             case json_input.CommandControl(text):
@@ -281,14 +276,14 @@ class HostedSession:
                     await self._host.check_model(request.name)
                 await json_input.control(self._host, request)
                 self._writer.change(model=self._session.snapshot().model)
-                await self._writer.write([])
+                await self._writer.write([])  # the note alone
 
     def _spawn_command(
         self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), has_result: bool = False
     ) -> None:
         task = asyncio.create_task(self._run(typed, stream_id, more, has_result=has_result))
-        self._asides.add(task)
-        task.add_done_callback(self._asides.discard)
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
 
     async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, has_result: bool) -> None:
         """Run a command and write its output; one that came as a message also has a result, as a prompt does."""
@@ -303,11 +298,11 @@ class HostedSession:
             output.command_result(ended, started)
         self._writer.change(model=self._session.snapshot().model)
         await self._writer.write([value | {"stream_id": stream_id} for value in objects])
-        if ended.prompt is not None:
+        if ended.prompt is not None:  # the command stands for a prompt, as that of a skill does
             try:
                 await self._submit(ended.prompt, stream_id)
             except UserError as error:
-                log.warning("the prompt of %s was not taken: %s", typed.name, error)
+                log.warning("the prompt of %s was not accepted: %s", typed.name, error)
 
     async def close(self) -> None:
         """Interrupt what runs, write its end, and release the session."""

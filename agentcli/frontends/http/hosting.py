@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -18,11 +18,11 @@ from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_output import system_object
+from agentcli.frontends.json_output import entry_object, system_object
 
 log = logging.getLogger(__name__)
 
-ALL_ENTRIES = 1 << 40  # more than a log has: to load what is known of a session without its entries
+ALL_ENTRIES = 1 << 40  # more than a log has: loading those after it gives what is known of a session without entries
 CHECK_INTERVAL_S = 0.5
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
@@ -52,10 +52,10 @@ class Hosting:
         self._idle_s = idle_s
         self.sessions: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._readers: Counter[str] = Counter()
+        self._readers: Counter[str] = Counter()  # by session, also of sessions that are open elsewhere
         self._retry_at: dict[str, float] = {}  # by the monotonic clock, for sessions that failed
         self._closing: set[asyncio.Task[None]] = set()
-        self._waiting: set[asyncio.Task[object]] = set()
+        self._waiting: set[asyncio.Task[object]] = set()  # of readers that wait for events
         self._leaving: asyncio.Task[None] | None = None
         self._is_over = False  # no session is open here any more, and readers get the rest
 
@@ -77,12 +77,13 @@ class Hosting:
                 return hosted
             info, _ = await self.store.load(session_id, after=ALL_ENTRIES)
             holder = await self.store.holder(session_id)
-            if holder is not None and not (take_over and not holder):
+            # A terminal, which has no address, can be asked to give the session up; another server is not.
+            if holder is not None and not (take_over and holder == ""):
                 return holder
             try:
                 request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, take_over=take_over)
                 return await self._open_here(request)
-            except SessionInUse:
+            except SessionInUse:  # another program was faster
                 return await self.store.holder(session_id) or ""
 
     async def _open_here(self, request: OpenRequest) -> HostedSession:
@@ -102,7 +103,7 @@ class Hosting:
             await opened.session.close()
             await opened.aclose()
             raise
-        if self._leaving is not None:
+        if self._leaving is not None:  # since this began
             await hosted.close()
             raise StorageError(_ENDING)
         self.sessions[id] = hosted
@@ -158,8 +159,9 @@ class Hosting:
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
-                message = "%d sessions did not end within %.0f s: the next server resumes them"
-                log.warning(message, len(late), CLOSE_TIMEOUT_S)
+                log.warning(
+                    "%d sessions did not end within %.0f s. The next server resumes them.", len(late), CLOSE_TIMEOUT_S
+                )
         deadline = time.monotonic() + PEERS_TIMEOUT_S
         while time.monotonic() < deadline and await self._are_peers_running(own_ids):
             await asyncio.sleep(0.1)
@@ -189,7 +191,7 @@ class Hosting:
             except asyncio.CancelledError:
                 if not self._is_over:
                     raise
-                task.uncancel()  # it was `leave`
+                task.uncancel()  # `_leave` has cancelled it, so that the rest is read now
             finally:
                 self._waiting.discard(task)
         if found := await self.events.read(session_id, after, count):
@@ -204,16 +206,15 @@ class Hosting:
         if holder is None and state is not None and state.status == "running":
             return  # the server that takes the session over adds what is missing
         writer = await StreamWriter.of(self.events, session_id)
-        info, missing = await self.store.load(session_id, after=writer.note.entries)
-        if not missing and writer.note.epoch + writer.note.entries:
+        stored = writer.note.entries
+        info, missing = await self.store.load(session_id, after=stored)
+        if not missing and (stored or writer.note.epoch):  # the stream has begun, and lacks nothing
             return
-        first = [] if writer.note.entries else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
-        try:
-            if first:
-                await writer.write(first, status="complete")
-            await writer.write_missing(missing)
-        except StreamMoved:
-            log.debug("another process has added what was missing in the stream of session %s", session_id)
+        objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
+        objects += [value for entry in missing if (value := entry_object(entry, session_id))]
+        writer.change(entries=stored + len(missing))
+        with suppress(StreamMoved):  # another process has added what was missing
+            await writer.write(objects, status=None if stored else "complete")
 
     async def run(self) -> None:
         """Take over running sessions without an owner, follow those of terminals, and close those nobody needs."""

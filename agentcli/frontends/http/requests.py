@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -114,17 +114,23 @@ class Guard:
     def _check(self, request: HTTPConnection) -> ServeTokenSettings | None:
         """Return the token of a request, None for a path that needs none. Raises `HttpError`."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if not self._is_socket and _name_of(f"//{host}") not in self._hosts:  # a foreign name may lead here by DNS
-            why = f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
-            raise HttpError(403, "host", why)
+        # A page of a foreign name may reach this server: its DNS can lead the browser here.
+        if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
+            raise HttpError(
+                403, "host", f"This server does not accept the host {host[:200]!r}. To allow it, add it to serve.hosts."
+            )
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise HttpError(403, "origin", f"Pages of {origin[:200]!r} cannot use this server.")
         if request.scope["path"] in _OPEN_PATHS:
             return None
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            how = "Send the header Authorization: Bearer TOKEN, with the token of the token file."
-            raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
+            raise HttpError(
+                401,
+                "no_token",
+                "Send the header Authorization: Bearer TOKEN, with the token of the token file.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         # Looked up by its hash, so the time that this takes says nothing about a token.
         found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
         if found is None:
@@ -132,14 +138,13 @@ class Guard:
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
         token, limit = found
         if wait_s := limit.wait_s():
-            headers = {"Retry-After": str(int(wait_s) + 1)}
+            headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, and not too early
             raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
         return token
 
 
 def token_of(request: Request) -> ServeTokenSettings:
-    token: ServeTokenSettings = request.state.token
-    return token
+    return cast("ServeTokenSettings", request.state.token)
 
 
 def _name_of(address: str) -> str:
@@ -182,7 +187,7 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
-    """Have the program that has the session open end, and go on with it here."""
+    """End the program that has the session open, and continue the session here."""
 
 
 Op = json_input.Control | TakeOver
@@ -267,7 +272,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def body_of(request: Request) -> bytes:
-    """Raises `HttpError` for a body that is too large or breaks off."""
+    """Return the body of a request. Raises `HttpError` if it is too large or breaks off."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -285,7 +290,7 @@ def parse_body(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
         parsed = msgspec.convert(json_input.json_in(body or b"{}"), form)
-        if isinstance(parsed, NewMessage):
+        if isinstance(parsed, NewMessage):  # it is checked like the same message on stdin
             json_input.check_request(json_input.UserMessage(parsed.message))
             json_input.check_request(json_input.ClientToolsControl(parsed.tools))
         else:
@@ -306,22 +311,22 @@ _ABOUT = (
 
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
-    forms = [form for one in operations for form in (one.body, one.answer) if form is not None]
+    forms = [form for operation in operations for form in (operation.body, operation.answer) if form is not None]
     schemas, components = msgspec.json.schema_components([*forms, Error], ref_template="#/components/schemas/{name}")
     failure = _content("application/json", schemas[-1], "Refused.")
     next_schema = iter(schemas)  # in the order of `forms`
     paths: dict[str, dict[str, Any]] = {}
-    for one in operations:
-        path = paths.setdefault(one.path, {})
-        described: dict[str, Any] = {"summary": one.summary, "parameters": _parameters(one)}
-        if one.body is not None:
-            is_union = not isinstance(one.body, type)
-            is_required = is_union or any(field.required for field in msgspec.structs.fields(one.body))
+    for operation in operations:
+        described: dict[str, Any] = {"summary": operation.summary, "parameters": _parameters(operation)}
+        if operation.body is not None:
+            is_union = not isinstance(operation.body, type)
+            is_required = is_union or any(field.required for field in msgspec.structs.fields(operation.body))
             described["requestBody"] = {"required": is_required, **_content("application/json", next(next_schema))}
-        kind = "text/event-stream" if one.answer is Event else "application/json"
-        answer = _content(kind, next(next_schema) if one.answer is not None else None, "Done.")
-        described["responses"] = {str(one.status): answer, "4XX": failure}
-        path[one.method.lower()] = described | ({"security": []} if one.is_open else {})
+        kind = "text/event-stream" if operation.answer is Event else "application/json"
+        answer = _content(kind, next(next_schema) if operation.answer is not None else None, "Done.")
+        described["responses"] = {str(operation.status): answer, "4XX": failure}
+        described |= {"security": []} if operation.is_open else {}  # else the one for the whole server applies
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {"title": "agentcli", "version": __version__, "description": _ABOUT},

@@ -29,7 +29,6 @@ from agentcli.frontends.hosts import OpenRequest, working_folder
 from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import ALL_ENTRIES, Hosting
-from agentcli.frontends.http.requests import PAGE_FILES, HttpError, error_answer, json_answer, token_of
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object, wire_messages
 
@@ -39,7 +38,7 @@ _IN_TERMINAL = (
     "Session {id} is open in a terminal. You can follow it but not steer it. To take it over, send the op "
     '{{"type":"take_over"}}, which closes it there.'
 )
-_OWNER_TIMEOUT_S = 8.0  # an owner that died is known after its lease
+_OWNER_TIMEOUT_S = 8.0  # longer than the lease of an owner that died
 
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
@@ -48,6 +47,7 @@ _SESSION = "/v1/sessions/{session_id}"
 
 
 def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+    """Return a decorator that makes a method of `Routes` the handler of an operation."""
 
     def register(handler: Handler) -> Handler:
         _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))
@@ -65,7 +65,7 @@ class Routes:
 
     def application(self, *, on_ready: Callable[[], Any]) -> Starlette:
         """Return the ASGI application; it calls `on_ready` once it answers."""
-        pages = {"/": "page.html", **{f"/{name}": name for name in PAGE_FILES}}
+        pages = {"/": "page.html", **{f"/{name}": name for name in forms.PAGE_FILES}}
         routes = [
             *(Route(path, _page(name)) for path, name in pages.items()),
             *(Route(one.path, partial(answer, self), methods=[one.method]) for one, answer in _OPERATIONS),
@@ -74,36 +74,42 @@ class Routes:
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> Any:
-            looking = asyncio.create_task(self._hosting.run())
+            hosting = asyncio.create_task(self._hosting.run())
             on_ready()
             try:
                 yield
             finally:
-                looking.cancel()
+                hosting.cancel()
                 await self._hosting.aclose()
 
-        failures = {HTTPException: _failure, UserError: _failure}
-        return Starlette(routes=routes, lifespan=lifespan, exception_handlers=failures)
+        handlers = {HTTPException: _failure, UserError: _failure}
+        return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
     @_operation("GET", "/health", "Check that the server is running.", answer=forms.ServerHealth, is_open=True)
     async def _health(self, request: Request) -> Response:
-        return json_answer(forms.ServerHealth())
+        return forms.json_answer(forms.ServerHealth())
 
     # Sessions
 
     @_operation("POST", "/v1/sessions", "Start a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
         new: forms.NewSession = forms.parse_body(await forms.body_of(request), forms.NewSession)
-        user_id = token_of(request).user_id
+        token_user = forms.token_of(request).user_id
         if new.permission_mode:
-            parse_mode(new.permission_mode)
-        if user_id and new.user_id not in ("", user_id):
-            raise HttpError(403, "user", f"This token can start only sessions of {user_id}.")
+            parse_mode(new.permission_mode)  # raises an error for an unknown one
+        if token_user and new.user_id not in ("", token_user):
+            raise forms.HttpError(403, "user", f"This token can start only sessions of {token_user}.")
         cwd = await asyncio.to_thread(working_folder, new.cwd) if new.cwd else self._cwd
-        user_id = user_id or new.user_id
-        opening = OpenRequest(cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=user_id)
-        session_id = await self._hosting.create(opening)
-        return json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
+        session_id = await self._hosting.create(
+            OpenRequest(
+                cwd=cwd,
+                model=new.model,
+                mode=new.permission_mode,
+                name=new.name,
+                user_id=token_user or new.user_id,
+            )
+        )
+        return forms.json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
     @_operation(
         "GET",
@@ -114,9 +120,9 @@ class Routes:
     )
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, maximum=MAX_LISTED)
-        found = await self._hosting.store.list(limit=limit, user_id=token_of(request).user_id or None)
+        found = await self._hosting.store.list(limit=limit, user_id=forms.token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
-        return json_answer([forms.SessionRow(**_fields(info), is_running=info.id in running) for info in found])
+        return forms.json_answer([forms.SessionRow(**_fields(info), is_running=info.id in running) for info in found])
 
     @_operation("GET", _SESSION, "Show a session with its messages.", answer=forms.WholeSession)
     async def _show(self, request: Request) -> Response:
@@ -134,14 +140,16 @@ class Routes:
             held_by=None if holder is None else "server" if holder else "terminal",
             messages=wire_messages(Conversation(entries).messages),
         )
-        return json_answer(shown)
+        return forms.json_answer(shown)
 
     @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._session_of(request)
         owner = None if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
-        if owner == "":
-            raise HttpError(409, "in_use", "The session is open in a terminal. Close it there, or take it over first.")
+        if owner == "":  # a program without an address
+            raise forms.HttpError(
+                409, "in_use", "The session is open in a terminal. Close it there, or take it over first."
+            )
         if owner and (answer := await forward(request, owner, b"", is_repeatable=True)) is not None:
             return answer
         await self._hosting.remove(info.id)
@@ -151,9 +159,9 @@ class Routes:
         """Return the session that the address names. Raises `NoSession`, also for another user's."""
         session_id = request.path_params["session_id"]
         info, _ = await self._hosting.store.load(
-            session_id, after=ALL_ENTRIES, user_id=token_of(request).user_id or None
+            session_id, after=ALL_ENTRIES, user_id=forms.token_of(request).user_id or None
         )
-        if info.id != session_id:
+        if info.id != session_id:  # the store also takes the beginning of an id, and a name
             raise NoSession(session_id[:80])
         return info
 
@@ -174,9 +182,8 @@ class Routes:
         new = msgspec.structs.replace(new, stream_id=new.stream_id or uuid.uuid4().hex)
 
         async def submit(hosted: HostedSession) -> forms.MessageTaken:
-            steers = new.mode == "steer"
             return forms.MessageTaken(
-                await hosted.message(new.message, steers=steers, tools=new.tools, stream_id=new.stream_id)
+                await hosted.message(new.message, steers=new.mode == "steer", tools=new.tools, stream_id=new.stream_id)
             )
 
         return await self._to_owner(request, msgspec.json.encode(new), info, submit, is_repeatable=True)
@@ -212,24 +219,25 @@ class Routes:
     ) -> Response:
         """Submit a request to the session here, or forward it to the server that owns the session.
 
-        Raises:
-            HttpError: If a terminal has the session, or its owner does not answer.
-            UserError: If the session rejects the request.
+        Raises `HttpError` if a terminal has the session, or its owner does not answer, and another `UserError` if the
+        session rejects the request.
         """
         deadline = time.monotonic() + _OWNER_TIMEOUT_S
         while True:
             owner = await self._hosting.owner(info.id, take_over=take_over)
             if isinstance(owner, HostedSession):
                 try:
-                    return json_answer(await submit(owner), 202)
+                    return forms.json_answer(await submit(owner), 202)
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner:
-                raise HttpError(409, "in_use", _IN_TERMINAL.format(id=info.id))
+                raise forms.HttpError(409, "in_use", _IN_TERMINAL.format(id=info.id))
             elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
-                raise HttpError(503, "no_owner", "The server that has the session open does not answer. Try again.")
+                raise forms.HttpError(
+                    503, "no_owner", "The server that has the session open does not answer. Try again."
+                )
             await asyncio.sleep(0.25)
 
     @_operation(
@@ -242,8 +250,9 @@ class Routes:
     async def _events(self, request: Request) -> Response:
         info = await self._session_of(request)
         last_id = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-        after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1  # an id that was never given
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        # Ids have 64 bits. -1 is an id that was never given out, so the reader gets a `reset`.
+        after = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else -1
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx does not hold events back
         events = stream_events(self._hosting, info.id, after)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -257,8 +266,8 @@ class Routes:
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, maximum=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
-        user = token_of(request).user_id or None
-        return json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
+        user = forms.token_of(request).user_id or None
+        return forms.json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
 
 
 def _fields(info: SessionInfo) -> dict[str, Any]:
@@ -268,8 +277,8 @@ def _fields(info: SessionInfo) -> dict[str, Any]:
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:
-        raise HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
+    if not text.isdecimal() or len(text) > 9 or int(text) > maximum:  # Python refuses to read very long numbers
+        raise forms.HttpError(400, "invalid", f"{name} must be a number from 0 to {maximum}.")
     return int(text)
 
 
@@ -291,14 +300,14 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _describe(request: Request) -> Response:
-    return json_answer(forms.openapi([one for one, _ in _OPERATIONS]))
+    return forms.json_answer(forms.openapi([one for one, _ in _OPERATIONS]))
 
 
 async def _failure(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        error = HttpError(error.status_code, "not_found", f"{error.detail}. For all routes, see /openapi.json.")
+        error = forms.HttpError(error.status_code, "not_found", f"{error.detail}. For all routes, see /openapi.json.")
     assert isinstance(error, UserError)
-    return error_answer(error)
+    return forms.error_answer(error)
 
 
 # Streams of events
@@ -334,13 +343,13 @@ def _frame(event: StreamEvent) -> bytes:
 
 
 async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
-    """Return the log as one event. Its id is that of the event of the newest entry, after which deltas may follow."""
+    """Return the log as one event. It has the id of the newest entry's event, after which deltas may follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
     info, entries = await hosting.store.load(session_id)
     reset = system_object(
         "reset",
         session_id,
-        messages=wire_messages(Conversation(entries[: note.entries]).messages),
+        messages=wire_messages(Conversation(entries[: note.entries]).messages),  # later ones come as events
         model=note.model,
         permission_mode=note.mode,
         cwd=info.cwd,
@@ -362,7 +371,7 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     It may be tried again if it was not sent, or if it `is_repeatable` and was not answered. Raises `HttpError` if its
     outcome is unknown.
     """
-    if FORWARDED in request.headers:
+    if FORWARDED in request.headers:  # by a server that took this one for the owner
         return None
     headers = {"authorization": request.headers["authorization"], FORWARDED: "1", "host": "localhost"}
     kind, _, path = address.partition(":")
@@ -375,6 +384,7 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     except httpx2.HTTPError as error:
         if is_repeatable or isinstance(error, httpx2.ConnectError):
             return None
-        why = "The server that has the session open stopped. Check what was done."
-        raise HttpError(503, "unknown_outcome", why) from error
+        raise forms.HttpError(
+            503, "unknown_outcome", "The server that has the session open stopped. Check what was done."
+        ) from error
     return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))

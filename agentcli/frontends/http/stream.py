@@ -4,20 +4,17 @@ The note beside it counts the log's entries that were sent, and changes only tog
 writer first sends the missing ones, so a kill loses none and doubles none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
 
 import msgspec
 
 from agentcli.agent.interfaces import EventStore, StreamStatus
-from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.frontends.json_output import entry_object
 from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
@@ -64,21 +61,19 @@ class StreamWriter:
         self.note = msgspec.json.decode(stored_note, type=StreamNote) if stored_note else StreamNote()
 
     @classmethod
-    async def of(cls, store: EventStore, stream_id: str) -> StreamWriter:
+    async def of(cls, store: EventStore, stream_id: str) -> Self:
         """Return a writer that adds what is missing, where nobody else writes. Raises `StorageError`."""
         state = await store.state(stream_id)
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
     @classmethod
-    async def acquire(cls, store: EventStore, stream_id: str) -> StreamWriter:
+    async def acquire(cls, store: EventStore, stream_id: str) -> Self:
         """Return the stream's only writer: a former one can write no more. Raises `StorageError`."""
         while True:
             writer = await cls.of(store, stream_id)
-            try:
+            with suppress(StreamMoved):  # another writer has begun just now, and this one begins after it
                 await writer.begin()
-            except StreamMoved:
-                continue
-            return writer
+                return writer
 
     async def begin(self) -> None:
         """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
@@ -109,13 +104,11 @@ class StreamWriter:
                 await asyncio.sleep(_RETRY_AFTER_S)
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
-        events = [msgspec.json.encode(one) for one in objects]
-        of_entries = [
-            n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one
-        ]
+        events = [msgspec.json.encode(value) for value in objects]
         note = self.note
-        if of_entries:  # the store numbers the objects in a row, from the stream's last id on
-            note = msgspec.structs.replace(note, last_entry_event=self._last_id + of_entries[-1])
+        for id, value in enumerate(objects, self._last_id + 1):  # the store gives them the same ids
+            if value["type"] in ("assistant", "user") or "entry_id" in value:
+                note = msgspec.structs.replace(note, last_entry_event=id)
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
@@ -123,13 +116,6 @@ class StreamWriter:
         self._last_id = max(self._last_id, last_id)
         self._stored_note, self.note = text, msgspec.structs.replace(self.note, last_entry_event=note.last_entry_event)
 
-    async def write_missing(self, entries: Iterable[Entry]) -> None:
-        """Write the entries that follow those in the stream. Raises `StreamMoved`."""
-        missing = list(entries)
-        self.change(entries=self.note.entries + len(missing))
-        await self.write([value for entry in missing if (value := entry_object(entry, self._stream_id))])
-
 
 def hash_of(content: Sequence[Block]) -> str:
-    """Return a short hash of a message."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

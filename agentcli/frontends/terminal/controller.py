@@ -109,7 +109,7 @@ class TerminalController(OpenerHost):
 
     def require_idle(self) -> None:
         """Raise `UserError` while something runs that ends with the session."""
-        if self.session.is_busy or self.view.activity.calls or self.session.snapshot().running_jobs:
+        if self.session.is_busy or self.view.activity.calls or self.session.snapshot().workspace.running_jobs():
             raise UserError("A turn or a job is running. Wait until it ends or stop it, then repeat the command.")
 
     async def reload(self) -> None:

@@ -305,6 +305,6 @@ class SessionStatus:
                 cold_usd=cold_usd,
             ),
             place=SessionPlace(now.id, cwd, git_branch(self._opener.root) or ""),
-            jobs=now.running_jobs,
+            jobs=len(now.workspace.running_jobs()),
             is_busy=self._session is not None and self._session.is_busy,
         )

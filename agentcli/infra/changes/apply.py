@@ -10,26 +10,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from agentcli.infra.changes import state, writing
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import (
-    READ_FLAGS,
-    ChangeSet,
-    FileEntry,
-    differs,
-    entry_at,
-    has_same_content,
-    parents_of,
-)
-from agentcli.infra.changes.writing import (
-    MADE_MEANWHILE,
-    OVERLAY_ATTRIBUTES,
-    ConflictError,
-    copy_attributes,
-    copy_bytes,
-    move_into_place,
-    opened_folder,
-    write_atomically,
-)
 from agentcli.tools.command import ApplyOutcome, Conflict
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,7 +23,10 @@ _GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD"
 
 
 class LiveFiles:
-    """The files that are open for writing. If one were replaced, what its program writes next would be lost."""
+    """The files that are open for writing. If one were replaced, what its program writes next would be lost.
+
+    A conflict ends with the `advice`. With `spares_databases` no file of SQLite is replaced.
+    """
 
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
@@ -50,7 +35,7 @@ class LiveFiles:
             with contextlib.suppress(OSError), os.scandir(process) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):
-                        if entry.stat(follow_symlinks=False).st_mode & 0o200:
+                        if entry.stat(follow_symlinks=False).st_mode & 0o200:  # the link shows if it is open to write
                             status = os.stat(entry.path)  # noqa: PTH116
                             self._open.add((status.st_dev, status.st_ino))
 
@@ -58,9 +43,9 @@ class LiveFiles:
         """Raise `ConflictError` if a file in an open folder must not be replaced."""
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if (status.st_dev, status.st_ino) in self._open:
-            raise ConflictError(f"another program has it open for writing; {self._advice}")
+            raise writing.ConflictError(f"another program has it open for writing; {self._advice}")
         if self._spares_databases and _is_database(folder, name):
-            raise ConflictError(f"it is a database, which another program may have open; {self._advice}")
+            raise writing.ConflictError(f"it is a database, which another program may have open; {self._advice}")
 
 
 def apply_groups(
@@ -96,16 +81,16 @@ class _Application:
 
     def __init__(self, token: str, live: LiveFiles, *, is_resumed: bool) -> None:
         self._token, self._live, self._is_resumed = token, live, is_resumed
-        self._changes = ChangeSet(root="")  # of the current group
+        self._changes = state.ChangeSet(root="")  # of the current group
         # By absolute path, what folders are to become at the end: None for those to be removed.
-        self._folders: dict[str, FileEntry | None] = {}
+        self._folders: dict[str, state.FileEntry | None] = {}
 
     def apply(self, group: ChangeGroup) -> None:
         """Apply a group. Raises `OSError`, and `ConflictError` if possible before anything is changed."""
         self._changes = changes = group.changes
         paths, moved = group.paths, group.moved_root
         if self._is_resumed:
-            for path in paths:
+            for path in paths:  # a file that was only half written
                 with contextlib.suppress(OSError), self._opened(path) as (folder, name):
                     os.unlink(self._temporary(name), dir_fd=folder)
             if moved and not os.path.lexists(changes.after[moved].source):  # it was moved before the kill
@@ -139,10 +124,10 @@ class _Application:
     def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
         return _opened(self._changes.at(path), is_root=not path)
 
-    def _now(self, path: str) -> FileEntry | None:
+    def _now(self, path: str) -> state.FileEntry | None:
         """Return what is at a path now, None for nothing. Raises `OSError`, also for a link on the way."""
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
-            return entry_at(name, folder=folder, source=self._changes.at(path))
+            return state.entry_at(name, folder=folder, source=self._changes.at(path))
         return None
 
     def _temporary(self, name: str) -> str:
@@ -153,7 +138,9 @@ class _Application:
         after, now = self._changes.after.get(path), None
         with contextlib.suppress(OSError):
             now = self._now(path)
-        return now is after if now is None or after is None else not differs(now._replace(owner=after.owner), after)
+        if now is None or after is None:
+            return now is after
+        return not state.differs(now._replace(owner=after.owner), after)
 
     def _move(self, group: ChangeGroup) -> bool:
         """Move a new folder if it is on the same disk; return False if not. Nobody else uses its contents yet."""
@@ -163,11 +150,12 @@ class _Application:
             return False
         self._require_unchanged(path)
         self._make_folders_around(path)
-        for one in reversed(group.paths):  # the outermost folder can only be moved while its owner may write to it
-            _forget_overlay(self._changes.after[one], keeps_mode=one == path)
+        for inner_path in reversed(group.paths):
+            # The outermost folder gets its mode at the end: it can only be moved while its owner may write to it.
+            _forget_overlay(self._changes.after[inner_path], keeps_mode=inner_path == path)
         with self._opened(path) as (folder, name):
-            if entry_at(name, folder=folder) is not None:
-                raise ConflictError(MADE_MEANWHILE)
+            if state.entry_at(name, folder=folder) is not None:
+                raise writing.ConflictError(writing.MADE_MEANWHILE)
             os.rename(new.source, name, dst_dir_fd=folder)
             _set_mode(folder, name, new)
         return True
@@ -176,21 +164,22 @@ class _Application:
         """Raise `ConflictError` if a path has another state than before the command, or must not be replaced now."""
         before, after = self._changes.of(path)
         if path in self._changes.stale:
-            raise ConflictError("it was changed by something else while the command ran")
+            raise writing.ConflictError("it was changed by something else while the command ran")
         try:
             now = self._now(path)
         except OSError as error:
-            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):  # it is to become the folder around it
+            # A file or link is in the place of the folder around it, which this group makes a folder.
+            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):
                 return
             raise
         if now is None:
             if before is not None and after is not None:
-                raise ConflictError("it was removed since the command started")
+                raise writing.ConflictError("it was removed since the command started")
         elif before is None:
             if now.kind != "folder" or after is None or after.kind != "folder":
-                raise ConflictError(MADE_MEANWHILE)
+                raise writing.ConflictError(writing.MADE_MEANWHILE)
         elif not _is_same(now, before):
-            raise ConflictError(_CHANGED)
+            raise writing.ConflictError(_CHANGED)
         elif now.kind == "file" and ".git" not in path.split("/"):  # git itself replaces its files
             with self._opened(path) as folder_and_name:
                 self._live.require_free(*folder_and_name)
@@ -200,13 +189,13 @@ class _Application:
         if self._changes.before[path].kind != "folder":
             return
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (parent, name):
-            folder = os.open(name, READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
+            folder = os.open(name, state.READ_FLAGS | os.O_DIRECTORY, dir_fd=parent)
             try:
-                contents = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+                contents = [f"{path}/{entry}" for entry in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
             finally:
                 os.close(folder)
-            if any(one not in self._changes.before or one in self._changes.after for one in contents):
-                raise ConflictError("something else was put into it since the command started")
+            if any(inner not in self._changes.before or inner in self._changes.after for inner in contents):
+                raise writing.ConflictError("something else was put into it since the command started")
 
     def _make(self, path: str) -> None:
         before, after = self._changes.before.get(path), self._changes.after[path]
@@ -214,18 +203,17 @@ class _Application:
         if after.kind == "folder":
             return self._make_folder(path)
         with self._opened(path) as (folder, name):
-            if before is not None and before.kind == after.kind == "file" and has_same_content(before, after):
+            if before is not None and before.kind == after.kind == "file" and state.has_same_content(before, after):
                 return _set_mode(folder, name, after)
-            replaced = before if before is not None and before.kind != "folder" else None
-            check = partial(_require_same, folder, name, replaced)
+            replaced = before if before is not None and before.kind != "folder" else None  # a folder is gone already
             options: dict[str, Any] = {
                 "temporary": self._temporary(name),
-                "check": check,
+                "check": partial(_require_same, folder, name, replaced),
                 "replaces": replaced is not None,
             }
             if after.kind == "file":
-                return write_atomically(folder, name, partial(_fill, after=after), **options)
-            with move_into_place(folder, name, **options) as temporary:
+                return writing.write_atomically(folder, name, partial(_fill, after=after), **options)
+            with writing.move_into_place(folder, name, **options) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
                     if os.geteuid() == 0:
@@ -236,7 +224,7 @@ class _Application:
         return None
 
     def _make_folders_around(self, path: str) -> None:
-        for parent in parents_of(path)[1:]:
+        for parent in state.parents_of(path)[1:]:
             before, after = self._changes.of(parent)
             if after is not None and before is None and after.kind == "folder":
                 self._make_folder(parent)
@@ -247,10 +235,10 @@ class _Application:
                 try:
                     os.mkdir(name, 0o700, dir_fd=folder)
                 except FileExistsError:
-                    present = entry_at(name, folder=folder)
+                    present = state.entry_at(name, folder=folder)
                     if present is None or present.kind != "folder":
                         raise
-        if self._folders.get(self._changes.at(path)) is None:
+        if self._folders.get(self._changes.at(path)) is None:  # not known, or to be removed for an earlier group
             self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
@@ -261,10 +249,10 @@ class _Application:
                 if before[path].kind == "folder":
                     os.rmdir(name, dir_fd=folder)
                     continue
-                if entry_at(name, folder=folder) is not None:
+                if state.entry_at(name, folder=folder) is not None:
                     _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
                 os.unlink(name, dir_fd=folder)
-            for parent in parents_of(path)[1:]:
+            for parent in state.parents_of(path)[1:]:
                 if parent in before and parent not in after:
                     self._folders.setdefault(self._changes.at(parent), None)
 
@@ -273,7 +261,7 @@ class _Application:
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
     """Open the folder that a path is in, following no link, and yield it with the name. Raises `OSError`."""
     folder_path, _, name = path.rpartition("/")
-    with opened_folder(Path(path if is_root else folder_path or "/")) as folder:
+    with writing.opened_folder(Path(path if is_root else folder_path or "/")) as folder:
         yield folder, "." if is_root else name
 
 
@@ -286,42 +274,43 @@ def _order(path: str) -> tuple[int, str]:
     return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
 
 
-def _swaps_folder(before: FileEntry | None, after: FileEntry | None) -> bool:
+def _swaps_folder(before: state.FileEntry | None, after: state.FileEntry | None) -> bool:
     """Return True if something else comes in the place of a folder, or the reverse."""
     return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 
-def _is_same(now: FileEntry, before: FileEntry) -> bool:
+def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:
     """Compare two entries; of folders only mode and owner, since the rest changes with their contents."""
     if now.kind == before.kind == "folder":
         return (now.mode, now.owner) == (before.mode, before.owner)
     return now.kind == before.kind and now.stamp == before.stamp
 
 
-def _require_same(folder: int, name: str, before: FileEntry | None) -> None:
-    now = entry_at(name, folder=folder)
+def _require_same(folder: int, name: str, before: state.FileEntry | None) -> None:
+    now = state.entry_at(name, folder=folder)
     if before is None and now is not None:
-        raise ConflictError(MADE_MEANWHILE)
+        raise writing.ConflictError(writing.MADE_MEANWHILE)
     if before is not None and (now is None or not _is_same(now, before)):
-        raise ConflictError(_CHANGED)
+        raise writing.ConflictError(_CHANGED)
 
 
-def _fill(target: int, after: FileEntry) -> None:
+def _fill(target: int, after: state.FileEntry) -> None:
     with after.open() as source:
-        copy_attributes(source.fileno(), target)
-        copy_bytes(source.fileno(), target)
+        writing.copy_attributes(source.fileno(), target)
+        writing.copy_bytes(source.fileno(), target)
     if os.geteuid() == 0:
         os.fchown(target, *after.owner)
     os.fchmod(target, after.mode)
-    os.utime(target, ns=(after.stamp[2], after.stamp[2]))
+    modified_ns = after.stamp[2]
+    os.utime(target, ns=(modified_ns, modified_ns))
 
 
-def _set_mode(folder: int, name: str, after: FileEntry) -> None:
+def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:
     """Set mode and owner through a descriptor, so that no link can lead the change elsewhere."""
     descriptor = os.open(name, _LOOK, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            raise ConflictError("a link was put there since the command started")
+            raise writing.ConflictError("a link was put there since the command started")
         if os.geteuid() == 0:
             os.chown(f"/proc/self/fd/{descriptor}", *after.owner)
         os.chmod(f"/proc/self/fd/{descriptor}", after.mode)  # noqa: PTH101
@@ -329,19 +318,20 @@ def _set_mode(folder: int, name: str, after: FileEntry) -> None:
         os.close(descriptor)
 
 
-def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
+def _forget_overlay(entry: state.FileEntry, *, keeps_mode: bool) -> None:
     """Remove the attributes of the overlay from an entry, and give it the mode that the command set."""
     for name in os.listxattr(entry.source, follow_symlinks=False):
-        if name.startswith(OVERLAY_ATTRIBUTES):
+        if name.startswith(writing.OVERLAY_ATTRIBUTES):
             os.removexattr(entry.source, name, follow_symlinks=False)
-    is_moded = entry.kind in {"file", "folder"} and not keeps_mode
-    if is_moded and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
+    has_mode = entry.kind in {"file", "folder"}
+    if has_mode and not keeps_mode and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
         os.chmod(entry.source, entry.mode)  # noqa: PTH101
 
 
 def _is_database(folder: int, name: str) -> bool:
-    if any(entry_at(f"{name}-{kind}", folder=folder) is not None for kind in ("wal", "journal")):
+    sqlite_logs = f"{name}-wal", f"{name}-journal"
+    if any(state.entry_at(log, folder=folder) is not None for log in sqlite_logs):
         return True
-    with contextlib.suppress(OSError), FileIO(os.open(name, READ_FLAGS, dir_fd=folder)) as file:
+    with contextlib.suppress(OSError), FileIO(os.open(name, state.READ_FLAGS, dir_fd=folder)) as file:
         return file.read(len(_DATABASE)) == _DATABASE
     return False

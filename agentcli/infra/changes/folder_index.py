@@ -34,7 +34,7 @@ from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE, is_mount_point
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.sandbox import find_rg
 
-_GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is the `.git` of a repository
+_GIT_NAMES = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a bare repository
 _LISTING = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
@@ -51,7 +51,6 @@ class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     min_borrowed: int = 200  # files; in a smaller folder all contents are copied
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
-        """Raise `TooManyFiles` for more than is covered."""
         if files > self.max_files:
             raise TooManyFiles(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
         if size > self.max_bytes:
@@ -109,6 +108,7 @@ class FolderIndex:
         """Look at the folder; return the changes by relative path. Raises `TooManyFiles`, `OSError`."""
         differences, state = _Look(self).run()
         changed_files = [before for before, _ in differences.values() if before is not None and before.kind == "file"]
+        # Undo needs the old contents, and only unchanged files may borrow theirs.
         self.borrowed.copy((file.content for file in changed_files if file.content), self.objects)
         previous, self.state = self.state, state
         if saves and (differences or state.skipped != previous.skipped or not self.file.exists()):
@@ -135,14 +135,17 @@ class FolderIndex:
 
 
 class _Look:
-    """One look at a folder. Entries that were not touched are taken from the state before."""
+    """One look at a folder. Entries that were not touched are taken from the state before.
+
+    Paths are relative to the folder, whose own path is "".
+    """
 
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
         now_ns = time.time_ns()
-        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock may be set back
+        self._looked_ns = self._before.looked_ns if self._before.looked_ns < now_ns else 0  # the clock was set back
         self._racy_since_ns = now_ns - TICK_NS  # a file that was changed later may change again within the same tick
-        self._known = dict(self._before.entries)
+        self._known = dict(self._before.entries)  # without folders that are left out since
         left_out = {path: why for path, why in self._before.left_out.items() if os.path.lexists(f"{self._root}/{path}")}
         self._state = FolderState(root=self._before.root, left_out=left_out, looked_ns=now_ns)
         self._differences: dict[str, Difference] = {}
@@ -162,7 +165,7 @@ class _Look:
             self._limits.check(self._root, files=self._index.files_scanned)
         for folder, known in self._known.items():
             for name in known.keys() - self._state.entries.get(folder, {}).keys():
-                self._differences[joined(folder, name)] = known[name].state, None
+                self._differences[joined(folder, name)] = known[name].state, None  # it was removed
         return self._differences, self._state
 
     def _borrow(self) -> None:
@@ -172,7 +175,7 @@ class _Look:
         for path in self._listing - self._tracked.keys():
             with suppress(OSError):
                 self._count_stored(os.lstat(f"{self._root}/{path}"))
-        self._stored = 0
+        self._stored = 0  # they are counted again when they are stored
 
     def _count_stored(self, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
@@ -189,41 +192,41 @@ class _Look:
             return []
         except PermissionError as error:  # its contents are as they were, as far as anybody knows
             state.left_out[folder] = error.strerror or str(error)
-            state.entries |= {path: one for path, one in self._known.items() if _is_at_or_below(path, folder)}
+            state.entries |= {path: entries for path, entries in self._known.items() if _is_at_or_below(path, folder)}
             return []
-        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # nothing in it counts as gone
+        if {entry.name for entry in inner_entries} >= _GIT_NAMES:  # nothing in it counts as removed
             state.left_out[folder] = "it is a git repository"
-            self._known = {path: one for path, one in self._known.items() if not _is_at_or_below(path, folder)}
+            self._known = {path: names for path, names in self._known.items() if not _is_at_or_below(path, folder)}
             return []
         if folder in self._before.left_out:  # it could not be looked at before
             state.left_out.pop(folder, None)
             self._first_seen.add(folder)
         now = state.entries[folder] = {}
         for entry in inner_entries:
-            before = one = known.get(entry.name)
+            before = after = known.get(entry.name)
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:  # it was just removed
                 continue
             if before is None or before.changed_ns != status.st_ctime_ns or before.inode != status.st_ino:
-                one = self._look_at(folder, entry.name, status, before)
-            if one is not None:
-                now[entry.name] = one
-        return [joined(folder, name) for name, one in now.items() if one.kind == "folder"]
+                after = self._look_at(folder, entry.name, status, before)
+            if after is not None:
+                now[entry.name] = after
+        return [joined(folder, name) for name, entry in now.items() if entry.kind == "folder"]
 
     def _look_at(self, folder: str, name: str, status: os.stat_result, before: _Known | None) -> _Known | None:
         """Record an entry that is new or was touched, and return it; if that is not possible, return `before`."""
         state, path, kind = self._state, joined(folder, name), kind_of(status)
-        if kind is None:
+        if kind is None:  # a socket or a device
             return None
         if self._is_skipped(path, name, is_folder=kind == "folder"):
             state.skipped.add(status.st_ino)
             return before
         if stat.S_IMODE(status.st_mode) == MOUNT_POINT_MODE and is_mount_point(f"{self._root}/{path}"):
-            return before  # a command runs, or was killed
+            return before  # the sandbox of a command that runs, or was killed, has put it there
         if before is not None:
             is_ignored = before.is_ignored
-        else:  # what was left out as ignored is not listed again each time
+        else:  # what was left out before is ignored; this saves the listing, which takes long
             is_ignored = path in self._before.left_out or path not in self._listing
             if is_ignored and not self._has_room(path, kind, status):
                 state.left_out[path] = "git ignores it, and it is large"
@@ -235,8 +238,9 @@ class _Look:
         if (now := self._file_state(path, status, is_new=before is None)) is None:
             return before
         if before is None and is_ignored and kind == "file":
-            self._ignored = self._ignored[0] + 1, self._ignored[1] + now.size
-        if before is None and self._was_there(folder, path, status):
+            ignored_files, ignored_bytes = self._ignored
+            self._ignored = ignored_files + 1, ignored_bytes + now.size
+        if before is None and self._was_there(folder, path, status):  # it is no change, and so is nothing in it
             if kind == "folder":
                 self._first_seen.add(path)
         elif before is None or before.state != now:
@@ -294,9 +298,9 @@ class _Look:
                     self._limits.check(self._root, files=count)
             finally:
                 running.kill()
-        paths = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])
+        paths = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])  # each name ends with a NUL
         for path in [*paths]:
-            while (path := path.rpartition("/")[0]) and path not in paths:
+            while (path := path.rpartition("/")[0]) and path not in paths:  # `rg` lists no folders
                 paths.add(path)
         return paths
 
@@ -314,10 +318,10 @@ class _Look:
     def _ignored(self) -> tuple[int, int]:
         """The number and the total size of ignored files that are covered."""
         sizes = [
-            one.size
+            entry.size
             for folder, entries in self._before.entries.items()
-            for name, one in entries.items()
-            if one.is_ignored and one.kind == "file" and os.path.lexists(f"{self._root}/{folder}/{name}")
+            for name, entry in entries.items()
+            if entry.is_ignored and entry.kind == "file" and os.path.lexists(f"{self._root}/{folder}/{name}")
         ]
         return len(sizes), sum(sizes)
 

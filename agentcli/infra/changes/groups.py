@@ -42,7 +42,7 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
         budget: One number, the characters that are left for diffs. It is reduced.
     """
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
-    counts = Counter(parent for path in paths for parent in parents_of(path))
+    counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
     large = {
         path for path in paths if path and counts[path] > _MAX_SEPARATE and _is_made_or_removed_folder(path, changes)
     }
@@ -51,13 +51,13 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     for path in paths:
         if (group_path := _whole_around(path, changes, large)) is not None:
             paths_by_group.setdefault(group_path, []).append(path)
-        elif not (path in counts and _is_made_or_removed_folder(path, changes)):
+        elif not (path in counts and _is_made_or_removed_folder(path, changes)):  # else its contents are groups
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, contents in paths_by_group.items():
-        everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
+        known = {inner for inner in (*changes.before, *changes.after) if inner == path or inner.startswith(f"{path}/")}
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
-        root = path if path and summary.kind == "created" and everything == {*contents} else ""
-        groups.append(ChangeGroup(summary, changes, tuple(contents), root))
+        is_movable = bool(path) and summary.kind == "created" and known == {*contents}  # no more would be moved
+        groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
     return groups
 
 
@@ -69,8 +69,7 @@ def shown_path(path: str) -> str:
 def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
     """Return a group with only some of the hunks of its one file, whose contents are written to `contents_path`.
 
-    Raises:
-        OSError: If the contents cannot be read or written.
+    Raises `OSError` if the contents cannot be read or written.
     """
     path = group.paths[0]
     before, after = group.changes.before[path], group.changes.after[path]
@@ -88,7 +87,7 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
 def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
     """Return the sort key that puts groups first that need the person's attention."""
     summary = group.summary
-    return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)
+    return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)  # False is sorted before True
 
 
 def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
@@ -96,6 +95,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
     large_folder = None
     for folder in (*parents_of(path), path):
         before, after = changes.of(folder)
+        # A file named `.git`, as a worktree has it, is no repository. The root itself has no entry.
         is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
         if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
             return folder
@@ -122,6 +122,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     entry = after or changes.before[path]
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
     diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)
+    diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)
     if after is not None and after.kind == "link":
@@ -137,8 +138,8 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         name=name,
         kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         what=entry.kind if entry.kind != "other" else "file",
-        diff=diff_and_hunks[0] if diff_and_hunks else "",
-        hunks=diff_and_hunks[1] if diff_and_hunks and not is_executed else 1,  # such a file is taken as a whole
+        diff=diff,
+        hunks=1 if is_executed else hunks,  # an auto-executed file is taken as a whole
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
         is_obeyed=is_executed,
@@ -166,27 +167,29 @@ def _summary_of_many(path: str, changes: ChangeSet, paths: list[str], name: str)
     is_git = _is_git(path, changes)
     is_new = path in paths and before is None
     is_gone = path in paths and after is None
-    entries = {one: changes.after.get(one) or changes.before[one] for one in paths}
+    entries = {inner: changes.after.get(inner) or changes.before[inner] for inner in paths}
     files = [entry for entry in entries.values() if entry.kind != "folder"]
     notes = _note_of_installed(path)
     if not is_git and not is_gone:
-        created = {one.removeprefix(f"{path}/"): entry for one, entry in entries.items() if one in changes.after}
-        notes += _counted("executable", [one for one, entry in created.items() if _is_program(entry)])
-        notes += _counted("link", [f"{one} → {entry.target}" for one, entry in created.items() if entry.kind == "link"])
+        created = {inner.removeprefix(f"{path}/"): entry for inner, entry in entries.items() if inner in changes.after}
+        notes += _counted("executable", [name for name, entry in created.items() if _is_program(entry)])
+        links = [f"{name} → {entry.target}" for name, entry in created.items() if entry.kind == "link"]
+        notes += _counted("link", links)
     return ChangeSummary(
         name=name,
         kind="created" if is_new else "deleted" if is_gone else "changed",
-        what="repository" if is_git else "folder" if is_new != is_gone else "tree",
+        what="repository" if is_git else "folder" if is_new or is_gone else "tree",
         files=len(files),
         size=sum(entry.size for entry in files if entry.kind == "file"),
         notes=tuple(notes),
-        # In an existing repository, commands cannot write what git would run or obey.
+        # Commands cannot write what git runs or obeys, such as hooks, except in a repository that they make.
         is_obeyed=is_new if is_git else is_auto_executed(PurePath(path)),
         loses="tree" if is_git and is_gone else "",
     )
 
 
 def _counted(noun: str, names: Sequence[str]) -> list[str]:
+    """Return a note such as `2 executables: bin/a, bin/b`, or nothing for no names."""
     if not names:
         return []
     more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""

@@ -1,7 +1,8 @@
 """Notes which changes are being applied and which calls are under way, so that a start can go on after a kill.
 
 Changes are applied from the private folder of a dry run or an undo. The plan in that folder says which changes, and any
-later start finishes them. A recorded call has a note for its session; the start adds there what it finished.
+later start finishes them. Each call that is recorded has a note, a file of its session; the start adds to the note what
+it finished.
 """
 
 import contextlib
@@ -21,8 +22,7 @@ from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.infra.changes.state import ChangeSet, parents_of
 from agentcli.infra.changes.writing import remove_tree
-from agentcli.infra.sandbox.mount_points import NOTE as MOUNT_POINTS
-from agentcli.infra.sandbox.mount_points import remove_noted
+from agentcli.infra.sandbox import mount_points
 from agentcli.settings.files import make_private_folder, replace_file, replace_private_file
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, Conflict
 
@@ -30,6 +30,8 @@ PLAN = "plan"
 
 
 class CallNote(msgspec.Struct, frozen=True):
+    """The note of a call. Both methods raise `OSError`, `read` also `msgspec.MsgspecError`."""
+
     call_id: str
     before: dict[str, FileState | None] | None = None  # the states of the files that it names
     indexes: dict[str, str] = {}  # if it names none: the file of each root's index
@@ -37,11 +39,9 @@ class CallNote(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a note. Raises `OSError` and `msgspec.MsgspecError`."""
         return msgspec.json.decode(file.read_bytes(), type=cls)
 
     def write(self, file: Path) -> None:
-        """Write the note. Raises `OSError`."""
         replace_private_file(file, msgspec.json.encode(self), syncs=False)
 
 
@@ -66,16 +66,20 @@ class PrivateFolder:
     ) -> ApplyOutcome:
         """Apply changes whose contents are in this folder; after a kill the next start finishes them.
 
+        Args:
+            groups: The changes.
+            note: The file of the note of the call that made them.
+            live: The files that must not be replaced.
+
         Raises:
-            OSError: Before anything is changed.
+            OSError: If the plan cannot be written, so nothing was changed. Later failures are in the outcome.
         """
-        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_reduced, groups)]))
-        # json escapes names that are no UTF-8, which msgspec rejects.
-        replace_file(self.path / PLAN, json.dumps(plan).encode())
+        plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_other_entries, groups)]))
+        replace_file(self.path / PLAN, json.dumps(plan).encode())  # msgspec rejects names that are no UTF-8
         return apply_groups(groups, self.path.name, live=live)
 
     def close(self) -> None:
-        """Remove the folder, the plan first, which is of no use without the contents. It may be called twice."""
+        """Remove the folder, first the plan, which could not be finished without the contents. May be called twice."""
         if self._lock >= 0:
             (self.path / PLAN).unlink(missing_ok=True)
             remove_tree(self.path)
@@ -89,7 +93,8 @@ def finish_interrupted(parent: Path) -> str:
     remove_abandoned(parent, lambda folder: outcomes.append(_finish(folder)))
     names = ", ".join(name for outcome in outcomes for name in outcome.names)
     report = [f"A session was killed while it applied changes; they are complete now: {names}."] if names else []
-    report += [f"{one.name} was not kept: {one.why}." for outcome in outcomes for one in outcome.conflicts]
+    for outcome in outcomes:
+        report += [f"{conflict.name} was not applied: {conflict.why}." for conflict in outcome.conflicts]
     return " ".join(report)
 
 
@@ -106,16 +111,16 @@ def _remove_abandoned(entry: Path, finish: Callable[[Path], None] | None) -> Non
     try:
         lock = os.open(entry / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        if entry.name.startswith("try-"):  # an interrupted removal
+        if entry.name.startswith("try-"):  # an interrupted removal; `new-` is a folder that is just being made
             remove_tree(entry)
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError while its process runs
         if (entry / PLAN).exists():
             if finish is None:
                 return
             finish(entry)
-        remove_noted(entry / MOUNT_POINTS)
+        mount_points.remove_noted(entry / mount_points.NOTE)
         remove_tree(entry)
     finally:
         os.close(lock)
@@ -138,15 +143,17 @@ def _finish(folder: Path) -> ApplyOutcome:
     return outcome
 
 
-def _reduced(group: ChangeGroup) -> ChangeGroup:
-    """Return a group with only the entries at its paths, and of folders around them that were made or removed."""
+def _without_other_entries(group: ChangeGroup) -> ChangeGroup:
+    """Return a group without the entries of other groups: `changes` has those of the whole command.
+
+    The folders around its paths that were made or removed stay, because they are made or removed with it.
+    """
     changes = group.changes
     parents = {parent for path in group.paths for parent in parents_of(path)[1:]}
     paths = {*group.paths, *(path for path in parents if (path in changes.before) != (path in changes.after))}
-    # All groups share the changes, so nothing here may take longer the more there are.
-    before, after = (
-        {path: entries[path] for path in paths if path in entries} for entries in (changes.before, changes.after)
-    )
-    reduced_changes = ChangeSet(root=changes.root, before=before, after=after, stale=paths & changes.stale)
+    # This runs for each group, so it goes through the paths of the group, and not through all changes.
+    before = {path: changes.before[path] for path in paths if path in changes.before}
+    after = {path: changes.after[path] for path in paths if path in changes.after}
+    own_changes = ChangeSet(root=changes.root, before=before, after=after, stale=paths & changes.stale)
     summary = ChangeSummary(name=group.summary.name, kind=group.summary.kind, what=group.summary.what)
-    return group._replace(summary=summary, changes=reduced_changes)
+    return group._replace(summary=summary, changes=own_changes)

@@ -7,7 +7,6 @@ that the changes of a killed process are found when the session is opened again.
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import os
 import shutil
@@ -27,7 +26,7 @@ from agentcli.infra.changes.state import Objects, state_at
 from agentcli.settings.files import make_private_folder
 
 _HEARTBEAT_S = 0.5
-_AFTERLIFE_NS = 1_500_000_000  # so long after a process was killed its commands have ended, too
+_AFTERLIFE_NS = 1_500_000_000  # after a process was killed its commands end within this time
 _MAX_NAMED = 100  # of the paths that are left out
 
 T = TypeVar("T")
@@ -35,6 +34,8 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Mark:
+    """A call under way, and the file of its note."""
+
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
@@ -93,8 +94,15 @@ class Recorder:
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        plan = functools.partial(plan_restoration, changes, self.objects, largest=self.limits.max_file_bytes)
-        return await self._in_thread(lambda: plan(scratch=self.scratch, finish=self._in_thread))
+        return await self._in_thread(
+            lambda: plan_restoration(
+                changes,
+                self.objects,
+                scratch=self.scratch,
+                largest=self.limits.max_file_bytes,
+                finish=self._in_thread,
+            )
+        )
 
     async def aclose(self) -> None:
         """Wait for work that is under way."""
@@ -122,8 +130,10 @@ class Recorder:
                     return await asyncio.to_thread(work)
                 except (OSError, ValueError) as error:  # a ValueError is a name that cannot be stored
                     reason = getattr(error, "strerror", None) or error
-                    message = f"The state of the files could not be kept in {self.objects.folder}: {reason}."
-                    raise ToolError(message, kind="resource_error") from error
+                    raise ToolError(
+                        f"The state of the files could not be stored in {self.objects.folder}: {reason}.",
+                        kind="resource_error",
+                    ) from error
 
         task = asyncio.create_task(in_order())
         try:
@@ -134,11 +144,12 @@ class Recorder:
             raise
 
     def _begin(self, mark: Mark, paths: Sequence[Path] | None) -> None:
+        """Record the files that a call names, or without `paths` all of the workspace, and note the call."""
         self.objects.make()
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(mark.call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
-        elif self._attribute_changes(self._open[-1] if self._open else None):  # whatever changed was not this call
+        elif self._attribute_changes(self._open[-1] if self._open else None):  # nothing so far was changed by this call
             mark.left_out = self._skipped_paths()
             CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
             self._open.append(mark)
@@ -153,13 +164,13 @@ class Recorder:
             if self._attribute_changes(mark):
                 return self._new_changes(mark)
         finally:
-            self._open = [one for one in self._open if one is not mark]
+            self._open = [other for other in self._open if other is not mark]
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
         if not self._open or not self._attribute_changes(self._open[-1]):
             return []
-        return [one for mark in self._open if (one := self._new_changes(mark)) is not None]
+        return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
 
     def _new_changes(self, mark: Mark) -> FilesChanged | None:
         changes, mark.found = _as_changes(mark.found), {}
@@ -177,10 +188,10 @@ class Recorder:
         return (*(f"{stored_path(path)}: {reason}" for path, reason in sorted(left_out)[:_MAX_NAMED]), *more)
 
     def _attribute_changes(self, mark: Mark | None) -> bool:
-        """Refresh the indexes; the new changes are those of a call, or without one of the person.
+        """Refresh the indexes, and add what has changed to the changes of a call. Without a call the person changed it.
 
-        A file that a job has changed before is changed by the job again, whatever runs beside it. Return False if an
-        index cannot be refreshed; then it is not tried for later commands either.
+        A file that an open call, such as a job, has changed before is added to that call, whatever runs beside it.
+        Return False if an index cannot be refreshed; then it is not tried for later commands either.
         """
         edited, self._edited = self._edited, {}
         for index in self._every_index() if not self._problem else ():
@@ -191,7 +202,7 @@ class Recorder:
                 break
             for relative_path, (before, now) in differences.items():
                 path = f"{index.root}/{relative_path}"
-                before = edited.get(path, before)
+                before = edited.get(path, before)  # an edit that a call has reported is no change of this one
                 owner = next((other for other in self._open if path in other.found), mark)
                 if owner is not None and before != now:
                     first, _ = owner.found.get(path, (before, now))
@@ -216,18 +227,20 @@ class Recorder:
                 note, last_ns = CallNote.read(file), file.stat().st_mtime_ns
             except (OSError, msgspec.MsgspecError):  # the kill came while it was written, before the call began
                 continue
-            if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
+            # The log has its changes already. A later note with the id is another call: a model may use an id again.
+            if reported.get(note.call_id, 0.0) * 1e9 >= last_ns:
                 continue
             differences = {path: (state, self._state(path)) for path, state in _by_real_path(note.before or {})}
             for root, name in _by_real_path(note.indexes):
                 index = self._index(root, self._notes / name)
                 with contextlib.suppress(TooManyFiles):
-                    differences |= {f"{index.root}/{path}": both for path, both in index.refresh(saves=False).items()}
+                    found = index.refresh(saves=False)
+                    differences |= {f"{root}/{path}": difference for path, difference in found.items()}
             if changes := _as_changes(dict(_without_later(differences, last_ns + _AFTERLIFE_NS, note.finished))):
                 yield FilesChanged(note.call_id, changes, is_exact=note.before is not None)
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
-        """Keep the indexes as they are now under a second name, since a refresh writes new files."""
+        """Keep the indexes as they are now under a second name, because a refresh writes new files."""
         names = {}
         make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):
@@ -239,7 +252,8 @@ class Recorder:
         return names
 
     def _forget(self, mark: Mark | None) -> None:
-        self._open = [one for one in self._open if one is not mark]
+        """Remove the note of a call and its indexes; without a call those of all calls of the session."""
+        self._open = [other for other in self._open if other is not mark]
         for file in self._notes.glob(f"{mark.note.stem}*" if mark else "*"):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other calls are under way
@@ -256,7 +270,10 @@ def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:
 def _without_later(
     differences: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Yield the differences without later changes. `finished` has later times for some paths."""
+    """Yield the differences without those that came after a time, or after that in `finished` for their path.
+
+    Folders and removed files have no time that tells, so they count as changed before.
+    """
     for path, (before, now) in differences.items():
         try:
             changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
@@ -264,9 +281,8 @@ def _without_later(
             changed_ns = 0
         if changed_ns <= finished.get(stored_path(path), time_ns):
             yield path, (before, now)
-        elif (
-            before is not None and now is not None
-        ):  # changed by the call, and later by somebody: its result is unknown
+        elif before is not None and now is not None:
+            # Changed since by somebody, and perhaps by the call before: its result is unknown, so it has no content.
             yield path, (before, FileState("file", now.mode))
 
 
@@ -282,9 +298,7 @@ def _with_missing_folders(paths: Iterable[str]) -> list[str]:
     """Return the paths and the missing folders around them, each once; nothing inside a `.git`."""
     paths_and_folders: dict[str, None] = {}
     for path in paths:
-        chain = [path]
-        while (folder := chain[-1].rpartition("/")[0]) and not os.path.lexists(folder):
-            chain.append(folder)
         if ".git" not in path.split("/"):
-            paths_and_folders |= dict.fromkeys(reversed(chain))
+            missing = itertools.takewhile(lambda folder: not os.path.lexists(folder), Path(path).parents)
+            paths_and_folders |= dict.fromkeys(reversed([path, *map(str, missing)]))  # outer folders first
     return [*paths_and_folders]

@@ -1,4 +1,4 @@
-"""Takes changes of files back, and merges the result with later changes.
+"""Undoes changes of files, and merges the result with later changes.
 
 Each path is followed backwards through its changes. A file that is still as a change left it becomes what it was before
 the change. A file that was changed since is merged line by line. What cannot be merged is a conflict, and stays as it
@@ -28,6 +28,7 @@ _FOLDER_MODE = 0o755  # of removed folders around a file whose mode was never re
 _MAX_MERGED_BYTES = 10_000_000
 _MAX_LOOKS = 3  # at a file that changes while it is read
 
+# Runs a function in a thread to its end, even if the caller is cancelled.
 Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
@@ -54,7 +55,7 @@ class PathPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRestoration:
-    """Implements `Restoration`. `finish` runs a function in a thread to its end, even if the caller is cancelled."""
+    """Implements `Restoration`. New contents are prepared in a folder in `scratch`."""
 
     def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
         self._plans, self._objects, self._scratch, self._finish = plans, objects, scratch, finish
@@ -63,17 +64,17 @@ class PlannedRestoration:
         self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
 
     async def carry_out(self) -> Sequence[RestoredFile]:
-        """Take the changes back, each as a whole or not at all, also after a kill. Raises `ToolError`."""
+        """Undo the changes, each as a whole or not at all, also after a kill. Raises `ToolError`."""
         return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
-        live = LiveFiles("end it, then take this back again", spares_databases=False)
+        live = LiveFiles("end it, then undo again", spares_databases=False)
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
-                groups = group_changes(changes, name_of=lambda path: path, budget=[0])
+                groups = group_changes(changes, name_of=lambda path: path, budget=[0])  # nobody is shown diffs
                 groups = [group._replace(moved_root="") for group in groups]  # the new contents are not in one folder
                 outcome = private.apply(groups, live=live)
         except OSError as error:
@@ -88,16 +89,18 @@ class PlannedRestoration:
         changes = ChangeSet(root=root)
         for number, plan in enumerate(self._changing):
             path = plan.path.removeprefix(f"{root}/")
-            if (before := _opened_to_owner(plan)) is not None:
+            if (before := _make_accessible(plan)) is not None:
                 changes.before[path] = before
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
-        for path in [*changes.after]:  # removed folders around it are made again
+        for path in [*changes.after]:  # the missing folders around it are made, innermost first
             for parent in reversed(parents_of(path)[1:]):
-                if parent in changes.after or (os.path.lexists(changes.at(parent)) and parent not in changes.before):
+                exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
+                if exists or parent in changes.after:
                     break
-                folder = FileState("folder", _FOLDER_MODE)
-                changes.after[parent] = self._new_entry(changes.at(parent), folder, None, scratch)
+                changes.after[parent] = self._new_entry(
+                    changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
+                )
         return changes
 
     def _new_entry(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
@@ -118,7 +121,7 @@ class PlannedRestoration:
 def plan_restoration(
     changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes are taken back; they are in the order in which they were made. Raises `ToolError`."""
+    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`."""
     by_path: dict[str, list[FileChange]] = {}
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
@@ -130,9 +133,10 @@ def plan_restoration(
     for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
-        if is_removed_folder and any(path not in removed for path in _paths_in(plan.path)):  # it has other contents
-            plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
-            removed.discard(plan.path)
+        with suppress(OSError):  # it cannot be read
+            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:  # it stays
+                plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
+                removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
@@ -141,7 +145,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
-    entry = now = None
+    entry = now = None  # also if a change put a link in the place of its folder, and so removed it
     # What was stored once is read again, even if the limit is lower by now.
     largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
     for _ in range(0 if is_behind_link else _MAX_LOOKS):
@@ -152,22 +156,22 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
     state, is_merged, conflict = now, False, ""
     try:
         for change in reversed(changes):
-            before = _state_without(state, change, objects)
-            is_merged |= before not in (state, change.before)
-            state = before
+            earlier_state = _state_without(state, change, objects)
+            is_merged |= earlier_state not in (state, change.before)
+            state = earlier_state
     except ConflictError as error:
         conflict = str(error.strerror)
     except OSError as error:
-        conflict = f"what it held is not kept any more ({error.strerror or error})"
+        conflict = f"its earlier contents are no longer stored ({error.strerror or error})"
     if not conflict and state != now and now is not None and not now.is_stored:
-        conflict = f"it is too large to be kept ({now.size:,} bytes), or cannot be read"
+        conflict = f"it is too large to be stored ({now.size:,} bytes), or cannot be read"
     if conflict:
         return PathPlan(path=path, now=now, then=now, conflict=conflict)
     return PathPlan(path=path, now=now, then=state, is_merged=is_merged and state != now, entry=entry)
 
 
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
-    """Return what a state would be without a change. Raises `OSError`, and `ConflictError` if nobody can know."""
+    """Return the state of a path without one change. Raises `OSError`, and `ConflictError` if nobody can know it."""
     before, after = change.before, change.after
     if _is_same(state, before) or _is_same(state, after):
         state = before
@@ -178,27 +182,27 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
     elif before is not None and state.kind == before.kind == after.kind == "file":
         state = _merged_file(state, before, after, objects)
     elif before is not None and state.kind == before.kind == "folder":
-        return state
+        return state  # it has another mode by now
     else:
         raise ConflictError("it was changed since")
     if state is not None and not state.is_stored:
-        raise ConflictError(f"what it held was not kept: it is too large ({state.size:,} bytes), or could not be read")
+        raise ConflictError(f"its earlier contents were not stored ({state.size:,} bytes): too large, or not readable")
     return state
 
 
-def _is_same(one: FileState | None, other: FileState | None) -> bool:
-    """Return True if two states are known to be the same; of contents that are not stored nobody knows it."""
-    return one == other and (one is None or one.is_stored)
+def _is_same(state: FileState | None, other: FileState | None) -> bool:
+    """Return True if two states are known to be the same. Contents that are not stored may differ at the same size."""
+    return state == other and (state is None or state.is_stored)
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
-    """Take the change from `before` to `after` back in a file that is `state` now; later changes of it stay."""
+    """Undo the change from `before` to `after` in a file that is `state` now; later changes of it stay."""
     mode = before.mode if state.mode == after.mode else state.mode
     if not (state.is_stored and before.is_stored and after.is_stored):
-        raise ConflictError("it is too large to be kept, or could not be read")
-    if state.content == after.content:
+        raise ConflictError("its contents were not stored: it was too large, or could not be read")
+    if state.content == after.content:  # only its mode was changed since
         return FileState("file", mode, before.content, before.size)
-    if before.content in (after.content, state.content):
+    if before.content in (after.content, state.content):  # the change was one of the mode, or is undone already
         return FileState("file", mode, state.content, state.size)
     if max(state.size, before.size, after.size) > _MAX_MERGED_BYTES:
         raise ConflictError("it was changed since, and is too large to be merged")
@@ -208,8 +212,11 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
     return FileState("file", mode, objects.put_bytes(content), len(content))
 
 
-def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path. A folder that its owner may enter again is opened first, as its contents change."""
+def _make_accessible(plan: PathPlan) -> FileEntry | None:
+    """Return the entry of a path.
+
+    A folder whose owner gets rights back gets them now, because its contents can only be changed with them.
+    """
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
         return before
@@ -224,21 +231,15 @@ def _outcome(plan: PathPlan, why: str) -> RestoredFile:
     exists = os.path.lexists(plan.path)
     if why and (plan.then is not None or exists):
         return RestoredFile(plan.path, "conflict", why)
-    is_filled = plan.outcome.how == "removed" and exists
-    return RestoredFile(plan.path, "kept", "something else is in it") if is_filled else plan.outcome
-
-
-def _paths_in(folder: str) -> list[str]:
-    with suppress(OSError):
-        return [entry.path for entry in os.scandir(folder)]
-    return []
+    if plan.outcome.how == "removed" and exists:  # a folder
+        return RestoredFile(plan.path, "kept", "something else is in it")
+    return plan.outcome
 
 
 def _common_folder(paths: Sequence[str]) -> str:
     """Return the innermost existing folder around all paths. Raises `OSError` if a link leads to it by now."""
-    folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
-    while not folder.is_dir():
-        folder = folder.parent
+    common = Path(os.path.commonpath([Path(path).parent for path in paths]))
+    folder = next(folder for folder in (common, *common.parents) if folder.is_dir())
     if folder.resolve() != folder:
         raise OSError(errno.ELOOP, "a symbolic link is on the way", str(folder))
     return str(folder).rstrip("/")
@@ -246,13 +247,10 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 def _owner_of(path: str) -> tuple[int, int]:
     """Return the owner of the nearest existing folder around a path."""
-    folder = Path(path).parent
-    while not os.path.lexists(folder):
-        folder = folder.parent
-    status = folder.lstat()
+    status = next(folder for folder in Path(path).parents if os.path.lexists(folder)).lstat()
     return status.st_uid, status.st_gid
 
 
 def _nothing_done(error: OSError) -> ToolError:
     reason = error.strerror or str(error)
-    return ToolError(f"Nothing was taken back: {reason} ({error.filename or 'checkpoints'}).", kind="resource_error")
+    return ToolError(f"Nothing was undone: {reason} ({error.filename or 'checkpoints'}).", kind="resource_error")

@@ -87,12 +87,8 @@ class Objects:
     def put(self, source: int) -> tuple[str, int]:
         """Store the contents of an open file as they are now; return their id and size in bytes. Raises `OSError`."""
         with os.fdopen(source, "rb", closefd=False) as file:
-            for _ in range(3):
-                size = os.fstat(source).st_size
-                file.seek(0)
-                if len(content := file.read(size)) == size:
-                    return self.put_bytes(content), size
-        raise OSError(f"a file changes all the time ({size:,} bytes)")
+            content = file.read(os.fstat(source).st_size)  # a file that grows is not followed
+        return self.put_bytes(content), len(content)
 
     def put_bytes(self, content: bytes) -> str:
         """Store contents and return their id. Raises `OSError`."""
@@ -301,7 +297,7 @@ class TrackedFile(msgspec.Struct, frozen=True, gc=False):
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return the times, inode and size by which git sees that a file was not touched, as they are in its index."""
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size  # it has 32 bits of it
 
 
 class BorrowedObjects:
@@ -310,7 +306,7 @@ class BorrowedObjects:
     def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
         self._root = root
         self._folder = folder
-        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # none that commands could have put there
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))  # not one that commands could have written
         self._user_environment = {
             name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ
         }
@@ -331,7 +327,8 @@ class BorrowedObjects:
         # Neither of these two commands makes git run another program.
         paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
-        top, index, objects, attributes = os.fsdecode(paths).splitlines()
+        top, index, objects, attributes = os.fsdecode(paths).splitlines()  # in the order of `_PATHS`
+        # The attributes of the repository and of the person say which files are converted: see `_UNCONVERTED`.
         setting = f"{_ATTRIBUTES_FILE}=" + os.fsdecode(user_file).removesuffix("\n")
         settings = ("-c", setting) if user_file.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
@@ -348,14 +345,14 @@ class BorrowedObjects:
         ids = {file.id for file in unchanged.values()}
         packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
         for file in sorted(packs, reverse=True):  # an index comes after its pack
-            with suppress(OSError):  # a file on another disk, or of another user
+            with suppress(OSError):  # it is on another disk, or of another user; or it has its second name already
                 if not file.is_symlink():
                     (self._folder / "objects/pack" / file.name).hardlink_to(file)
-        sizes = self._sizes(ids, self._isolated_environment)
-        if loose := self._sizes(ids - sizes.keys(), with_alternates):
-            new_pack = f"{self._folder}/objects/pack/pack"
-            self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=loose)
-        sizes |= loose
+        sizes = self._sizes(ids, self._isolated_environment)  # of the objects in our folder
+        if other_sizes := self._sizes(ids - sizes.keys(), with_alternates):
+            new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
+            self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=other_sizes)
+        sizes |= other_sizes
         return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
 
     def copy(self, ids: Iterable[str], objects: Objects) -> None:
@@ -372,12 +369,12 @@ class BorrowedObjects:
                 while head := running.stdout.readline().split():
                     if len(head) == 3:  # id, type and size; of a missing object only its id and a word
                         objects.put_bytes(running.stdout.read(int(head[2])))
-                        running.stdout.read(1)
+                        running.stdout.read(1)  # a line end follows the contents
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
         answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
         words = (line.split() for line in answer.decode().splitlines())
-        return {id: int(size) for id, size in words if size.isdigit()}
+        return {id: int(size) for id, size in words if size.isdigit()}  # `ID missing` is the line of a missing object
 
     def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
         text = "".join(f"{line}\n" for line in lines).encode()
@@ -394,5 +391,6 @@ def _unchanged_files(listing: str, compared_ns: int) -> Iterator[tuple[str, Trac
         tag, mode, id, stage, path, *numbers = entry.groups()
         ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)
         stamp = (ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
-        if (tag, stage, mode[:3]) == ("H", "0", "100") and max(stamp[:2]) < compared_ns:
+        is_regular_file = mode.startswith("100")
+        if (tag, stage) == ("H", "0") and is_regular_file and max(stamp[:2]) < compared_ns:
             yield path, TrackedFile(id, stamp, size)

@@ -1,8 +1,9 @@
 """Reads files, and replaces them at once.
 
-A path that these functions are given was judged and is real: no part of it is a link. They open exactly that file, even
-if somebody puts a link in its place. A folder is used only if the kernel says that the open folder has that path. Where
-the kernel cannot say so, each folder on the way is opened from the one before, and no link is followed.
+A path that these functions are given was checked before and is real: no part of it is a link. They open exactly that
+file, even if somebody puts a link in its place meanwhile. A folder is used only if the kernel says that the open folder
+has that path. Where the kernel cannot say so, each folder on the way is opened from the one before, and no link is
+followed.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ class ConflictError(OSError):
 
 
 def open_to_read(path: Path) -> BufferedReader:
-    """Open a regular file at a real path. Raises `OSError` for anything else, and never waits, as for a pipe."""
+    """Open a regular file at a real path. Raises `OSError` for anything else, and never waits for a pipe's writer."""
     return BufferedReader(open_source(str(path)))
 
 
@@ -118,9 +119,10 @@ def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
     new_folders: list[tuple[int, str]] = []
     with contextlib.ExitStack() as opened:
         try:
-            descriptor, names = _open_at_once(str(path), _FOLDER), list[str]()
+            descriptor = _open_at_once(str(path), _FOLDER)
+            names = list(path.parts[1:]) if descriptor is None else []
             if descriptor is None:
-                descriptor, names = os.open(path.anchor, _FOLDER), list(path.parts[1:])
+                descriptor = os.open(path.anchor, _FOLDER)
             opened.callback(os.close, descriptor)
             for name in names:
                 descriptor = _open_folder(name, descriptor, new_folders if makes else None)
@@ -138,7 +140,8 @@ def copy_bytes(source: int, target: int) -> None:
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
-    except (AttributeError, OSError) as error:
+    except (AttributeError, OSError) as error:  # Python on a Mac does not have the function
+        # These say that the kernel cannot copy between the two disks. Others, such as a full disk, are failures.
         if getattr(error, "errno", 0) not in {0, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
             raise
         os.lseek(source, 0, os.SEEK_SET)
@@ -149,7 +152,7 @@ def copy_bytes(source: int, target: int) -> None:
 
 def copy_attributes(source: int, target: int) -> None:
     """Copy the extended attributes that can be read and set, without those of an overlay."""
-    if not hasattr(os, "listxattr"):
+    if not hasattr(os, "listxattr"):  # Python on a Mac does not have it
         return
     for name in os.listxattr(source):
         if not name.startswith((OVERLAY_ATTRIBUTES, "trusted.")):
@@ -169,9 +172,9 @@ def remove_tree(folder: Path) -> None:
     import subprocess
 
     try:
-        for where, folders, _ in os.walk(folder):
-            for name in folders:
-                path = Path(where, name)
+        for parent, folders, _ in os.walk(folder):
+            for name in folders:  # from the top down, so that `walk` can enter what was just made readable
+                path = Path(parent, name)
                 if not path.is_symlink():
                     with contextlib.suppress(OSError):
                         path.chmod(0o700)
@@ -195,21 +198,21 @@ def _open_at_once(path: str, flags: int) -> int | None:
     return None
 
 
-def _open_folder(name: str, within: int, new_folders: list[tuple[int, str]] | None) -> int:
+def _open_folder(name: str, parent: int, new_folders: list[tuple[int, str]] | None) -> int:
     """Open a folder in an open folder. With a list of `new_folders`, a missing one is made and added to it."""
     try:
-        return os.open(name, _FOLDER, dir_fd=within)
+        return os.open(name, _FOLDER, dir_fd=parent)
     except FileNotFoundError:
         if new_folders is None:
             raise
     except NotADirectoryError:
-        if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, _LINK.format(name)) from None
         raise
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=within)
-        new_folders.append((within, name))
-    return os.open(name, _FOLDER, dir_fd=within)
+    with contextlib.suppress(FileExistsError):  # somebody else has just made it
+        os.mkdir(name, dir_fd=parent)
+        new_folders.append((parent, name))
+    return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def _open_file(name: str, access: int, folder: int) -> int:
@@ -217,7 +220,9 @@ def _open_file(name: str, access: int, folder: int) -> int:
     try:
         return _require_regular(os.open(name, access | _FILE, dir_fd=folder))
     except OSError as error:
-        raise (OSError(errno.ELOOP, _LINK.format(name)) if error.errno == errno.ELOOP else error) from None
+        if error.errno == errno.ELOOP:  # the kernel's text would speak of too many links
+            raise OSError(errno.ELOOP, _LINK.format(name)) from None
+        raise
 
 
 def _require_regular(descriptor: int) -> int:
@@ -255,13 +260,14 @@ def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
         try:
             return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), False
         except OSError as error:
+            # The file system, or an old kernel, has no files without a name.
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
     return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, mode, dir_fd=folder), True
 
 
 def _overwrite(folder: int, name: str, content: bytes) -> None:
-    """Write in place. If that fails half way, write the old content again, whose space is still taken."""
+    """Write in place. If that fails half way, write the old content again, whose space `_fill` did not free."""
     with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
         before = file.readall()
         try:
@@ -274,4 +280,4 @@ def _overwrite(folder: int, name: str, content: bytes) -> None:
 def _fill(descriptor: int, content: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     write_all(descriptor, content)
-    os.ftruncate(descriptor, len(content))
+    os.ftruncate(descriptor, len(content))  # last: see `_overwrite`

@@ -8,8 +8,6 @@ length and the time of a file before it reads it (`core.checkStat`, which is `mi
 secret file in the repository, such as one of its tests, is unchanged, and everything else can be committed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -19,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -95,9 +93,9 @@ class Launch(NamedTuple):
 
     The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
     that cannot be known. With `launcher_words` the keeper bounds the command itself (backends/launcher.py), by the plan
-    behind the last of `pass_fds`; so many arguments at the beginning would do the same as a program. `reverts` is
-    filled when the context is left. `note` is a descriptor of the session's note, by which the keeper cleans up if
-    agentcli is killed first. `mounts`, in their order, are rendered into the arguments last.
+    behind the last of `pass_fds`, and leaves out so many arguments at the beginning: they would start the launcher as a
+    program. `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the
+    keeper cleans up if agentcli is killed first. `mounts`, in their order, become arguments at last (`rendered`).
     """
 
     argv: list[str]
@@ -147,11 +145,24 @@ def memory_file(content: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`."""
-    return subprocess.run(
+def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> tuple[bytes, str]:
+    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`.
+
+    Return its output, and its error message, which is empty if it worked.
+    """
+    done = subprocess.run(
         argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
     )
+    message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
+    return done.stdout, message if done.returncode else ""
+
+
+class FullConfinement:
+    """The attributes of a `Confinement` that can hold commands to all bounds."""
+
+    weakness = ""
+    keeps_names = True
+    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
 
 
 class Unconfined:
@@ -190,7 +201,7 @@ class RealPath(NamedTuple):
 class HideStep(NamedTuple):
     """`hide` a file, `hide folder` entirely, `hide around` what further steps show in it, `show` again."""
 
-    what: Literal["hide", "hide folder", "hide around", "show"]
+    action: Literal["hide", "hide folder", "hide around", "show"]
     path: str
 
 
@@ -234,11 +245,14 @@ def kind_of(path: str) -> Literal["nothing", "link", "folder", "file"]:
 
 
 def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
-    """Plan what to hide and what to show: the longest path above a file wins. `reachable` folders are mounted later."""
+    """Plan what to hide and what to show: the longest path above a file wins.
+
+    `reachable` folders are mounted later, so no folder around them may be hidden entirely.
+    """
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     steps: list[tuple[RealPath, bool]] = []  # outer paths first; True if the path is to be hidden
     for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
-        around = [hidden for before, hidden in steps if is_inside(place.path, before.path)]
+        around = [hidden for outer, hidden in steps if is_inside(place.path, outer.path)]
         if is_hidden[place] != (around[-1] if around else False):  # else the innermost step around it does that already
             steps.append((place, is_hidden[place]))
     exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
@@ -246,9 +260,8 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
 
 
 def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
-    if not place.is_folder:
-        return "hide"
-    return "hide around" if any(is_inside(path, place.path) for path in exceptions) else "hide folder"
+    shows_something = any(is_inside(path, place.path) for path in exceptions)
+    return ("hide around" if shows_something else "hide folder") if place.is_folder else "hide"
 
 
 def listening_sockets() -> list[str]:
@@ -261,6 +274,7 @@ def listening_sockets() -> list[str]:
             lines = file.read().decode(errors="surrogateescape").splitlines()
     except OSError:
         return []
+    # A line ends with the path: `0000000000000000: 00000002 00000000 00010000 0001 01 20713 /run/systemd/private`.
     return sorted(filter(_is_socket, {line[line.index(" /") + 1 :] for line in lines if " /" in line}))
 
 
@@ -344,12 +358,12 @@ class Protection:
                 target = os.path.realpath(path)
                 if is_inside(target, folder) and target != folder and kind_of(target) != "nothing":
                     _add(self.read_only, target)
-            case kind if kind == "nothing" or is_mount_point(path):
+            case kind if kind == "nothing" or is_mount_point(path):  # another command's, which goes when that ends
                 _add(self.missing_folders, path)
             case _:
                 _add(self.read_only, path)
 
-    def add(self, other: Protection) -> None:
+    def add(self, other: Self) -> None:
         for name in ("writable", "read_only", "missing_folders", "problems"):
             for path in getattr(other, name):
                 _add(getattr(self, name), path)

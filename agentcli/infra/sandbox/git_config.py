@@ -46,7 +46,7 @@ def find_git(search_path: str, writable: tuple[Path | str, ...]) -> str:
     """Return the first git on the PATH that does not lie in a `writable` folder; empty without one."""
     for folder in map(Path, search_path.split(os.pathsep)):
         found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
-        places = (folder.resolve(), Path(found).resolve()) if found else ()
+        places = (folder.resolve(), Path(found).resolve()) if found else ()  # git may be a link into a writable folder
         if found and not any(place.is_relative_to(around) for place in places for around in writable):
             return found
     return SYSTEM_GIT if os.access(SYSTEM_GIT, os.X_OK) else ""
@@ -57,20 +57,18 @@ def run_git(
     *,
     cwd: Path | str = "/",
     environment: Mapping[str, str] = _ENVIRONMENT,
-    given: bytes = b"",
+    stdin: bytes = b"",
     timeout_s: float = _MAX_GIT_S,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git with `given` as its input, and return its output and exit code.
+    """Run git with `stdin` as its input, and return its output and exit code.
 
-    Raises:
-        OSError: It could not be started.
-        subprocess.TimeoutExpired: It took too long, and was ended.
+    Raises `OSError` if it cannot be started, `subprocess.TimeoutExpired` if it takes too long and is ended.
     """
     return subprocess.run(
         command,
         cwd=cwd,
         env=environment,
-        input=given,
+        input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         timeout=timeout_s,
@@ -89,7 +87,7 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
 @lru_cache(maxsize=128)
 def _read(text: str, git: str) -> Configuration:
     done = run_git(
-        [git, "config", "--file", "-", "--no-includes", "--null", "--list"], given=text.encode(errors="surrogateescape")
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"], stdin=text.encode(errors="surrogateescape")
     )
     settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     is_refused = done.returncode != 0
@@ -97,7 +95,10 @@ def _read(text: str, git: str) -> Configuration:
 
 
 def parse_setting(text: str) -> Setting:
-    """Read a line of `git config --list --null`; the name is split at its first and its last dot, as git does."""
+    """Read one of the settings that `git config --list --null` prints: `remote.origin.url`, a line end, the value.
+
+    The name is split at its first and its last dot, as git does.
+    """
     name, separator, value = text.partition("\n")
     section, _, rest = name.partition(".")
     subsection, _, key = rest.rpartition(".")
@@ -165,12 +166,11 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 def text_of(file: str) -> str:
     """Return the text of a small file; empty for anything else. A named pipe does not block."""
-    with suppress(OSError, ValueError), open(file, "rb", 0, opener=_open_without_waiting) as opened:
+    with (
+        suppress(OSError, ValueError),
+        open(file, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as opened,
+    ):
         status = os.fstat(opened.fileno())
         if stat.S_ISREG(status.st_mode):
             return opened.read(min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
     return ""
-
-
-def _open_without_waiting(file: str, flags: int) -> int:
-    return os.open(file, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -27,15 +27,18 @@ from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Pr
 from agentcli.tools.sandbox import Listing, PathStatus, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
-    from agentcli.infra.sandbox.dry_runs.background import Detaching
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
-    from agentcli.infra.sandbox.processes.shell import Shell
+    from agentcli.infra.sandbox.processes.shell import Detaching, Shell
 
-_SECRETS_FRESH_FOR_S = 1.0  # the list of secret files, where nothing is known to have changed
+_SECRETS_FRESH_FOR_S = 1.0  # so long the list of secret files is used again, unless something is known to have changed
 
 
 class LocalSandbox:
-    """Implements `Sandbox`; no tool reads files that hold secrets, or that the test `denied` gives is true of."""
+    """Implements `Sandbox`. Tools cannot read files that hold secrets, nor those that the person's rules deny.
+
+    `choose` finds what confines commands. `denied` returns a test for the paths that the rules deny at this moment, or
+    None if there is no such rule.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class LocalSandbox:
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         real, found, error_number = _resolve(path)
-        mode = found.st_mode if found is not None else 0
+        mode = found.st_mode if found is not None else 0  # 0: there is nothing, or the system does not say
         return PathStatus(
             real=real,
             place=self._place_of(real, use, grants),
@@ -92,12 +95,12 @@ class LocalSandbox:
         )
 
     def _place_of(self, real: Path, use: Use, grants: Grants) -> Literal["granted", "secret", "inside", "outside"]:
-        name, writes = str(real), use == "write"
-        if grants.cover(real, "write" if writes else "read") or (not writes and is_inside(name, self._real_job_folder)):
+        reads_job_output = use != "write" and is_inside(str(real), self._real_job_folder)
+        if reads_job_output or grants.cover(real, "write" if use == "write" else "read"):
             return "granted"
         if self._is_secret(real):
             return "secret"
-        return "inside" if any(is_inside(name, str(root)) for root in self.confinement.roots(grants)) else "outside"
+        return "inside" if any(map(real.is_relative_to, self.confinement.roots(grants))) else "outside"
 
     def read(self, path: Path) -> BinaryIO:
         return writing.open_to_read(path)
@@ -112,14 +115,13 @@ class LocalSandbox:
         if isinstance(query, Listing):
             return await ripgrep.list_files(query, self._environment, take)
         base = query.base or (query.where if query.where.is_dir() else query.where.parent)
-        secrets, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
+        secret_files, is_denied = SecretFiles(base, lambda path: is_secret(path, self._home)), self._denied()
 
-        def among(names: Sequence[bytes]) -> set[bytes]:
-            denied = {name for name in names if is_denied is not None and is_denied(base / os.fsdecode(name))}
-            found = secrets.among(names) | denied
-            return {name for name in found if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
+        def hidden_among(names: Sequence[bytes]) -> set[bytes]:
+            hidden = secret_files.among(names, is_denied)
+            return {name for name in hidden if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
 
-        return await ripgrep.search(query, self._environment, take, are_secret=among)
+        return await ripgrep.search(query, self._environment, take, are_secret=hidden_among)
 
     def _is_secret(self, path: Path) -> bool:
         is_denied = self._denied()
@@ -130,14 +132,14 @@ class LocalSandbox:
         if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
             self._secret_files, _ = self.confinement.scan.protected(roots)
             self._secret_files_found_at = now
-        if not self._secret_files and not any(map(git_state, roots)):
+        if not self._secret_files and not any(map(git_state, roots)):  # nor a repository, which may have had such files
             return frozenset()
         return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
-            return ""  # a read-only sandbox lets such a program do no harm, unless it is a weak one
+            return ""  # git runs in a read-only sandbox then; unless that is weak, such a program does no harm in it
         git, scan = confinement.git(grants), confinement.scan
         return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
 
@@ -157,12 +159,12 @@ class LocalSandbox:
             secrets, _ = await asyncio.to_thread(confinement.scan.protected, folders) if folders else ([], [])
             dry_runs = self.dry_runs.load()
 
-            async def run(detaching: Detaching | None) -> CommandResult:
+            async def run_dry(detaching: Detaching | None) -> CommandResult:
                 dry_run = await dry_runs.run(command, on_output=on_output, masked=secrets, detaching=detaching)
                 return replace(dry_run.result, dry_run=dry_run)
 
-            return await dry_runs.background.start(run, detach)
-        is_job = detach is not None and detach.is_set()
+            return await dry_runs.background.start(run_dry, detach)
+        is_job = detach is not None and detach.is_set()  # set from the start: the command is wanted as a job
         if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
             return await self._shell.load().exec(command, on_output=on_output, detach=detach, is_job=is_job)
         # A command that writes the workspace itself: report the auto-executed files that it made or changed.
@@ -180,7 +182,7 @@ class LocalSandbox:
         )
 
     def _open_dry_runs(self) -> DryRuns:
-        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, too
+        from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns  # late, as the shell is
 
         confinement = self.confinement
         return DryRuns(
@@ -202,7 +204,7 @@ class LocalSandbox:
 
 
 class LocalFacts:
-    """Implements `SandboxFacts` for commands that have some grants."""
+    """Implements `SandboxFacts` for commands that have these `grants`."""
 
     def __init__(self, sandbox: LocalSandbox, grants: Grants) -> None:
         self._sandbox = sandbox
@@ -222,10 +224,10 @@ class LocalFacts:
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
-        granted = {*self._grants.readable, *self._grants.writable}
+        secrets, _ = self._confinement.scan.protected(self.roots)
         masked = [path for path in self._confinement.limits.masked if any(map(path.is_relative_to, self.roots))]
-        found = (*self._confinement.scan.protected(self.roots)[0], *(path for path in masked if path.exists()))
-        return [path for path in dict.fromkeys(found) if path not in granted]
+        found = dict.fromkeys((*secrets, *(path for path in masked if path.exists())))
+        return [path for path in found if path not in (*self._grants.readable, *self._grants.writable)]
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         return self._sandbox.secret_values(self.roots, is_changed=is_changed, apart_from=apart_from)
@@ -245,6 +247,7 @@ class LocalFacts:
 
     @property
     def description(self) -> tuple[str, ...]:
+        """The facts about the confinement that the person reads, one line for each."""
         if self.profile == "danger-full-access":
             return ("Commands are not confined: they can read, change and send anything you can.",)
         if not self.confines:
@@ -252,11 +255,12 @@ class LocalFacts:
         backend, scan = self._confinement.backend, self._confinement.scan
         hosts = ", ".join(dict.fromkeys(self._grants.hosts)) or "none"
         too_many = "has too many folders: secret files deep in it may be readable for commands."
-        unwatched = len(scan.protected(self.roots)[1]) - MAX_AUTO_EXECUTED
-        better = f"Not the best there is: {backend.why}" if backend.weakness else self._weakness
+        _, auto_executed_below = scan.protected(self.roots)
+        unwatched = len(auto_executed_below) - MAX_AUTO_EXECUTED
+        why_no_better = f"A better sandbox is not available: {backend.why}" if backend.why else ""
         lines = (
             f"Commands are confined by {backend.name}: {self.profile}, hosts: {hosts}.",
-            backend.why and better,
+            why_no_better if backend.weakness else self._weakness,  # what is weak stands in `backend.limits`
             *(f"{root} {too_many}" for root in self.roots if scan.is_partial(str(root))),
             self._unguarded,
             f"{unwatched:,} settings of editors and tools in folders below can be written: there are too many."
@@ -276,10 +280,10 @@ class LocalFacts:
             return ""
         if not self.confines:
             return f"NO SANDBOX: every command asks. {backend.why}".rstrip()
-        if not backend.weakness:
+        if not backend.weakness:  # then it is Docker that has a `why`, if its daemon does not answer
             return f"NO COMMAND CAN RUN: {backend.why}" if backend.why else ""
-        better = f" A better one: {backend.why}" if backend.why else ""
-        return f"Weak sandbox ({backend.name}): {backend.weakness}.{better}"
+        why_no_better = f" A better one: {backend.why}" if backend.why else ""
+        return f"Weak sandbox ({backend.name}): {backend.weakness}.{why_no_better}"
 
     @property
     def _unguarded(self) -> str:
@@ -292,7 +296,7 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
 
     Raises `ToolError`.
     """
-    real, found, number = "", None, 0
+    real, found, number = "", None, 0  # found: None where nothing is
     try:
         real = os.path.realpath(path)
         found = os.lstat(real)
@@ -300,7 +304,7 @@ def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
         pass
     except OSError as error:
         number = error.errno or errno.EIO
-    except ValueError:  # a NUL or a lone surrogate
+    except ValueError:  # a NUL or a lone surrogate in the path; reported below, as a loop of links is
         number = errno.ELOOP
     # There is no real path if a link on the way cannot be read, such as one in /proc of another person's process.
     if not real or number == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):

@@ -159,7 +159,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 def remove_noted(note: Path) -> None:
     """Remove the mount points that a killed process noted, unless somebody uses them. Raises nothing."""
     with closing(MountPoints()) as points, suppress(OSError):
-        words = note.read_bytes().split(b"\0")
+        words = note.read_bytes().split(b"\0")  # two for each, as `Note.add` writes them; the last may be missing
         for path, kind in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
             if os.path.lexists(path):
                 points.hold(path, None if kind == b"folder" else kind.removeprefix(b"file "))
@@ -263,21 +263,21 @@ def _close(descriptors: list[int]) -> None:
 def _is_ours(descriptor: int, content: bytes | None) -> bool:
     if content is None:
         return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
-    return os.pread(descriptor, len(content) + 1, 0) == content
+    return os.pread(descriptor, len(content) + 1, 0) == content  # one byte more, so that a longer file differs
 
 
 def _remove_unless_used(held: _HeldName) -> None:
-    """Remove a mount point, unless another command holds it too: the last one removes it. Raises `OSError`."""
+    """Remove a mount point. Raises `BlockingIOError` if another command holds it too: the last one removes it."""
     fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    locked_one = os.fstat(held.lock)
-    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), locked_one):
+    status = os.fstat(held.lock)
+    if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), status):
         return  # the name was taken by something else meanwhile
-    if not stat.S_ISDIR(locked_one.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)
     except OSError as error:
-        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # the person uses it now
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # the person uses it now, so it loses its mark
             os.fchmod(held.lock, 0o755)

@@ -41,9 +41,10 @@ _PER_WALK = 100
 
 _ENTRY_EVENTS = 0x40 | 0x80 | 0x100 | 0x200  # IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE
 _REPLACED_EVENTS = 0x400 | 0x800  # IN_DELETE_SELF, IN_MOVE_SELF
-_OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000
-_WATCH_FLAGS = 0x01000000 | 0x02000000 | 0x04000000  # IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK
-_HEADER = struct.Struct("iIII")
+_OVERFLOWED, _FORGOTTEN = 0x4000, 0x8000  # IN_Q_OVERFLOW: events were lost; IN_IGNORED: the watch has ended
+# With the flags IN_ONLYDIR, IN_DONT_FOLLOW and IN_EXCL_UNLINK.
+_WATCHED = _ENTRY_EVENTS | _REPLACED_EVENTS | 0x01000000 | 0x02000000 | 0x04000000
+_HEADER = struct.Struct("iIII")  # of an event: the watch, its bits, a cookie, the length of the name that follows
 _NO_FOLDER = {errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP}  # the walk finds no folder there either
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,7 +55,7 @@ class FolderWatch:
     def __init__(self) -> None:
         self.is_complete = True
         self._paths: dict[int, str] = {}  # the watched folders, by the numbers of the kernel's watches
-        self._process = os.getpid()
+        self._process = os.getpid()  # a fork shares the descriptor, and must not take events away from this process
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if sys.platform == "linux" else -1
         self._close = finalize(self, os.close, self._descriptor) if self._descriptor >= 0 else None
 
@@ -62,16 +63,15 @@ class FolderWatch:
         """Note from now on what happens in the folder that is at `path` now."""
         if not self.is_complete:
             return
-        watch = -1
+        watch = -1  # of a folder that cannot be watched
         if self._descriptor >= 0 and self._process == os.getpid() and len(self._paths) < _max_watches():
-            events = _ENTRY_EVENTS | _REPLACED_EVENTS | _WATCH_FLAGS
-            watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), events)
+            watch = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), _WATCHED)
             if watch < 0 and ctypes.get_errno() in _NO_FOLDER:
                 return
         if watch >= 0:
             self._paths[watch] = path
             return
-        self.is_complete = False
+        self.is_complete = False  # changes in this folder would go unnoticed, so the other watches are of no use
         self._paths.clear()
         if self._close is not None:
             self._close()
@@ -100,11 +100,12 @@ class FolderWatch:
         """Yield the events that wait to be read: the number of the watch, the bits of the event, the entry's name."""
         with contextlib.suppress(BlockingIOError):
             while self._paths:
-                data, at = os.read(self._descriptor, 1 << 16), 0
-                while at < len(data):
-                    watch, event, _, length = _HEADER.unpack_from(data, at)
-                    at += _HEADER.size + length
-                    yield watch, event, data[at - length : at].rstrip(b"\0")
+                data, start = os.read(self._descriptor, 1 << 16), 0
+                while start < len(data):
+                    watch, event, _, length = _HEADER.unpack_from(data, start)
+                    end = start + _HEADER.size + length
+                    yield watch, event, data[end - length : end].rstrip(b"\0")
+                    start = end
 
 
 @cache
@@ -141,18 +142,18 @@ class _WalkQueue:
         self.remaining = [*max_folders]  # how many folders of each rank may still be read
 
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
-        """Add a folder that lies in a folder of the rank `around`, and below which so many `levels` are read.
+        """Add a folder that lies in a folder of the rank `around`, which is read to a depth of `levels`.
 
         With `any_depth`, folders that tools fill are read at any depth, because a command may just have made something.
         """
-        below = _SHALLOW.get(path.rpartition(os.sep)[2])
+        shallow_levels = _SHALLOW.get(path.rpartition(os.sep)[2])  # None for an ordinary folder
         if around:
-            if levels and below != 0:
+            if levels and shallow_levels != 0:
                 self.by_rank[2].append((path, levels - 1))
-        elif below is None:
+        elif shallow_levels is None:
             self.by_rank[0].append((path, levels))
         else:
-            self.by_rank[1].append((path, _ANY_DEPTH if below and any_depth else below))
+            self.by_rank[1].append((path, _ANY_DEPTH if shallow_levels and any_depth else shallow_levels))
 
     def take(self) -> Iterator[tuple[str, int, int]]:
         """Yield the queued folders, each with its rank and levels, up to the limit of each rank."""
@@ -204,19 +205,20 @@ class Scan:
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Return the secret files in the roots, and the auto-executed files in folders below the roots."""
-        found = [self._find(str(root)) for root in roots]
-        return [path for one in found for path in one.secrets], [path for one in found for path in one.auto_executed]
+        trees = [self._find(str(root)) for root in roots]
+        secrets = [path for tree in trees for path in tree.secrets]
+        return secrets, [path for tree in trees for path in tree.auto_executed]
 
     def _find(self, root: str) -> _Findings:
         with self._lock:
             tree = self._current_tree(root)
             if tree.findings is None:
                 # At the root's own level auto-executed files and the repository are protected by their names.
-                inner = {path: folder for path, folder in tree.folders.items() if path != root}
+                below_root = {path: folder for path, folder in tree.folders.items() if path != root}
                 tree.findings = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
-                    [path for folder in inner.values() for path in folder.auto_executed],
-                    [path for path, folder in inner.items() if folder.is_repository],
+                    [path for folder in below_root.values() for path in folder.auto_executed],
+                    [path for path, folder in below_root.items() if folder.is_repository],
                 )
             return tree.findings
 
@@ -235,15 +237,16 @@ class Scan:
             self._judged_by = denied
             self._trees.clear()
         tree = self._trees.get(root) or self._trees.setdefault(root, _Tree(self._max_folders))
-        changes = tree.watch.take() if tree.folders else None
-        if changes is None or any((*changes, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
-            self.kept_plans = {}
+        changes = tree.watch.take() if tree.folders else None  # the changed folders and the replaced ones
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.findings = None
             self.kept_plans = {}
             self._walk(root, tree)
-        else:
-            self._update(tree, *changes)
+            return tree
+        changed, replaced = changes
+        if any((changed, replaced, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
+            self.kept_plans = {}
+        self._update(tree, changed, replaced)
         return tree
 
     def _walk(self, root: str, tree: _Tree) -> None:
@@ -262,7 +265,7 @@ class Scan:
         """Read the folders in which something changed, all new folders in them, and what the walk has not read yet."""
         known = tree.folders
         deadline = time.monotonic() + self._max_s
-        tree.new.remaining = [*self._max_folders]
+        tree.new.remaining = [*self._max_folders]  # each update may read so many new folders
         if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
             tree.findings = None
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
@@ -287,9 +290,7 @@ class Scan:
     def _read_queued(
         self, queue: _WalkQueue, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
     ) -> None:
-        if time.monotonic() >= deadline:
-            return
-        for path, rank, levels in queue.take():
+        for path, rank, levels in queue.take():  # at least one, whatever the time
             folder = self._read_folder(path, rank, tree.folders.get(path), tree)
             if folder is not None:
                 into[path] = folder
@@ -310,14 +311,15 @@ class Scan:
             looked_ns = time.time_ns()
             with os.scandir(path) as entries:
                 inside = list(entries)
-            is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0
+            is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0  # nothing below it is read
             folders = () if is_closed else sorted(each.path for each in inside if each.is_dir(follow_symlinks=False))
-            secrets = self._secrets(inside) if rank < 2 else ()
+            secrets = self._secrets(inside) if rank < 2 else ()  # below, packages have sample keys
         except FileNotFoundError:
             return None
         except OSError:
             tree.unreadable.add(path)
             return None
+        # A repository is not protected as a whole: `is_repository` has its parts protected.
         auto_executed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
         # A folder that has just changed may change again with the same time: a time of 0 has it read again.
@@ -327,14 +329,14 @@ class Scan:
             folders=tuple(folders),
             secrets=secrets,
             auto_executed=[] if rank else [*map(Path, auto_executed)],
+            # With a `.git`, or itself one, as a bare repository is.
             is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
+        # Relative to /, as the base of `_secret_files` is.
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        is_denied = self._judged_by
-        denied = {name for name in names if is_denied(Path("/", os.fsdecode(name)))} if is_denied is not None else set()
-        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names) | denied)
+        return sorted(Path("/", os.fsdecode(name)) for name in self._secret_files.among(names, self._judged_by))
 
 
 def _is_at_or_below(path: str, folders: set[str]) -> bool:

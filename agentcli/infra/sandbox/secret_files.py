@@ -27,6 +27,7 @@ _FOLDERS = frozenset(
     fold_name(part).encode() for path in (*SECRET_HOME_PATHS, "proc", "secrets") for part in path.split("/")
 )
 
+# The first two letters of all such names: most names are known to be harmless by these alone.
 _STARTS = frozenset(name[:2] for name in (*(glob.encode() for glob in SECRET_GLOBS if glob[0] != "*"), *_FOLDERS))
 
 _IGNORED_ENDS = (b".", b" ")  # by Windows
@@ -60,15 +61,20 @@ class SecretFiles:
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:
         self._base = base
         self._is_secret = is_secret
+        # If the plain name `a` is secret there, so is everything in the base.
         is_plain_base = not is_secret(base / "a") and all(map(_is_plain_folder, os.fsencode(base).split(b"/")[1:]))
         self._plain_folders = {b"": is_plain_base}  # for each folder below the base: its name makes no file secret
 
-    def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Return the secret ones among paths relative to the base."""
+    def among(self, paths: Sequence[bytes], is_denied: Callable[[Path], bool] | None = None) -> set[bytes]:
+        """Return the secret ones among paths relative to the base, and those that the person's rules deny."""
+        # A rule may deny any name, so each path is tested.
+        denied = (
+            {path for path in paths if is_denied(self._base / os.fsdecode(path))} if is_denied is not None else set()
+        )
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
         are_usual = all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths))  # one test for all paths
         candidates = [path for path in paths if _may_match(path) or (not are_usual and self._is_unusual(path))]
-        return {path for path in candidates if self._is_secret(self._base / os.fsdecode(path))}
+        return denied.union(path for path in candidates if self._is_secret(self._base / os.fsdecode(path)))
 
     def _is_unusual(self, path: bytes) -> bool:
         """Return True if `_may_match` cannot judge a path: its name is odd, or a folder on it may be secret."""
@@ -90,9 +96,8 @@ def _is_plain_folder(name: bytes) -> bool:
 def _may_match(path: bytes) -> bool:
     """Return True if the last name of a path, in usual letters, may be that of a secret file."""
     name = path[path.rfind(b"/") + 1 :].lower()
-    if name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None):
-        return True
-    return name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
+    has_secret_start = name[:2] in _STARTS and (name in _FOLDERS or _OTHERS.match(name) is not None)
+    return has_secret_start or name[name.rfind(b".") + 1 :] in _EXTENSIONS or name.endswith(_IGNORED_ENDS)
 
 
 def _is_odd(name: bytes) -> bool:
@@ -143,14 +148,14 @@ class SecretValues:
     ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
         self._secrets_among = secrets_among
-        # For each root, the state of git at the last look, and the secret files in the index and HEAD below the root.
+        # By root: the state of git at the last look, and the secret files in the index and HEAD below the root.
         self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
         self._objects: dict[str, frozenset[str]] = {}  # the values in each secret git object ever tracked, by its id
         self._program = ""  # git's path
         self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}  # each secret file's stamp and values
         self._lock = threading.Lock()
         self._heads: dict[Path, str] = {}  # the commit of each root at the first look
-        # For each root, the values that were looked for in its commit, and those of them that are in it.
+        # By root: the values that were looked for in its commit, and those of them that are in it.
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
@@ -160,17 +165,16 @@ class SecretValues:
         with self._lock:
             self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
-            shown: frozenset[str] = frozenset()  # values that are no secrets here
-            if apart_from is not None:
-                own_values = (
-                    held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from)
-                )
-                shown = shown.union(*own_values)
+            shown = set[str]()  # values that are no secrets here
+            for file, (_, values) in self._files.items() if apart_from is not None else ():
+                if os.path.realpath(file) == str(apart_from):
+                    shown |= values
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
                     self._read_tracked_if_changed(root)
-            values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
-            found = frozenset(sorted(values, key=len, reverse=True)[:MAX_VALUES])
+            all_values = set[str]().union(*(values for _, values in self._files.values()), *self._objects.values())
+            # If there are too many, the longest are masked.
+            found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
             for root in roots:
                 with suppress(OSError, subprocess.TimeoutExpired):
                     shown |= self._committed_in(root, found)
@@ -183,18 +187,20 @@ class SecretValues:
             stamp = _stamp(path)
             if stamp is None or not 0 < stamp[1] <= min(MAX_FILE_BYTES, room) or count >= MAX_FILES:
                 continue
-            is_young = time.time_ns() - stamp[0] < TICK_NS  # may change once more with the same stamp
+            changed_ns, size, inode = stamp
+            if time.time_ns() - changed_ns < TICK_NS:  # it may change once more with the same stamp
+                stamp = (0, size, inode)  # which no file has, so it is read again next time
             known = self._files.get(path)
             with suppress(OSError, UnicodeError):
-                if known is None or known[0] != stamp or is_young:
+                if known is None or known[0] != stamp or stamp[0] == 0:
                     with open_to_read(path.resolve()) as file:
-                        known = ((0, *stamp[1:]) if is_young else stamp), _secret_values_in(file.read(MAX_FILE_BYTES))
-                room, count = room - stamp[1], count + 1
+                        known = stamp, _secret_values_in(file.read(MAX_FILE_BYTES))
+                room, count = room - size, count + 1
                 yield path, known
 
     def _read_tracked_if_changed(self, root: Path) -> None:
         state = git_state(root)
-        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
+        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or it has not changed
             return
         objects: dict[bytes, set[str]] = {}
         # The index has lines `MODE OBJECT STAGE⇥PATH`, a tree has `MODE TYPE OBJECT⇥PATH`.
@@ -212,10 +218,10 @@ class SecretValues:
         sizes: dict[str, int] = {}
         described = self._output(_SIZES, root, "\n".join(objects).encode()) if objects else b""
         for line in described.decode().splitlines():
-            name, kind, *rest = line.split(" ")
-            if kind == "blob" and (size := int(rest[0])) <= min(MAX_FILE_BYTES, room):
-                room -= size
-                sizes[name] = size
+            name, kind, *further = line.split(" ")  # `OBJECT blob SIZE`, or `OBJECT missing`
+            if kind == "blob" and int(further[0]) <= min(MAX_FILE_BYTES, room):
+                sizes[name] = int(further[0])
+                room -= sizes[name]
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode()) if sizes else b""
         for name, size in sizes.items():  # for each object git prints a line, the object's content and a line end
             start = content.find(b"\n") + 1
@@ -228,7 +234,8 @@ class SecretValues:
             self._heads[root] = self._output(_HEAD, root).decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
-        if self._committed.get(root, (None,))[0] != values:  # the answer for the same values is kept
+        looked_for, _ = self._committed.get(root, (None, None))
+        if looked_for != values:
             self._committed[root] = (values, self._grep(values, root))
         return self._committed[root][1]
 
@@ -236,13 +243,13 @@ class SecretValues:
         _, tracked = self._tracked.get(root, ((), frozenset[str]()))
         names = tracked.union(str(file.relative_to(root)) for file in self._files if file.is_relative_to(root))
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
-        lines = "\n".join(value for value in values if "\n" not in value)
+        lines = "\n".join(value for value in values if "\n" not in value)  # grep reads one pattern from each line
         grep = (*_GREP, self._heads[root], "--", ".", *secret)
         found = self._output(grep, root, lines.encode(errors="surrogateescape"))
         return values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
-    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
-        return run_git([self._program, *command], cwd=root, environment=self._environment, given=given).stdout
+    def _output(self, command: Sequence[str], root: Path, stdin: bytes = b"") -> bytes:
+        return run_git([self._program, *command], cwd=root, environment=self._environment, stdin=stdin).stdout
 
 
 def _secret_values_in(content: bytes) -> frozenset[str]:

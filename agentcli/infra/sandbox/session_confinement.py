@@ -1,4 +1,4 @@
-"""Draws the bounds of a session's commands, holds them to these, and opens the way to granted hosts."""
+"""Decides what the commands of a session may read, write and reach, and confines each of them to that."""
 
 import asyncio
 import logging
@@ -41,6 +41,7 @@ MAX_AUTO_EXECUTED = 50  # files below the roots' own level that are kept from be
 
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
+# Kept from being made where they are missing. These matter most, and each name costs a mount and an empty folder.
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
 _UNFINISHED = "unfinished"  # the folder with the notes of sessions whose changes are not reverted yet
 
@@ -58,7 +59,9 @@ class SessionFolders(Struct, frozen=True, kw_only=True):
 class CommandLimits(Struct, frozen=True, kw_only=True):
     """The settings for commands, all paths absolute.
 
-    `programs` gives the files below some roots that trusted commands run outside of the sandbox.
+    Commands cannot read `masked` paths, can write `writable` ones beside the roots, and see the variables of the
+    `environment` with these names whatever they hold. `programs` gives the files below some roots that trusted commands
+    run outside of the sandbox.
     """
 
     profile: Profile = "danger-full-access"
@@ -115,14 +118,17 @@ class SessionConfinement:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
     def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
-        """Return the bounds of a command that starts now. In an unconfined session every command is unconfined."""
+        """Return the bounds of a command that starts now; without a `profile` those of the session's profile.
+
+        In an unconfined session every command is unconfined.
+        """
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
             return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
-        own = (self._state, *limits.folders.own, *limits.programs(roots))
+        own_paths = (self._state, *limits.folders.own, *limits.programs(roots))
         # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -132,7 +138,7 @@ class SessionConfinement:
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=tuple(map(str, (*self._protected_names(roots), *own, *below_roots[:MAX_AUTO_EXECUTED]))),
+            protected=tuple(map(str, (*self._protected_names(roots), *own_paths, *below_roots[:MAX_AUTO_EXECUTED]))),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 # A cache inside a root is not used: a command could replace it by a link for the next command.
@@ -150,23 +156,23 @@ class SessionConfinement:
         """
         table, home = auto_executed(), self.limits.home
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
+        # `plan_protection` protects only parts of a `.git`, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})
         if any(map(home.is_relative_to, roots)):
             at_start = (name for name in table.start if "*" not in name)  # shell profiles and the like, even if missing
             at_home = (name for name in (*table.home, *present_names(home, table.names)) if (home / name).exists())
             for name in dict.fromkeys((*at_start, *at_home)):
-                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):
+                if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # macOS alone
                     yield home / name
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
-        """Return True if git or a trusted command runs this file or obeys its contents."""
+        """Return True if git or a trusted command runs this file or obeys its contents, whatever its name is."""
         roots = self.roots(grants)
-        own = tuple(map(str, self.limits.programs(roots)))
         bounds = Bounds(
             profile="workspace-write",
             roots=roots,
             home=self.limits.home,
-            protected=own,
+            protected=tuple(map(str, self.limits.programs(roots))),
             resources=CommandResources(scan=self.scan, git=self.git(grants)),
         )
         plan = plan_protection(bounds, str(roots[0]))
@@ -180,14 +186,15 @@ class SessionConfinement:
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
         if profile == "danger-full-access":
-
-            def plan() -> Protection:
-                return _plan(self.bounds(None, command.grants), cwd)
-
-            with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
+            accepting = (
+                self._snapshot.accepting(lambda: _plan(self.bounds(None, command.grants), cwd))
+                if self._snapshot is not None
+                else nullcontext()
+            )
+            with accepting:
                 yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
-        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
+        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # of commands before this one
         note = self._session_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
@@ -201,6 +208,7 @@ class SessionConfinement:
 
     def _session_note(self) -> SessionNote | None:
         """Return the note of the session, by which the keeper or the next start cleans up after a kill."""
+        # A backend that keeps names leaves only mount points after a kill; with others there are changes to revert too.
         notes = self._state / "mount_points" if self.backend.keeps_names else self._aside / _UNFINISHED
         try:
             with self._cleaning:
@@ -245,16 +253,16 @@ class SessionConfinement:
         """Revert what killed sessions left changed, once; the model is told with the first command."""
         with self._cleaning:
             if self._left_by_killed is None:
-                left = Reverts()
+                reverts = Reverts()
                 if (self._aside / _UNFINISHED).is_dir():
                     from agentcli.infra.sandbox.protection.snapshot import clean_up_killed_sessions
 
-                    left.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
+                    reverts.add(clean_up_killed_sessions(self._aside / _UNFINISHED))
                 self._unreported = Reverts(
-                    [f"{each}, changed by a command of a session that was killed" for each in left.put_back],
-                    [*left.left_changed],
+                    [f"{each}, changed by a command of a session that was killed" for each in reverts.put_back],
+                    [*reverts.left_changed],
                 )
-                self._left_by_killed = left  # set last, because `make_ready` lets commands begin once it is set
+                self._left_by_killed = reverts  # set last, because `make_ready` lets commands begin once it is set
             return self._left_by_killed
 
     def _with_unreported(self, reverts: Reverts) -> Reverts:

@@ -44,8 +44,7 @@ def connect(
 ) -> apsw.Connection:
     """Connect for writing, and make or upgrade the tables.
 
-    Raises:
-        StorageError: If the file is of another program, which is left as it is, or of a newer agentcli.
+    Raises `StorageError` for a file of another program, which is left as it is, or of a newer agentcli.
     """
     if is_emptied(path):
         raise apsw.CorruptError("it is empty")
@@ -87,7 +86,7 @@ def open_raw(path: Path) -> apsw.Connection:
     return connection
 
 
-def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
+def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: NotWritable) -> T:
     """Read a database where SQLite cannot make the files it needs beside it. Raises `StorageError`."""
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
@@ -99,7 +98,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
         raise failure(path, damaged) from damaged
     except (apsw.Error, OSError) as error:
-        raise refused from error
+        raise error_so_far from error
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -134,10 +133,11 @@ def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None
     if version == VERSION:  # another program was faster
         return
     if version:
-        old_file = free_name(path := Path(connection.filename), f".v{version}")
-        with vacuum_into(path, old_file):  # over another connection, since this one writes
+        path = Path(connection.filename)
+        old_file = free_name(path, f".v{version}")
+        with vacuum_into(path, old_file):  # over another connection, because this one is in a transaction
             pass
-        on_notice(f"The session database is brought up to this version of agentcli: {old_file} is the one of before.")
+        on_notice(f"The session database was upgraded for this version of agentcli. The old one is kept as {old_file}.")
     connection.execute(_tables(version))
     connection.pragma("user_version", VERSION)
 
@@ -150,6 +150,8 @@ def _tables(version: int) -> str:
 
 
 def _add_functions(connection: apsw.Connection) -> None:
+    """Add the functions that statements call: `crc32(body)`, and `in_short(schema_version, body)`, a short prompt."""
+
     def in_short(*values: Any) -> str:
         version, body = values
         record = {"id": "", "parent_id": None, "time": 0.0, "schema_version": version, "body": body}
@@ -162,14 +164,15 @@ def _add_functions(connection: apsw.Connection) -> None:
 @contextmanager
 def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
     """Copy a database with its log, for its owner alone. The body may check the copy before it becomes `target`."""
-    began, part = time.time(), target.with_name(f"{target.name}.part")
+    part = target.with_name(f"{target.name}.part")
+    began = time.time()
     try:
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         with closing(open_raw(path)) as db:
             db.execute("VACUUM INTO ?", (str(part),))
         yield part
-        os.utime(part, (began, began))
+        os.utime(part, (began, began))  # what was stored later may be missing in the copy
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(target)
@@ -197,8 +200,8 @@ def is_emptied(path: Path) -> bool:
 
 def is_copy_due(path: Path) -> bool:
     try:
-        return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S
-    except OSError:
+        return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S  # abs: the clock may be set back
+    except OSError:  # there is no copy yet
         return path.exists()
 
 
@@ -245,19 +248,15 @@ class SessionLock:
             return self._address.read_text() if self._address.exists() else ""
 
 
-_FAILURES: dict[tuple[type[Exception], ...], str] = {
-    (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}): agentcli sessions fsck --repair restores what "
+_FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {
+    (apsw.CorruptError, apsw.NotADBError): "{path} is damaged ({error}). agentcli sessions fsck --repair restores what "
     "can be restored, and --no-session does without.",
-    (
-        apsw.ConstraintError,
-    ): "{path} does not fit what is stored ({error}): was it replaced while the session was open?",
-    (apsw.BusyError,): "{path} is locked by another program for more than {busy_s:g} s.",
-    (
-        apsw.FullError,
-    ): "The disk is full: {path} could not be written. Free some space; what was stored before is safe.",
+    apsw.ConstraintError: "{path} does not fit what is stored ({error}). Was it replaced while the session was open?",
+    apsw.BusyError: "Another program has locked {path} for more than {busy_s:g} s. Try again when it has ended.",
+    apsw.FullError: "The disk is full: {path} could not be written. Free some space. What was stored before is safe.",
     (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError): "{path} could not be opened or written "
-    "({error}): see that it is a file, and its folder's permissions, or use --no-session.",
-    (Exception,): "{path}: {error}.",
+    "({error}). Check that it is a file, and its folder's permissions, or use --no-session.",
+    Exception: "{path}: {error}.",
 }
 _MAY_BE_READ = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, OSError, apsw.IOError)
 
@@ -284,7 +283,7 @@ class Writer:
     loop: asyncio.AbstractEventLoop  # of who queued work last
 
     def __init__(self, path: Path | None, connect: Callable[[], apsw.Connection]) -> None:
-        self._path = path or Path(":memory:")
+        self._path = path or Path(":memory:")  # for messages
         self._connect = connect
         self._has_thread = path is not None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -297,7 +296,8 @@ class Writer:
         self.loop = asyncio.get_running_loop()
         job = _Job(work, self.loop.create_future())
         if not self._has_thread:
-            _resolve(job.future, *self._results((job,)))
+            (result,) = self._results((job,))
+            _resolve(job.future, result)
             return job.future
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name=f"agentcli-{self._path.name}", daemon=True)
@@ -359,8 +359,8 @@ class Writer:
             self._file = _identity(self._path)
         results: list[Any] = []
         with transaction(self._connection):
-            if self._file != _identity(self._path):
-                raise StorageError(f"{self._path} was replaced by another file just now: try again.")
+            if self._file != _identity(self._path):  # while the transaction waited for its lock
+                raise StorageError(f"{self._path} was replaced by another file just now. Try again.")
             for job in jobs:
                 try:
                     results.append(job.work(self._connection))

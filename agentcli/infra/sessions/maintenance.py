@@ -21,10 +21,9 @@ import msgspec
 
 from agentcli.agent.interfaces import StoredEntries, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
-from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.history import counted, title_of
 from agentcli.errors import StorageError
-from agentcli.infra.sessions import database
-from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, new_id, read_entry
+from agentcli.infra.sessions import database, tables
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +46,12 @@ UPDATE entries SET own = NOT EXISTS (
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
 # The entries of the family with all their copies, and everything in the trash.
 _AFFECTED = f"""
-SELECT n, session_id, trashed, {ENTRY} FROM entries
+SELECT n, session_id, trashed, {tables.ENTRY} FROM entries
 WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
 """  # noqa: S608 - constant text
 
 _MAX_FILE_FAULTS = 100  # that SQLite reports about one file
+_STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 # By kind: the text of a fault, and a query for the entries that have it, as session, number and id.
 _FAULTS = {
@@ -70,7 +70,7 @@ _FAULTS = {
 }
 
 
-async def remove(db: Tables, session_id: str) -> None:
+async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
     batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, 0, batch)
@@ -78,14 +78,14 @@ async def remove(db: Tables, session_id: str) -> None:
     await db.rows(db.forget_stream, id=session_id)
 
 
-async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+async def _move(db: tables.Tables, session_id: str, batch: float, target: float) -> None:
+    """Move a session and its subagents from one batch of the trash to another. Batch 0 is not in the trash."""
     names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        statement = f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch"  # noqa: S608
-        await db.rows(statement, **names)
+        await db.rows(f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch", **names)  # noqa: S608
 
 
-async def id_in_trash(db: Tables, session_id: str) -> str:
+async def id_in_trash(db: tables.Tables, session_id: str) -> str:
     """Return the id of the one session in the trash whose id begins so. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     ids = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
@@ -95,14 +95,15 @@ async def id_in_trash(db: Tables, session_id: str) -> str:
     return ids[0]
 
 
-async def restore(db: Tables, session_id: str) -> None:
+async def restore(db: tables.Tables, session_id: str) -> None:
     """Bring back the session of that id that was removed last. Raises `StorageError` if there is one again."""
-    if await is_stored(db, session_id):
+    if await tables.is_stored(db, session_id):
         raise StorageError(
-            f"There is a session {session_id} again: agentcli sessions rm {session_id} makes room for the one in the "
-            "trash."
+            f"There is a new session with the id {session_id}. To restore the old one, remove the new one first: "
+            f"agentcli sessions rm {session_id}"
         )
-    await _move(db, session_id, await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id), 0)
+    newest_batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
+    await _move(db, session_id, newest_batch, 0)
     await db.rows(_TAKE_BACK, id=session_id)
 
 
@@ -112,9 +113,10 @@ class Secrets:
     def __init__(self, texts: Sequence[str]) -> None:
         plain = {text for text in texts if text.strip()}
         if not plain:
-            raise StorageError("There is no text to redact: give one, or lines of them on stdin with -.")
+            raise StorageError("There is no text to redact. Give one, or lines of them on stdin with -.")
         # The forms in JSON are in strings that contain JSON, and in bodies that cannot be decoded any more.
-        self._texts = plain | {json.dumps(text, ensure_ascii=way)[1:-1] for text in plain for way in (True, False)}
+        in_json = {json.dumps(text, ensure_ascii=is_ascii) for text in plain for is_ascii in (True, False)}
+        self._texts = plain | {quoted.removeprefix('"').removesuffix('"') for quoted in in_json}
 
     def redact(self, text: str) -> tuple[str, int]:
         """Return a text without the secrets, and the number of places they were in; overlapping ones are one place."""
@@ -122,10 +124,10 @@ class Secrets:
             (match.start(), match.start() + len(secret))
             for secret in self._texts
             if secret in text
-            for match in re.finditer(f"(?={re.escape(secret)})", text)
+            for match in re.finditer(f"(?={re.escape(secret)})", text)  # a lookahead also finds overlapping places
         )
-        pieces: list[str] = []
-        end = 0
+        pieces: list[str] = []  # a text and `REDACTED` for each place
+        end = 0  # of the place before
         for start, stop in spans:
             if start >= end:
                 pieces += (text[end:start], REDACTED)
@@ -147,10 +149,9 @@ class Secrets:
         return value, 0
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """Return a row of `ENTRY` without the secrets, and the number of places they were in.
+        """Return a row of `tables.ENTRY` without the secrets, and the number of places they were in.
 
-        Raises:
-            StorageError: If the entry could not be read any more without them.
+        Raises `StorageError` if the entry could not be read any more without them.
         """
         *other_columns, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
@@ -162,46 +163,43 @@ class Secrets:
             redacted = text.encode(errors="surrogateescape")
         if not places:
             return row, 0
-        before, after = read_entry(row), read_entry((*other_columns, None, redacted))
+        before, after = tables.read_entry(row), tables.read_entry((*other_columns, None, redacted))
         if isinstance(after.body, Unreadable) and not isinstance(before.body, Unreadable):
             raise StorageError(
-                f"Entry {before.id} could not be read any more without that text: give more of it. Nothing was changed."
+                f"Entry {before.id} could not be read any more without that text. Give more of it. Nothing was changed."
             )
         was_sound = checksum in (None, crc32(body))  # the checksum of a damaged entry still shows the damage
         new_checksum = crc32(redacted) if was_sound else checksum
         return (*other_columns, new_checksum, redacted.decode(errors="replace")), places
 
 
-async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
-    """Redact a session, all copies of its entries, and the trash.
-
-    Return the number of places in the session and its subagents.
-    """
+async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
+    """Redact a session, all copies of its entries, and the trash. Return the places in it and in its subagents."""
     names = {"id": session_id, "agents": subagents_owner(session_id)}
-    family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
+    family = {str(id) for (id,) in await db.rows(_FAMILY.strip("()"), **names)}
     changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
-    changed: set[tuple[str, float]] = set()  # sessions, by id and number in the trash
+    changed: set[tuple[str, float]] = set()  # sessions, by id and batch of the trash
     total = 0
     async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
         redacted, places = secrets.redact_row(row)
         if places:
             changes.append((n, redacted))
             changed.add((str(id), trashed))
-            total += places * (id in family and not trashed)
+            total += places if id in family and not trashed else 0
     await db.replace_bodies(changes)
     if total:
-        newest = (await entries_of(db, session_id))[-1]
-        text = f"Texts were struck out of this session in {total} place{'s' * (total != 1)}."
-        note = entry_now(new_id(), newest.id, ContextNote(text))
-        await db.insert(session_id, StoredEntries((note,), await last_seq(db, session_id) + 1))
+        newest = (await tables.entries_of(db, session_id))[-1]
+        text = f"Texts were struck out of this session in {counted(total, 'place')}."
+        note = entry_now(tables.new_id(), newest.id, ContextNote(text))
+        await db.insert(session_id, StoredEntries((note,), await tables.last_seq(db, session_id) + 1))
     for id, trashed in sorted(changed):
         # A title is the beginning of a prompt and may end in the middle of a secret, so it is made anew.
-        entries = await entries_of(db, id, trashed=trashed)
+        entries = await tables.entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
         name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - constant text
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
-            title=title_of(entries), last_prompt=last_prompt_of(entries), name=secrets.redact(name)[0],
+            title=title_of(entries), last_prompt=title_of(reversed(entries)), name=secrets.redact(name)[0],
             id=id, trashed=trashed,
         )  # fmt: skip
     for id in {session_id, *(id for id, trashed in changed if not trashed)}:
@@ -259,7 +257,7 @@ def first_damage(path: Path, *, within_s: float) -> str:
     until = time.monotonic() + within_s
     try:
         with closing(database.open_raw(path)) as db:
-            db.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+            db.set_progress_handler(lambda: time.monotonic() > until, _STEPS_BETWEEN_CHECKS)  # True ends the query
             lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
     except _DAMAGE as error:
         return str(error)
@@ -285,7 +283,9 @@ def _faults(path: Path) -> list[Fault]:
     except _DAMAGE as error:
         faults.append(Fault("file", f"The file is damaged: {error}."))
     except apsw.Error as error:
-        raise StorageError(f"{path} cannot be opened ({error}): see that it is a file, and its permissions.") from error
+        raise StorageError(
+            f"{path} cannot be opened ({error}). Check that it is a file, and its permissions."
+        ) from error
     return faults
 
 
@@ -304,27 +304,26 @@ def make_copy(path: Path) -> None:
         log.info("Another program makes a copy of %s.", path)
     except (apsw.Error, OSError, StorageError) as error:
         log.warning(
-            "No copy of %s was made (%s): see that there is room for one, and what agentcli sessions fsck says.",
+            "No copy of %s was made (%s). Check that there is room for one, and run agentcli sessions fsck.",
             path, error,
         )  # fmt: skip
 
 
 def wipe(path: Path) -> None:
-    """Rewrite the file and remove its copies, since even pages in use keep bytes of what was deleted.
+    """Rewrite the file and remove its copies, because even pages in use keep bytes of what was deleted.
 
-    Raises:
-        StorageError: If the file cannot be rewritten now.
+    Raises `StorageError` if the file cannot be rewritten now.
     """
     try:
         with closing(database.connect(path)) as db:
             db.execute("VACUUM")
-            is_read, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
-            if is_read:
+            ((is_busy, *_),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if is_busy:  # the old bytes are still in the write-ahead log
                 raise apsw.BusyError("another program reads it")
     except apsw.Error as error:
         raise StorageError(
-            f"The texts are redacted, but {path} could not be written anew ({error}) and may still hold bytes of "
-            "them: close other agentcli programs, make room for a copy of the file, and redact again."
+            f"The texts are redacted, but {path} could not be rewritten ({error}) and may still hold bytes of "
+            "them. Close other agentcli programs, make room for a copy of the file, and redact again."
         ) from error
     for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):
         copy.unlink(missing_ok=True)
@@ -334,10 +333,8 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     """Replace a damaged file by a sound one, and keep the damaged file beside it.
 
     The new file has all that can be read if that is sound, else it is the copy. If only single entries are damaged, the
-    file stays: the copy lacks what was stored since it was made.
-
-    Raises:
-        StorageError: If a session is open and must not be, or for the reasons of `check`.
+    file stays: the copy lacks what was stored since it was made. Raises `StorageError` for the reasons of `check`, and
+    if a session is open and must not be.
     """
     before = check(path)
     if not before.is_file_damaged:
@@ -357,7 +354,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             restored_from = 0.0
             if database.is_emptied(path) or not _rewrite(path, new):
                 left = _faults(copy) if copy.exists() else before.found
-                if has_file_fault(left):
+                if has_file_fault(left):  # there is nothing sound to restore
                     return before
                 new, restored_from = Path(folder, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
@@ -373,10 +370,10 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             new.replace(path)
             database.sync_folder(path.parent)
     except apsw.BusyError as error:
-        raise StorageError(f"{path} is written by another program: try again when it has ended.") from error
+        raise StorageError(f"Another program is writing to {path}. Try again when it has ended.") from error
     except (apsw.Error, OSError) as error:
         raise StorageError(
-            f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
+            f"{path} could not be repaired ({error}). Make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
     return CheckReport(path=str(path), found=before.found, left=left, kept_as=str(kept_as), restored_from=restored_from)
@@ -396,5 +393,5 @@ def _refuse_open_sessions(path: Path) -> None:
     for file in sorted((path.parent / "locks").glob("*.lock")):
         if database.SessionLock(path, file.stem).holder() is not None:
             raise StorageError(
-                f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
+                f"Session {file.stem} is open. Close every agentcli session, then repair. Nothing was changed."
             )

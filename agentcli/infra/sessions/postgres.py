@@ -3,8 +3,6 @@
 The owner of a session has a lease of some seconds by the clock of the database, and renews it every second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -14,13 +12,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, Words, Work, new_id, read_entry, text_of, words_in
+from agentcli.infra.sessions import store, tables
 
 try:
     from psycopg import AsyncConnection, Error
@@ -54,9 +51,9 @@ _SEARCH = f"""
 WITH hits AS MATERIALIZED (
     SELECT n, time, session_id FROM entries WHERE own AND trashed = 0 AND words @@ :query::tsquery
 )
-SELECT sessions.id, title, {ENTRY} FROM (
+SELECT sessions.id, title, {tables.ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
-    WHERE cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY hits.time DESC, hits.n DESC
+    WHERE cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - constant text
 _UNTIL = "clock_timestamp() + interval '4 seconds'"
@@ -112,7 +109,7 @@ class Database:
             except (Error, UnicodeEncodeError) as error:
                 raise (_ConnectionLost if connection is not None and connection.closed else StorageError)(
                     f"Sessions could not be read or written in Postgres at {place} "
-                    f"({' '.join(str(error).split())}): see that it runs, can be reached and lets this user in."
+                    f"({' '.join(str(error).split())}). Check that it runs, can be reached and lets this user in."
                 ) from None
             finally:
                 if connection is not None and connection.info.transaction_status == TransactionStatus.IDLE:
@@ -130,10 +127,11 @@ class Database:
             try:
                 await connection.execute("SELECT 1")
                 return connection
-            except BaseException as error:
+            except Error:  # the server was restarted, or the connection was cut: the next one is tried
                 await connection.close()
-                if not isinstance(error, Error):  # the error of a server that was restarted, or of a cut connection
-                    raise
+            except BaseException:
+                await connection.close()
+                raise
         # Statements are not prepared, so that a pooler may be in between.
         connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
         try:
@@ -175,8 +173,8 @@ def _storable(text: str) -> str:
 def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     """Return the parts of a URL, and host and port for messages.
 
-    Raises:
-        StorageError: If messages of Postgres could show a part of the password.
+    Raises `StorageError` if messages of Postgres could show a part of the password: an @ or a / in it that is not
+    escaped makes the rest of it a part of the host, the database or the port.
     """
     try:
         parts = conninfo_to_dict(url)
@@ -185,30 +183,30 @@ def _parse_address(url: str) -> tuple[dict[str, Any], str]:
     ports = str(parts.get("port") or "0").split(",")
     if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
         raise StorageError(
-            "The address of the sessions in Postgres cannot be read: write it as postgresql://USER:PASSWORD@HOST:PORT/"
+            "The address of the sessions in Postgres cannot be read. Write it as postgresql://USER:PASSWORD@HOST:PORT/"
             "DATABASE, with %40 for @, %2F for / and so on in the password."
         ) from None
     host = parts.get("host") or parts.get("hostaddr") or "this machine"
     return dict(parts), f"{host}:{parts['port']}" if parts.get("port") else str(host)
 
 
-class Lease(Ownership):
+class Lease(store.Ownership):
     """The ownership of a session. Even after it has expired, it is valid until another program takes the session."""
 
-    def __init__(self, leases: Leases, session_id: str, epoch: int) -> None:
+    def __init__(self, leases: "Leases", session_id: str, epoch: int) -> None:
         super().__init__(lambda: None, lambda: self.is_lost_or_wanted)
         self.session_id = session_id
         self.epoch = epoch
         self.is_lost_or_wanted = False
         self._leases = leases
 
-    async def hold(self, db: Tables) -> None:
+    async def hold(self, db: tables.Tables) -> None:
         query = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
         if not await db.value(query, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
             self.is_lost_or_wanted = True
             raise StorageError(
-                f"Another program goes on with session {self.session_id} and this one may not write to it any more: "
-                f"open it again with --resume {self.session_id}."
+                f"Another program has taken over session {self.session_id}, so this one can no longer write to it. To "
+                f"open it again: --resume {self.session_id}"
             )
 
     async def release(self) -> None:
@@ -219,7 +217,7 @@ class Leases:
     """The leases of one store. `address` is where others reach this program, or ""."""
 
     def __init__(self, url: str, database: Database, address: str) -> None:
-        self.owner = new_id()
+        self.owner = tables.new_id()
         self._database = database
         self._renewing = Database(url, max_connections=1)  # of its own, so that renewing never has to wait
         self._address = _storable(address)
@@ -231,7 +229,7 @@ class Leases:
 
         The row says `wanted` while this program waits, and is cleared when it gives up.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + store.PATIENCE_S
         while True:
             async with self._database.transaction() as db:
                 epoch = await _value(db, _TAKE, session_id, self.owner, self._address)
@@ -274,11 +272,11 @@ class Leases:
                     ids = [lease.session_id for lease in leases]
                     rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
-                for lease in leases:
+                for lease in leases:  # one without a row is lost
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
 
 
-class PostgresTables(Tables):
+class PostgresTables(tables.Tables):
     new_number = "nextval('agentcli.entry_numbers') AS n"
     copy_number = "nextval('agentcli.entry_numbers')"
     next_use = "nextval('agentcli.uses')"
@@ -303,22 +301,22 @@ class PostgresTables(Tables):
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words that a search looks up; of a text with too many words the first ones."""
-        words = words_in(text_of(entry.body))
+        words = tables.words_in(tables.text_of(entry.body))
         sizes = accumulate(len(word.encode()) for word in words)
         return {"words": [word for word, size in zip(words, sizes, strict=True) if size <= _MAX_WORDS_BYTES]}
 
-    async def compute(self, function: Callable[[], T]) -> T:
+    async def compute(self, function: Callable[[], tables.T]) -> tables.T:
         return await asyncio.to_thread(function)
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+    async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         results: list[SearchHit] = []
         hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
                 if len(results) >= limit:
                     break
-                entry = read_entry(row)
-                if words.are_in(text_of(entry.body)):
+                entry = tables.read_entry(row)
+                if words.are_in(tables.text_of(entry.body)):
                     results.append(words.found_in(session_id, title, entry))
         return results
 
@@ -330,31 +328,32 @@ def _statement(sql: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 @lru_cache
 def _in_postgres(sql: str) -> str:
-    """Return a statement of `Tables` in the form of psycopg, with the schema before the tables."""
+    """Return a statement of `Tables` in the form of psycopg: `%(id)s` for `:id`, and the schema before the tables."""
     sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%"))
+    sql = sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%")
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)  # `::` is a cast, and no parameter
 
 
 class _OrderedWork:
     """Does the work of a log in order. Work goes on even if the task that waits for it is cancelled."""
 
-    def __init__(self, run: Callable[[Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
+    def __init__(self, run: Callable[[tables.Work[StoredEntries]], Awaitable[StoredEntries]]) -> None:
         self._run = run
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[StoredEntries]] = set()
 
-    def submit(self, work: Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
+    def submit(self, work: tables.Work[StoredEntries]) -> asyncio.Future[StoredEntries]:
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
-    async def _do(self, work: Work[StoredEntries]) -> StoredEntries:
+    async def _do(self, work: tables.Work[StoredEntries]) -> StoredEntries:
         async with self._turn:
             try:
-                with suppress(
-                    _ConnectionLost
-                ):  # the server was restarted, or this program was stopped for some seconds
+                # The server was restarted, or this program was stopped for some seconds. The work may be repeated,
+                # because entries that are stored already are left out.
+                with suppress(_ConnectionLost):
                     return await self._run(work)
                 return await self._run(work)
             except StorageError:
@@ -368,7 +367,7 @@ class _OrderedWork:
             await asyncio.wait(self._tasks)  # the tasks go on if this is cancelled
 
 
-class PostgresSessions(TableSessions):
+class PostgresSessions(store.TableSessions):
     """Implements `SessionStore`. Its arguments are those of `SqliteSessions`; tables are made at the first use."""
 
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
@@ -376,24 +375,23 @@ class PostgresSessions(TableSessions):
         self._database = Database(url, max_connections=_MAX_CONNECTIONS)
         self._leases = Leases(url, self._database, address)
 
-    async def _run(self, work: Work[T]) -> T:
+    async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         async with self._database.transaction() as db:
             return await work(PostgresTables(db))
 
-    def _queue(self) -> WorkQueue:
+    def _queue(self) -> store.WorkQueue:
         queue = _OrderedWork(self._run)
-        return WorkQueue(queue.submit, queue.drain)
+        return store.WorkQueue(queue.submit, queue.drain)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         return await self._leases.take(_storable(session_id), take_over=take_over)
 
     async def _holder(self, session_id: str) -> str | None:
         query = "SELECT address FROM agentcli.leases WHERE session_id = :id AND expires > clock_timestamp()"
-        address: str | None = await self._run(lambda db: db.value(query, id=session_id))
-        return address
+        return cast("str | None", await self._run(lambda db: db.value(query, id=session_id)))
 
     async def close(self) -> None:
-        for one in list(self._logs.values()):
-            await one.drain()
+        for session_log in list(self._logs.values()):
+            await session_log.drain()
         await self._leases.close()
         await self._database.close()

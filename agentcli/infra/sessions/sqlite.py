@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import filelock
@@ -19,22 +18,7 @@ import filelock
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions import database
-from agentcli.infra.sessions.database import SessionLock, Writer
-from agentcli.infra.sessions.store import PATIENCE_S, Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import (
-    ENTRY,
-    OF_USER,
-    T,
-    Tables,
-    UnstoredSession,
-    Words,
-    Work,
-    folded,
-    read_entry,
-    store_entries,
-    text_of,
-)
+from agentcli.infra.sessions import database, store, tables
 from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
@@ -45,11 +29,11 @@ log = logging.getLogger(__name__)
 
 _BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
 _HITS = f"""
-SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-WHERE n IN (
+SELECT sessions.id, title, {tables.ENTRY} FROM entries
+JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0 WHERE n IN (
     SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
     JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {OF_USER}
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {tables.OF_USER}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
 """  # noqa: S608 - constant text
@@ -68,7 +52,7 @@ WHERE session_id NOT IN (SELECT session_id FROM main.entries)
 """  # noqa: S608 - constant text
 
 
-class SqliteTables(Tables):
+class SqliteTables(tables.Tables):
     """The tables in SQLite. No method ever waits."""
 
     new_number = "(SELECT coalesce(max(n), 0) + 1 AS n FROM entries)"
@@ -90,23 +74,22 @@ class SqliteTables(Tables):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
+    async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         while _index_some(self._db):
             pass
         hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
-        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in hits]
+        return [words.found_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
 
 
-def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
+def in_sqlite(work: tables.Work[tables.T]) -> Callable[[apsw.Connection], tables.T]:
     """Return work as a function of a connection, which runs it to its end because SQLite never waits."""
 
-    def run(db: apsw.Connection) -> T:
+    def run(db: apsw.Connection) -> tables.T:
         steps = work(SqliteTables(db))
         try:
             steps.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        except StopIteration as end:  # it carries what the coroutine returns
+            return cast("tables.T", end.value)
         raise AssertionError("work on SQLite waits for something")
 
     return run
@@ -137,35 +120,31 @@ def _replace_damaged(path: Path) -> str:
                 with suppress(FileNotFoundError):
                     Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
     except (filelock.Timeout, OSError) as error:
-        raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
-    return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
+        raise StorageError(f"{path} is damaged and could not be replaced ({error}). Try again.") from error
+    return f"The session database was damaged and has no sound copy. It is kept as {kept_as}, and a new one is used."
 
 
-class _WriterSessions(TableSessions):
-    def __init__(self, writer: Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
+class _WriterSessions(store.TableSessions):
+    def __init__(self, writer: database.Writer, on_notice: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(on_notice)
         self._writer = writer
 
-    async def _run(self, work: Work[T]) -> T:
+    async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         return await self._writer.submit(in_sqlite(work))
 
-    def _queue(self) -> WorkQueue:
-        return WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
+    def _queue(self) -> store.WorkQueue:
+        return store.WorkQueue(lambda work: self._writer.submit(in_sqlite(work)), self._writer.drain)
 
 
 class SqliteSessions(_WriterSessions):
     """Implements `SessionStore` on one database file, which is made at the first use.
 
     Once a day a sound copy of a database that was written to is put beside it, for `agentcli sessions fsck --repair`.
-
-    Args:
-        path: The database file.
-        address: Where others reach the program that has sessions open here.
-        on_notice: Informs the person.
+    `address` is where others reach the program that has sessions open here; `on_notice` informs the person.
     """
 
     def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(Writer(path, self._connect), on_notice)
+        super().__init__(database.Writer(path, self._connect), on_notice)
         self.path = path
         self._address = address
         self._copying: threading.Timer | None = None
@@ -175,30 +154,31 @@ class SqliteSessions(_WriterSessions):
         """Connect to the file, into which the sessions of an `agents.db` beside it are moved."""
         make_private_folder(self.path.parent)
         connect = connect_or_replace if self._has_opened_session else database.connect
-        connection, agents = connect(self.path, self._notify), self.path.with_name("agents.db")
+        connection = connect(self.path, self._notify)
+        agents = self.path.with_name("agents.db")
         if agents.exists():
             _take_over_agents(connection, agents, self._notify)
         return connection
 
     def _notify(self, notice: str) -> None:
-        """Inform the person from the thread that writes: what they see is changed in the loop."""
+        """Inform the person from the thread that writes, by way of the event loop, in which front ends run."""
         with suppress(RuntimeError):  # the loop has ended
             self._writer.loop.call_soon_threadsafe(self._on_notice, notice)
 
-    async def _read(self, work: Work[T]) -> T:
+    async def _read(self, work: tables.Work[tables.T]) -> tables.T:
         try:
             return await self._run(work)
         except database.NotWritable as error:
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), error)
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         self._has_opened_session = True
         self._copy_meanwhile()
-        deadline, lock = time.monotonic() + PATIENCE_S, SessionLock(self.path, session_id)
+        deadline, lock = time.monotonic() + store.PATIENCE_S, database.SessionLock(self.path, session_id)
         while True:
             try:
                 lock.acquire(address=self._address)
-                return Ownership(lock.release, lock.wanted.exists)
+                return store.Ownership(lock.release, lock.wanted.exists)
             except filelock.Timeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
@@ -214,7 +194,7 @@ class SqliteSessions(_WriterSessions):
             await asyncio.sleep(0.1)
 
     async def _holder(self, session_id: str) -> str | None:
-        return SessionLock(self.path, session_id).holder()
+        return database.SessionLock(self.path, session_id).holder()
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
@@ -229,11 +209,11 @@ class SqliteSessions(_WriterSessions):
         from agentcli.infra.sessions import maintenance
 
         try:
-            with maintenance.copying(self.path, timeout_s=PATIENCE_S):
+            with maintenance.copying(self.path, timeout_s=store.PATIENCE_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
         except (filelock.Timeout, OSError) as error:
-            raise StorageError(f"Copies of {self.path} could not be removed ({error}): redact again.") from error
+            raise StorageError(f"Copies of {self.path} could not be removed ({error}). Redact again.") from error
         await asyncio.to_thread(maintenance.make_copy, self.path)
         return places
 
@@ -247,6 +227,7 @@ class SqliteSessions(_WriterSessions):
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
+        # Nobody waits here for the copy of a large file, which is made while the program runs.
         is_small = self.path.exists() and self.path.stat().st_size <= _LARGE_BYTES
         if self._has_opened_session and is_small and database.is_copy_due(self.path):
             await self._writer.drain()
@@ -278,20 +259,20 @@ class MemorySessions(_WriterSessions):
     is_lasting = False
 
     def __init__(self) -> None:
-        super().__init__(Writer(None, database.connect_to_memory))
+        super().__init__(database.Writer(None, database.connect_to_memory))
         self._owned: set[str] = set()
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
         """Add a session with entries that were kept elsewhere."""
-        new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
-        work = in_sqlite(lambda db: store_entries(db, new, StoredEntries(tuple(entries), 1)))
+        new = tables.UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
+        work = in_sqlite(lambda db: tables.store_entries(db, new, StoredEntries(tuple(entries), 1)))
         self._writer.submit(work).result()
 
-    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+    async def _own(self, session_id: str, *, take_over: bool = False) -> store.Ownership:
         if session_id in self._owned:
             raise SessionInUse(session_id)
         self._owned.add(session_id)
-        return Ownership(partial(self._owned.discard, session_id))
+        return store.Ownership(lambda: self._owned.discard(session_id))
 
     async def _holder(self, session_id: str) -> str | None:
         return "" if session_id in self._owned else None
@@ -303,8 +284,11 @@ class MemorySessions(_WriterSessions):
 def _index_some(db: apsw.Connection) -> bool:
     """Index some of the entries that were stored since the last search; return True if there may be more."""
     last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
-    rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
-    texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
+    rows = db.execute(
+        f"SELECT n, {tables.ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?",  # noqa: S608
+        (last, _BATCH),
+    ).fetchall()
+    texts = ((n, tables.folded(tables.text_of(tables.read_entry(row).body))) for n, *row in rows)
     db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
     return len(rows) == _BATCH
 

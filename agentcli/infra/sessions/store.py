@@ -21,21 +21,19 @@ from agentcli.agent.interfaces import (
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
-from agentcli.infra.sessions.tables import ENTRY, OF_USER, T, Tables, UnstoredSession, Words, Work
 from agentcli.settings.files import folder_text
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
-
 _USED = f"""
-SELECT session_id, user_id, {ENTRY} FROM entries
+SELECT session_id, user_id, {tables.ENTRY} FROM entries
 JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
-    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({OF_USER} OR session_id = :session)
+    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({tables.OF_USER} OR session_id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
 """  # noqa: S608 - constant text
 _CHANGES = f"""
-SELECT session_id, {ENTRY} FROM entries
+SELECT session_id, {tables.ENTRY} FROM entries
 WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
     AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
 """  # noqa: S608 - constant text
@@ -44,7 +42,7 @@ WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
 class WorkQueue(NamedTuple):
     """Does the work of a log in order, each in a transaction."""
 
-    submit: Callable[[Work[StoredEntries]], asyncio.Future[StoredEntries]]
+    submit: Callable[[tables.Work[StoredEntries]], asyncio.Future[StoredEntries]]
     drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
 
 
@@ -55,7 +53,7 @@ class Ownership:
         self._release = release
         self.is_wanted = is_wanted
 
-    async def hold(self, db: Tables) -> None:
+    async def hold(self, db: tables.Tables) -> None:
         """Keep the session until the end of the transaction. Raises `StorageError` if another program has it now."""
 
     async def release(self) -> None:
@@ -67,7 +65,7 @@ class TableLog:
 
     def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
         self.session_id = session_id
-        self.new: UnstoredSession | None = None  # the session, until it is stored
+        self.new: tables.UnstoredSession | None = None  # the session, until it is stored
         self.is_wanted = owner.is_wanted
         self.drain = queue.drain
         self._queue = queue
@@ -88,7 +86,7 @@ class TableLog:
         self._unstored.append(stored)
         session, unstored = self.new or self.session_id, tuple(self._unstored)
 
-        async def work(db: Tables) -> StoredEntries:
+        async def work(db: tables.Tables) -> StoredEntries:
             await self._owner.hold(db)
             await tables.store_entries(db, session, *unstored)
             return stored
@@ -117,10 +115,10 @@ class TableSessions(ABC):
         self._logs: WeakValueDictionary[str, TableLog] = WeakValueDictionary()  # the newest log of each session
 
     @abstractmethod
-    async def _run(self, work: Work[T]) -> T:
+    async def _run(self, work: tables.Work[tables.T]) -> tables.T:
         """Do work in a transaction. Raises `StorageError`."""
 
-    async def _read(self, work: Work[T]) -> T:
+    async def _read(self, work: tables.Work[tables.T]) -> tables.T:
         """Do work that changes nothing."""
         return await self._run(work)
 
@@ -141,10 +139,10 @@ class TableSessions(ABC):
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        new = UnstoredSession(id=session_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = tables.UnstoredSession(id=session_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
-    async def _create(self, new: UnstoredSession, *, has_given_id: bool) -> SessionLog:
+    async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> SessionLog:
         owner = await self._own(new.id)
         try:
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
@@ -177,7 +175,7 @@ class TableSessions(ABC):
         self._report_unreadable(info.id, entries)
         # The owner of a subagent's session keeps it out of lists. A fork has no owner, so lists show it.
         user_id = "" if info.user_id.startswith(subagents_owner("")) else info.user_id
-        new = UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -186,14 +184,14 @@ class TableSessions(ABC):
         unreadable = [entry.body.error for entry in entries if isinstance(entry.body, Unreadable)]
         if unreadable:
             self._on_notice(
-                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out: "
-                f"{unreadable[0]}. agentcli sessions show {session_id} shows where they stood."
+                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out because they "
+                f"cannot be read: {unreadable[0]}. To see where they were: agentcli sessions show {session_id}"
             )
 
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
     ) -> tuple[SessionInfo, list[Entry]]:
-        async def work(db: Tables) -> tuple[SessionInfo, list[Entry]]:
+        async def work(db: tables.Tables) -> tuple[SessionInfo, list[Entry]]:
             id = await tables.full_id(db, session_id, user_id)
             (info,) = await tables.infos(db, "id = :id", id=id)
             return info, await tables.entries_of(db, id, after=after)
@@ -208,18 +206,18 @@ class TableSessions(ABC):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        which = f"cwd = coalesce(:cwd, cwd) AND {OF_USER} ORDER BY used DESC LIMIT :limit"
+        which = f"cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
         return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[SearchHit]:
-        words, folder = Words(text), folder_text(cwd) if cwd else None
+        words, folder = tables.Words(text), folder_text(cwd) if cwd else None
         return await self._read(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
-        async def work(db: Tables) -> Sequence[tuple[str, Entry]]:
+        async def work(db: tables.Tables) -> Sequence[tuple[str, Entry]]:
             return [(str(id), tables.read_entry(row)) async for id, *row in db.stream(_CHANGES)]
 
         return await self._read(work)
@@ -227,7 +225,7 @@ class TableSessions(ABC):
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """Add up usage since a time, of one session, of a user or of all. Of a fork only its own entries count."""
 
-        async def work(db: Tables) -> UsageCollector:
+        async def work(db: tables.Tables) -> UsageCollector:
             collector = UsageCollector()
             id = await tables.full_id(db, session, user_id) if session else ""
             async for owner, user, *row in db.stream(_USED, since=since, session=id, user_id=user_id):
@@ -238,15 +236,15 @@ class TableSessions(ABC):
 
     async def rename(self, session_id: str, name: str) -> None:
         log = self._logs.get(session_id)
-        if log is not None and log.new is not None:
+        if log is not None and log.new is not None:  # it is open here, and not stored so far
             await log.drain()
             if log.new is not None:  # the session gets its name when it is stored
                 log.new.name = name
                 return
 
-        async def work(db: Tables) -> None:
-            id = await tables.full_id(db, session_id)
-            await db.rows("UPDATE sessions SET name = :name WHERE id = :id AND trashed = 0", name=name, id=id)
+        async def work(db: tables.Tables) -> None:
+            statement = "UPDATE sessions SET name = :name WHERE id = :id AND trashed = 0"
+            await db.rows(statement, name=name, id=await tables.full_id(db, session_id))
 
         await self._run(work)
 
@@ -269,11 +267,11 @@ class TableSessions(ABC):
         texts, id = maintenance.Secrets(secrets), await self._full_id(session_id)
         return await self._change(id, lambda db: maintenance.redact(db, id, texts))
 
-    async def _change(self, session_id: str, work: Work[T]) -> T:
+    async def _change(self, session_id: str, work: tables.Work[tables.T]) -> tables.T:
         """Do work while no other program has the session open, or makes or changes copies of entries."""
         owner = await self._own(session_id)
 
-        async def alone(db: Tables) -> T:
+        async def alone(db: tables.Tables) -> tables.T:
             await owner.hold(db)
             await db.rows(db.lock_copies)
             return await work(db)
@@ -290,13 +288,13 @@ class TableSessions(ABC):
 def _position_of(start: str | None, ids: Sequence[str]) -> int:
     """Return the newest position of the one id that begins with `start`; without a `start` the last position.
 
-    Raises:
-        StorageError: If no id or several ids begin so.
+    An id may occur twice, because a model may use the id of a call again. Raises `StorageError` if no id or several
+    ids begin so.
     """
     if start is None:
         return len(ids) - 1
     matches = {start} if start in ids else {id for id in ids if id.startswith(start)}
     if len(matches) != 1:
         count = "Several entries begin" if matches else "No entry begins"
-        raise StorageError(f"{count} with {start!r}: agentcli sessions show ID --json has the id of each.")
-    return len(ids) - 1 - ids[::-1].index(matches.pop())
+        raise StorageError(f"{count} with {start!r}. To list the ids: agentcli sessions show ID --json")
+    return max(position for position, id in enumerate(ids) if id in matches)

@@ -5,14 +5,12 @@ Work is written once, as coroutines on `Tables`. SQLite never waits, so there a 
 `Words` are the words of a search; `text_of` has the text of an entry that a search looks at.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 from unicodedata import combining, normalize
 from zlib import crc32
@@ -31,7 +29,7 @@ from agentcli.conversation.entries import (
     Unreadable,
     User,
 )
-from agentcli.conversation.history import last_prompt_of, title_of
+from agentcli.conversation.history import title_of
 from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
 from agentcli.llm.messages import Block, Text, ToolUse
@@ -44,9 +42,11 @@ class _Clock:
 def new_id() -> str:
     """Return a UUIDv7 (RFC 9562 §5.7) that is greater than all that this process made before.
 
-    It is made here since Python has it only from 3.14, and importing `uuid_utils` takes 8 ms.
+    It is made here because Python has it only from 3.14, and importing `uuid_utils` takes 8 ms.
     """
-    random, _Clock.last = int.from_bytes(os.urandom(10)), max(_Clock.last + 1, time.time_ns() // 1_000_000)
+    _Clock.last = max(_Clock.last + 1, time.time_ns() // 1_000_000)
+    random = int.from_bytes(os.urandom(10))
+    # 48 bits of time, the version (7), 12 random bits, the variant (0b10), 62 random bits.
     value = _Clock.last << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -73,7 +73,7 @@ FROM sessions WHERE trashed = 0
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # to each side of the word that was found
 _WORD = re.compile(r"[^\W_]+")
-_LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
+_LAST_WITH_ACCENTS = "\u052f"  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
 
 
 class Tables(ABC):
@@ -96,7 +96,7 @@ class Tables(ABC):
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
+    async def search(self, words: "Words", *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
     def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
@@ -141,8 +141,9 @@ class Tables(ABC):
         new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
         statement = f"UPDATE entries SET body = :body, checksum = :checksum{new_words} WHERE n = :n"  # noqa: S608 - constant text
         for n, row in changes:
+            *_, checksum, body = row
             words = await self.compute(partial(self.words_of, read_entry(row)))
-            await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **words)
+            await self.rows(statement, n=n, checksum=checksum, body=body, **words)
         await self.rows(self.forget_words)
 
 
@@ -164,15 +165,15 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: StoredEntries) -> None:
     """Store entries that are not stored yet, with the session if it is new.
 
-    Raises:
-        StorageError: If the session that it was forked from was removed.
+    Raises `StorageError` if the session that it was forked from was removed.
     """
     id = session if isinstance(session, str) else session.id
     if isinstance(session, UnstoredSession) and not await is_stored(db, id):
         await _store_session(db, session)
     last = await last_seq(db, id)
-    for part in (part for part in parts if part.first_seq > last):
-        await db.insert(id, part)
+    for part in parts:
+        if part.first_seq > last:
+            await db.insert(id, part)
     await _touch(db, id, [entry for part in parts for entry in part.entries])
 
 
@@ -182,8 +183,8 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
         last_shared = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
         if await db.value(last_shared, source=new.source, shared=new.shared) != new.last:
             raise StorageError(
-                f"Session {new.source}, which this one goes on from, was removed: agentcli sessions restore "
-                f"{new.source} brings it back."
+                f"This session continues session {new.source}, which was removed. To bring that one back: "
+                f"agentcli sessions restore {new.source}"
             )
     await db.rows(
         "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - constant text
@@ -198,7 +199,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
 
 async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
     """Mark a session as the one that was used last, and store its title and newest prompt."""
-    texts = {"title": title_of(entries), "last_prompt": last_prompt_of(entries)}
+    texts = {"title": title_of(entries), "last_prompt": title_of(reversed(entries))}
     await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
 
 
@@ -209,6 +210,7 @@ async def is_stored(db: Tables, session_id: str) -> bool:
 async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
     """Return the id of the one session with a name, or with an id that begins so. Raises `StorageError`."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may contain bytes that are no UTF-8
+    # `end` is greater than all ids that begin so. An exact id comes first, and a few rows show that there are several.
     rows = await db.rows(
         f"SELECT id FROM sessions WHERE trashed = 0 AND ({OF_USER} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
@@ -220,8 +222,8 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     if len(ids) == 1 or session_id in ids:
         return ids[0]
     if any(id.startswith(session_id) for id in ids):
-        raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
-    raise AmbiguousSession(f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list).")
+        raise AmbiguousSession(f"Several sessions begin with {session_id!r}. Give more of the id.")
+    raise AmbiguousSession(f"Several sessions are named {session_id!r}. Give the id of one (agentcli sessions list).")
 
 
 async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
@@ -230,8 +232,8 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
 
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
     """Return the entries of a session whose number is greater than `after`."""
-    which = "session_id = :id AND trashed = :trashed AND seq > :after"
-    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - constant text
+    where = "session_id = :id AND trashed = :trashed AND seq > :after"
+    query = f"SELECT {ENTRY} FROM entries WHERE {where} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
@@ -262,7 +264,7 @@ class Words:
     def __init__(self, text: str) -> None:
         self._phrases = [*filter(None, (_WORD.findall(folded(part)) for part in text.split()))]
         if not self._phrases:
-            raise StorageError(f"There is nothing to search for in {text!r}: give a word with a letter or a digit.")
+            raise StorageError(f"There is nothing to search for in {text!r}. Give a word with a letter or a digit.")
         self._patterns = [re.compile(r"(?<![^\W_])" + r"[\W_]+".join(phrase)) for phrase in self._phrases]
 
     @property
@@ -273,8 +275,11 @@ class Words:
     @property
     def for_tsquery(self) -> str:
         """The query of Postgres on `words_in` a text. It finds all texts with the words, and some others."""
-        words = [(word[:MAX_WORD_CHARS], ":*" * (word is phrase[-1])) for phrase in self._phrases for word in phrase]
-        return " & ".join(f"'{word}'{mark}" for word, mark in words)
+        terms: list[str] = []
+        for *whole_words, beginning in self._phrases:
+            terms += [f"'{word[:MAX_WORD_CHARS]}'" for word in whole_words]
+            terms.append(f"'{beginning[:MAX_WORD_CHARS]}':*")
+        return " & ".join(terms)
 
     def are_in(self, text: str) -> bool:
         text = folded(text)
@@ -285,30 +290,26 @@ class Words:
         matches = [match for pattern in self._patterns if (match := pattern.search(folded(text)))]
         start, end = min((match.span() for match in matches), default=(0, 0))
         begin, stop = max(0, start - _EXCERPT_CHARS), end + _EXCERPT_CHARS
-        line = "".join(sign if sign.isprintable() else " " for sign in normalize("NFC", text)[begin:stop])
-        return f"{'…' * (begin > 0)}{' '.join(line.split())}{'…' * (stop < len(text))}"
+        part = normalize("NFC", text)[begin:stop]  # the form in which `folded` counts positions
+        line = "".join(character if character.isprintable() else " " for character in part)
+        return f"{'…' if begin > 0 else ''}{' '.join(line.split())}{'…' if stop < len(text) else ''}"
 
     def found_in(self, session_id: str, title: str, entry: Entry) -> SearchHit:
-        kind, excerpt = str(entry.body.__struct_config__.tag), self.excerpt(text_of(entry.body))
-        return SearchHit(session_id, entry.id, kind, excerpt, time=entry.time, title=title)
+        kind = str(entry.body.__struct_config__.tag)
+        return SearchHit(session_id, entry.id, kind, self.excerpt(text_of(entry.body)), time=entry.time, title=title)
 
 
-class _Folding(dict[int, str]):
-    """Small letters without accents, by code point. A character stays one character, so that positions agree."""
-
-    def __missing__(self, code: int) -> str:
-        letters = normalize("NFD", chr(code))
-        is_accented = code <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
-        self[code] = (letters[0] if is_accented else chr(code)).lower()[:1]
-        return self[code]
-
-
-_FOLDING = _Folding()
+@cache
+def _folded_character(character: str) -> str:
+    """Return a small letter without accents. It is one character, so that positions agree."""
+    letters = normalize("NFD", character)
+    is_accented = character <= _LAST_WITH_ACCENTS and all(map(combining, letters[1:]))
+    return (letters[0] if is_accented else character).lower()[:1]  # the small letter of İ is two characters
 
 
 def folded(text: str) -> str:
     """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
-    return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
+    return text.lower() if text.isascii() else "".join(map(_folded_character, normalize("NFC", text)))
 
 
 def words_in(text: str) -> list[str]:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 MaskText = Callable[[str], str]
 
 _DELTAS = (events.TextDelta, events.ThinkingDelta, events.InputDelta, events.OutputDelta)
-_HEAD_START_S = 0.1  # for the first request, which the imports of the thread would slow down
-_GRACE_S = 1.0  # beyond the time-outs of exports, for recording the last events
+_HEAD_START_S = 0.1  # of the first request, which the imports of the thread would slow down
+_GRACE_S = 1.0  # for recording the last events, beyond the time-outs of exports
 
 
 class Export(Struct, frozen=True, kw_only=True):
@@ -47,6 +47,7 @@ class Telemetry:
 
     def __init__(self, export: Export) -> None:
         self._export = export
+        # Session, mask, time in nanoseconds, event and model; None at the end.
         self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
         self._may_begin = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -72,7 +73,7 @@ class Telemetry:
         self._may_begin.wait()
         recorder = None
         failure_level = logging.ERROR
-        for session_id, mask, at_ns, event, model in iter(self._events.get, None):
+        for session_id, mask, at_ns, event, model in iter(self._events.get, None):  # until it gets None
             try:
                 from agentcli.infra.telemetry.recorder import SpanRecorder
 

@@ -1,4 +1,7 @@
-"""Sets up OpenTelemetry's SDK, which sends the spans and metrics of sessions to a collector."""
+"""Sets up OpenTelemetry's SDK, which sends the spans and metrics of sessions to a collector.
+
+Everything here runs in the thread of `Telemetry`.
+"""
 
 import logging
 import threading
@@ -58,8 +61,9 @@ class SpanRecorder:
     def record(self, session_id: str, at_ns: int, event: Event, *, model: str, mask: MaskText) -> None:
         """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
         if session_id not in self._sessions:
-            traces = self._tracer, self._parent
-            self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask=mask)
+            self._sessions[session_id] = SessionSpans(
+                session_id, self._export, (self._tracer, self._parent), self._metrics, mask=mask
+            )
         self._sessions[session_id].record(at_ns, event, model)
 
     def end(self) -> None:
@@ -86,9 +90,9 @@ class SpanRecorder:
         sampling, limits = sampler(self._settings.sampling), SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
         provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
         exporter = OTLPSpanExporter(**self._exporter_options("traces", self._settings.export_timeout))
-        batch = self._settings.batch
-        spans = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
-        provider.add_span_processor(spans)
+        provider.add_span_processor(
+            BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=self._settings.batch)
+        )
         self._ends.append(provider.shutdown)
         return provider.get_tracer("agentcli", __version__)
 
@@ -109,7 +113,10 @@ def _shut_down(end: Callable[[], object]) -> None:
 
 
 class _Connections(requests.Session):
-    """The exporter's connections, which give up at once if the collector does not run, and do not retry."""
+    """The exporter's connections. If the collector does not run, the exporter gives up at once.
+
+    It would try again after a `ConnectionError`, so this raises another error.
+    """
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:

@@ -54,12 +54,12 @@ class _Request:
 class _Agent:
     id: str
     name: str = "agentcli"
-    model: str = ""
+    model: str = ""  # of the newest request, as `provider/model`
     turn: Span | None = None
     request: _Request | None = None
     calls: dict[str, tuple[Span, int]] = field(default_factory=dict)  # by id, with the time when they began
-    asked: set[str] = field(default_factory=set)  # the ids of calls with a question
-    prompt: list[Block] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)  # the ids of calls that the person was asked about
+    prompt: list[Block] = field(default_factory=list)  # of this turn; only where content is exported
 
 
 class Metrics:
@@ -79,14 +79,14 @@ class Metrics:
 
 
 class SessionSpans:
-    """The spans and metrics of one session; `tracer` has the context in which its traces begin beside it."""
+    """The spans and metrics of one session. `traces` are the tracer, and the context in which traces begin."""
 
     def __init__(
-        self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
+        self, session_id: str, export: Export, traces: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
     ) -> None:
         self._common_attributes = {"gen_ai.conversation.id": mask(session_id)}
         self._export, self._metrics, self._mask = export, metrics, mask
-        self._tracer, self._parent = tracer
+        self._tracer, self._parent = traces
         self._agents: dict[str, _Agent] = {}
         self._subagent_calls: dict[str, Span] = {}  # subagents may outlive the calls that made them
 
@@ -101,7 +101,8 @@ class SessionSpans:
                 request.first_at = request.first_at or at_ns
             case events.Retry(number, delay_s, error) if request is not None:
                 request.retries.append((at_ns, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
-                request.tried_at, request.first_at = at_ns + int(delay_s * _NS_PER_S), 0
+                request.tried_at = at_ns + int(delay_s * _NS_PER_S)
+                request.first_at = 0
             case events.UsageReported(usage, usd) if request is not None:
                 request.usage, request.usd = request.usage + usage, request.usd + (usd or 0)
             case events.EntryStored(entry):  # arrives only where content is exported
@@ -124,9 +125,9 @@ class SessionSpans:
                 agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at_ns)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at_ns, event)
-            case events.SubagentStarted(id, maker, name, task, _, model):
+            case events.SubagentStarted(_, call_id, name, task, _, model):
                 agent.name, agent.model, agent.prompt = name, model, [Text(task)]
-                agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(maker, None))
+                agent.turn = self._start(f"invoke_agent {name}", at_ns, self._subagent_calls.pop(call_id, None))
             case events.SubagentEnded(end=end):
                 self._end_turn(agent, at_ns, event, end, error="" if end == "done" else end)
                 del self._agents[agent.id]
@@ -138,13 +139,14 @@ class SessionSpans:
     def close(self) -> None:
         """End the spans that are still open as abandoned."""
         for agent in self._agents.values():
-            for span in filter(None, (*(span for span, _ in agent.calls.values()), agent.turn)):
+            open_calls = [span for span, _ in agent.calls.values()]
+            for span in filter(None, [*open_calls, agent.turn]):
                 self._finish(span, time.time_ns(), {}, error="abandoned")
 
     def _end_turn(
         self, agent: _Agent, at_ns: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
     ) -> None:
-        if agent.request is not None and (error or agent.request.was_sent):
+        if agent.request is not None and (error or agent.request.was_sent):  # its reply did not end
             self._end_request(agent, at_ns, error=error or reason)
         answer = [Text(getattr(event, "text", ""))]  # a failed turn has no text
         attributes = {
@@ -162,7 +164,7 @@ class SessionSpans:
         }
         self._finish(self._turn(agent, at_ns), at_ns, attributes, error=error, message=message)
         agent.request, agent.turn, agent.prompt = None, None, []
-        if not isinstance(event, events.SubagentEnded):
+        if not isinstance(event, events.SubagentEnded):  # the metric counts the prompts of the person
             self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
 
     def _turn(self, agent: _Agent, at_ns: int) -> Span:
@@ -235,10 +237,11 @@ class SessionSpans:
 
     def _end_call(self, agent: _Agent, at_ns: int, event: events.ToolFinished) -> None:
         duration_ns = int(event.duration_ms * 1e6)
+        # A call that never started, such as a denied one, gets its span now.
         span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at_ns - duration_ns, event.id, event.name)
         del agent.calls[event.id]
         was_asked = event.id in agent.asked
-        agent.asked.discard(event.id)  # ids may come again
+        agent.asked.discard(event.id)  # a model may use an id again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         attributes = {
             "agentcli.tool.retries": event.retry_count or None,

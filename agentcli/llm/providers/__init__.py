@@ -3,8 +3,6 @@
 The base class has the names of the model's row, estimated token counts, and the health check.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 class BaseProvider(ABC):
     """One model behind one API. A subclass adds `stream` and completes the interface `Provider`."""
 
-    _carrier: Carrier | None = None
+    _carrier: "Carrier | None" = None
 
     def __init__(self, info: ModelInfo) -> None:
         self.info, self.name, self.model = info, info.provider, info.id
@@ -29,10 +27,9 @@ class BaseProvider(ABC):
 
     async def health_check(self) -> Health:
         try:
-            health = await self._check()
+            return await self._check() or Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
         except ProviderError as error:
             return Health(False, with_wait(str(error), error), is_reached=not isinstance(error, ConnectionFailed))
-        return health or Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
 
     @abstractmethod
     async def _check(self) -> Health | None:

@@ -4,8 +4,6 @@ Anthropic's SDK signs the requests for the clouds; their bodies are our own. The
 thread, because that takes over a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -85,10 +83,10 @@ class AnthropicProvider(MessagesProvider):
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if uses_sdk:
-            service = Service(
-                platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent
+            self._carrier = SdkClient(
+                Service(platform="anthropic", base_url=address, api_key=api_key, auth_token=auth_token, headers=sent),
+                read_timeout=read_timeout,
             )
-            self._carrier = SdkClient(service, read_timeout=read_timeout)
         else:
             header = "x-api-key" if api_key else "authorization"
             self._carrier = HttpClient(
@@ -111,7 +109,7 @@ class AnthropicProvider(MessagesProvider):
 class CloudProvider(MessagesProvider):
     """One Claude model in a cloud. Anthropic's SDK signs its requests with the credentials of the cloud's tools."""
 
-    def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
+    def __init__(self, info: ModelInfo, *, service: "Service", read_timeout: float = 600.0) -> None:
         super().__init__(structs.replace(info, takes_temperature=False, sends_back="none"))
         self._can_count = service.platform != "bedrock"  # few models there count tokens, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
@@ -120,10 +118,11 @@ class CloudProvider(MessagesProvider):
         return await (super().count_tokens(request) if self._can_count else BaseProvider.count_tokens(self, request))
 
     async def _check(self) -> None:
-        """Send an empty conversation: the model refuses it only if it may be used. This costs nothing."""
+        """Send an empty conversation: a model that may be used refuses it as such. This costs nothing."""
         try:
             await self._carrier.fetch_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
+            # Such as "messages: at least one message is required". A subclass has another reason, like no such model.
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
 
@@ -170,13 +169,14 @@ class SdkClient(Carrier):
 
     @asynccontextmanager
     async def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
-        service = structs.replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
-        headers = {**service.headers, **({"key": key} if key else {})}
+        kind = "api_key" if self._service.api_key else "auth_token"
+        service = structs.replace(self._service, **{kind: key})
+        headers = {**service.headers, **({"key": key} if key else {})}  # the key as a header, to be checked and masked
         masked = mask_of(headers, service.base_url)
         try:
             async with self._opening:
                 if key not in self._clients:
-                    check_sendable(service.base_url or "https://named.by.sdk", headers)
+                    check_sendable(service.base_url or "https://chosen.by.sdk", headers)
                     try:
                         self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
@@ -212,13 +212,13 @@ class SdkClient(Carrier):
         address = str(client.base_url)
         self.shown_url = redacted_address(address.rstrip("/"))
         if proxy := proxy_for(address):
-            proxy_tls = tls if proxy.origin[0] == "https" else None
+            proxy_tls = tls if proxy.origin.scheme == "https" else None
             sdk_proxy = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=proxy_tls)
             client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=sdk_proxy))
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+    async def _request(self, client: Any, path: str, body: dict[str, Any] | None) -> "_SdkResponse":
         """Return the response with any status. Raises `ProviderError`."""
         import anthropic
         import httpx2
@@ -258,7 +258,7 @@ class SdkClient(Carrier):
     def _no_credentials(self, error: Exception) -> AuthError:
         platform = self._service.platform
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        return AuthError(f"No way into {platform}: {reason}. {_REMEDIES[platform]}")
+        return AuthError(f"Could not sign in to {platform}: {reason}. {_REMEDIES[platform]}")
 
     async def aclose(self) -> None:
         clients, self._clients = self._clients, {}
@@ -266,7 +266,7 @@ class SdkClient(Carrier):
             await client.close()
 
 
-def _client(service: Service, http: httpx2.AsyncClient) -> Any:
+def _client(service: Service, http: "httpx2.AsyncClient") -> Any:
     """Return the SDK's client for a service. The vendor's libraries raise their own errors if a setting is missing."""
     import anthropic
 
@@ -315,9 +315,8 @@ class _GoogleToken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._credentials, name)  # the token, and whether it has expired
 
-    def refresh(self, request: object) -> None:
-        """Get a new token. The `request` function of the SDK is not used, because it trusts other certificates."""
-        del request
+    def refresh(self, _request: object) -> None:
+        """Get a new token. The SDK's own function for the request is not used: it trusts other certificates."""
         from google.auth.transport.requests import Request
 
         self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
@@ -341,7 +340,7 @@ def _is_vendor_error(error: Exception) -> bool:
 class _SdkResponse(Response):
     """The SDK's response in the form of ours. AWS's frames become server-sent events."""
 
-    def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
+    def __init__(self, response: "httpx2.Response", failure: Callable[[BaseException], ProviderError]) -> None:
         self.masked = mask_of(dict(response.request.headers), str(response.request.url))
         self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
         self.status, self.reason = response.status_code, response.reason_phrase

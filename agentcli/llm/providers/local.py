@@ -1,12 +1,8 @@
 """The embedded model: llama.cpp's server in a child process, started on demand and shared between programs."""
 
-from __future__ import annotations
-
 import asyncio
-import logging
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,12 +18,11 @@ from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complet
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
-from agentcli.llm.wire.reply_parts import call_events
+from agentcli.llm.wire.reply_parts import CallIds, call_events
 
 if TYPE_CHECKING:
     from agentcli.llm.local_server import LocalServer
 
-log = logging.getLogger(__name__)
 
 # Small models also write their calls as plain text. With a temperature of 0, most of their calls were right.
 QUIRKS = Quirks(
@@ -40,7 +35,7 @@ class LocalProvider(BaseProvider):
     """The model of one server. `start` returns the server for the first request, and again if the server has ended."""
 
     def __init__(
-        self, info: ModelInfo, *, start: Callable[[], Awaitable[LocalServer]], read_timeout: float = 600.0
+        self, info: ModelInfo, *, start: Callable[[], Awaitable["LocalServer"]], read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="none"))
         self._start = start
@@ -65,10 +60,8 @@ class LocalProvider(BaseProvider):
 
     async def warm(self, request: Request) -> None:
         """Start the server and let it read the fixed beginning of `request`, so that the first answer comes sooner."""
-        try:
+        with suppress(ProviderError):  # the first prompt will report it
             await complete(self, msgspec.structs.replace(request, max_tokens=1))
-        except ProviderError:
-            log.debug("warming failed", exc_info=True)  # the first prompt will report it
 
     async def _connected(self) -> HttpClient:
         async with self._starting:
@@ -104,8 +97,8 @@ def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
         yield TextDelta(end)
     can_edit = "```" in text and any(tool.name == "file_edit" for tool in request.tools)
     edits = block_edits(text, request) if can_edit else []
-    calls = [ToolUse(f"call_{secrets.token_hex(6)}", name, input) for name, input in edits]
+    calls = [ToolUse(CallIds().take(), name, input) for name, input in edits]
     for call in calls:
         yield from call_events(call)
-    stop = "end_turn" if calls else done.stop_reason
+    stop = "end_turn" if calls else done.stop_reason  # the edits end its answer: they are run, and no request follows
     yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)

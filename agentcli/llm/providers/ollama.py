@@ -63,7 +63,6 @@ class OllamaProvider(BaseProvider):
                 yield event
 
     async def _learn(self) -> None:
-        """Ask the server what the model can do."""
         shown = await self._carrier.fetch_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = with_abilities(self.info, shown if isinstance(shown, dict) else {})
@@ -78,7 +77,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
     details = details if isinstance(details, dict) else {}
     windows = [v for name, v in details.items() if name.endswith(".context_length") and isinstance(v, int) and v]
     if isinstance(abilities, list):
-        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"
+        form = "effort" if details.get("general.architecture") == "gptoss" else "toggle"  # others only think or do not
         info = msgspec.structs.replace(
             info,
             thinking=form if "thinking" in abilities else "none",
@@ -86,7 +85,7 @@ def with_abilities(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:
             takes_tools="tools" in abilities,
             is_known=True,
         )
-    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))
+    return msgspec.structs.replace(info, window=min([info.window, *windows[:1]]))  # a model names one, if any
 
 
 MIN_CHECKED_PROMPT = 2_000  # tokens; the estimate of a shorter prompt is too coarse to find that it was cut
@@ -109,7 +108,8 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     if info.thinking == "toggle":
         body["think"] = request.effort != "low"
     elif info.thinking == "effort":
-        body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
+        effort = request.effort or "medium"
+        body["think"] = "high" if effort in ("xhigh", "max") else effort  # it knows no higher ones
     if request.tools:
         body["tools"] = [
             {
@@ -142,8 +142,7 @@ def _to_wire(messages: tuple[Message, ...]) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": message.text, **present}
             continue
         for result in (block for block in message.content if isinstance(block, ToolResult)):
-            parts = (Text(result.content),) if isinstance(result.content, str) else result.content
-            wire = _message("tool", parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
+            wire = _message("tool", result.parts) | {"tool_name": plain_name(names.get(result.tool_use_id, "tool"))}
             if result.is_error and not wire["content"].startswith("Error"):  # the protocol has no mark for it
                 wire["content"] = f"Error: {wire['content']}"
             yield wire
@@ -159,15 +158,13 @@ def _message(role: str, content: tuple[Block, ...]) -> dict[str, Any]:
 
 
 class OllamaReader:
-    """Builds a reply from the stream's lines."""
-
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
         self.model, self.is_finished, self.is_closed = info.id, False, False
         self._request, self._info, self._ids = request, info, ids
         self._prose = Prose()
         self._load_reason = ""  # "load" or "unload": the server only did that, which is no reply
         self._uses: list[ToolUse] = []
-        self._last: dict[str, Any] = {}  # the line that ends the reply
+        self._is_cut, self._usage = False, Usage()  # once the reply has ended
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `line` means to `out`. Raises `ProviderError` for an error."""
@@ -184,8 +181,9 @@ class OllamaReader:
         elif line.get("done"):
             self._prose.close(out)
             self.is_finished = self.is_closed = True
-            self._last = line
-            out.append(UsageUpdate(usage_from_wire(line)))
+            self._is_cut = line.get("done_reason") == "length"
+            self._usage = Usage(count_in(line.get("prompt_eval_count")), count_in(line.get("eval_count")))
+            out.append(UsageUpdate(self._usage))
 
     def _add_call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         function = call.get("function") or {}
@@ -203,21 +201,16 @@ class OllamaReader:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.
-        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
-        counted = count_in(self._last.get("prompt_eval_count"))
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # 4 bytes: English text
+        counted = self._usage.input_tokens
         if expected > MIN_CHECKED_PROMPT and 0 < counted < MIN_SHARE * expected:
             raise ContextOverflow(
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
-        is_cut = self._last.get("done_reason") == "length"
-        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
-        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
+        reason: StopReason = "max_tokens" if self._is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, self._usage, self.model)
 
     def partial(self, *, calls: bool = False) -> Message:
         self._prose.close([])
         return Message("assistant", (*self._prose.blocks(), *(self._uses if calls else ())))
-
-
-def usage_from_wire(line: dict[str, Any]) -> Usage:
-    return Usage(input_tokens=count_in(line.get("prompt_eval_count")), output_tokens=count_in(line.get("eval_count")))

@@ -73,7 +73,6 @@ class OpenAICompatProvider(BaseProvider):
         return stream_openai(self._carrier, request, self.info, self._preset.quirks)
 
     async def _check(self) -> Health:
-        listed = None
         for path in filter(None, (self._preset.key_path, "/models")):
             try:
                 listed = await self._carrier.fetch_json(path)
@@ -82,8 +81,8 @@ class OpenAICompatProvider(BaseProvider):
                 if error.status != 404 or (path == "/models" and self._preset.lists_models):
                     raise
                 listed = None
-        if listed is None:
-            return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
+        if listed is None:  # the last path, that of the list, counts
+            return Health(True, f"{self.name} answers, but only a request shows whether it accepts the key")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         ids = tuple(str(id).removeprefix("models/") for id in found)  # Gemini's ids have this prefix

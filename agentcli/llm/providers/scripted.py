@@ -11,19 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentcli.errors import UserError
-from agentcli.llm import errors
+from agentcli.llm import errors, provider
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices, estimate
-from agentcli.llm.provider import (
-    Done,
-    Health,
-    Request,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    UsageUpdate,
-)
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.wire.reply_parts import CallIds, call_events
 
@@ -80,16 +70,19 @@ class ScriptedProvider(BaseProvider):
         self.name = "scripted"
         self._replies = [msgspec.convert(reply, ScriptedReply, from_attributes=True) for reply in replies]
         self._waiting = [*self._replies]
-        self.requests: deque[Request] = deque(maxlen=keeps)
+        self.requests: deque[provider.Request] = deque(maxlen=keeps)
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+    async def stream(self, request: provider.Request) -> AsyncGenerator[provider.StreamEvent, None]:
         self.requests.append(request)
         reply = self._next(request)
-        position = len(self._replies) - len(self._waiting)  # now: other agents take the next ones meanwhile
+        number = len(self._replies) - len(self._waiting)  # in the ids of its calls; other agents take the next ones
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
-            yield UsageUpdate(reply.usage)
-        for kind, delta, written in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
+            yield provider.UsageUpdate(reply.usage)
+        for kind, delta, written in (
+            (Thinking, provider.ThinkingDelta, reply.thinking),
+            (Text, provider.TextDelta, reply.text),
+        ):
             text = _filled(written, request)
             for start in range(0, len(text), reply.chunk):
                 await asyncio.sleep(reply.delay_ms / 1000)
@@ -98,7 +91,7 @@ class ScriptedProvider(BaseProvider):
         await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
             raise _failure(reply.error, partial=Message("assistant", tuple(blocks)))
-        ids = CallIds(request.call_ids, prefix=f"call_{position}_")
+        ids = CallIds(request.call_ids, prefix=f"call_{number}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
             blocks.append(use)
@@ -107,13 +100,13 @@ class ScriptedProvider(BaseProvider):
             yield began
             for start in range(0, len(arguments.partial_json), size):
                 await asyncio.sleep(reply.delay_ms / 1000 if start else 0)
-                yield ToolCallDelta(use.id, arguments.partial_json[start : start + size])
+                yield provider.ToolCallDelta(use.id, arguments.partial_json[start : start + size])
             yield ended
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
         usage = reply.usage or Usage(estimate(request, self.info).tokens, len(reply.text) // 4 + 1)
-        yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
+        yield provider.Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
 
-    def _next(self, request: Request) -> ScriptedReply:
+    def _next(self, request: provider.Request) -> ScriptedReply:
         """Return the first reply for this conversation that was not given yet."""
         opening = takewhile(lambda message: message.role != "assistant", request.messages)
         prompt = "\n".join(block.text for message in opening for block in message.content if isinstance(block, Text))
@@ -124,8 +117,8 @@ class ScriptedProvider(BaseProvider):
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
 
-    async def _check(self) -> Health:
-        return Health(True, f"a script of {len(self._replies)} replies")
+    async def _check(self) -> provider.Health:
+        return provider.Health(True, f"a script of {len(self._replies)} replies")
 
 
 def _failure(error: ScriptedError, *, partial: Message) -> errors.ProviderError:
@@ -152,7 +145,7 @@ def read_script(path: Path) -> list[ScriptedReply]:
     return replies
 
 
-def _filled(value: T, request: Request) -> T:
+def _filled(value: T, request: provider.Request) -> T:
     """Return a text or arguments with the newest tool result in place of `{{last_result}}`."""
     text = json.dumps(value)
     if LAST_RESULT not in text:
@@ -160,5 +153,6 @@ def _filled(value: T, request: Request) -> T:
     newest_first = (block for message in request.messages[::-1] for block in message.content[::-1])
     content = next((block.content for block in newest_first if isinstance(block, ToolResult)), "")
     result = content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, Text))
-    filled: T = json.loads(text.replace(LAST_RESULT, json.dumps(result)[1:-1]))
+    inside_quotes = json.dumps(result)[1:-1]
+    filled: T = json.loads(text.replace(LAST_RESULT, inside_quotes))
     return filled

@@ -68,8 +68,8 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
     """
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
-    made = [message for message in messages if isinstance(message, dict)]
-    body |= _thinking(request, model, made)
+    new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON, prepared before
+    body |= _thinking(request, model, new)
     if request.temperature is not None and model.takes_temperature and "thinking" not in body:
         body["temperature"] = request.temperature
     if request.tools:
@@ -77,7 +77,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
         body["tools"][-1]["cache_control"] = CACHE
     if request.system:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
-    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], made)
+    _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
     body["messages"] = messages
     return request.sent(body)
 
@@ -85,7 +85,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
 def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the fields of the body that ask for thinking, for an effort, and for a form of the answer."""
     fields: dict[str, Any] = {}
-    can_think = request.effort is not None and request.max_tokens > 2048
+    can_think = request.effort is not None and request.max_tokens > 2048  # the API wants a budget of 1,024 at least
     if model.thinking == "adaptive":  # the default display leaves the text between tool calls empty
         fields["thinking"] = {"type": "adaptive", "display": "summarized"}
     elif model.thinking == "budget" and can_think and not _continues_without_thinking(messages):
@@ -103,7 +103,8 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
         return False
-    return turns[-2][0]["content"][0]["type"] not in _THINKING
+    first_block_of_reply = turns[-2][0]["content"][0]
+    return first_block_of_reply["type"] not in _THINKING
 
 
 def media_rules(model: ModelInfo) -> MediaRules:
@@ -115,14 +116,15 @@ def media_rules(model: ModelInfo) -> MediaRules:
 def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
-    new = len([*_to_wire(request.messages[request.earlier_messages :])])
-    for message in (*messages[: len(messages) - new][-1:], *messages[-1:]):
+    new = len([*_to_wire(request.messages[request.earlier_messages :])])  # a message without blocks is not sent
+    earlier = messages[: len(messages) - new]
+    for message in (*earlier[-1:], *messages[-1:]):  # neither is `Raw`: prepared messages end before both
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)
     # A reply that waits for the API's own tools continues when it is sent back as it came.
-    last = sendable_blocks(request.messages[-1], "anthropic") if messages else ()
-    if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
+    waits = messages and any(isinstance(b, Opaque) for b in sendable_blocks(request.messages[-1], "anthropic"))
+    if messages and messages[-1]["role"] == "assistant" and not waits:
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
 
@@ -141,15 +143,16 @@ def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, An
     for block in (block for message in messages for block in message["content"]):
         parts = block.get("content")  # of a tool's result
         # The parts need not be objects: a block that is sent back as it came may hold anything.
-        blocks += (*(part for part in parts if isinstance(part, dict)), block) if isinstance(parts, list) else (block,)
+        blocks += [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        blocks.append(block)
     marked = [block for block in blocks if "cache_control" in block]
-    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)
+    ours_first = sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE)  # ours are this object
     for block in ours_first[: max(0, len(marked) - MAX_BREAKPOINTS)]:
         del block["cache_control"]
     marked = [block for block in marked if "cache_control" in block]
     # All breakpoints before one for an hour are made to last as long.
-    lasting = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
-    for block in marked[: max(lasting, default=0)]:
+    for_an_hour = [n for n, block in enumerate(marked) if block["cache_control"].get("ttl") == HOUR]
+    for block in marked[: max(for_an_hour, default=0)]:
         block["cache_control"] = {**CACHE, "ttl": HOUR}
 
 
@@ -160,23 +163,23 @@ def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
     """
     results: list[Block] = []
     media: list[Block] = []
-    rest: list[Block] = []
+    others: list[Block] = []
     for block in without_empty_text(message.content):
         match block:
             case ToolResult(id, content, is_error):
-                if is_error and not isinstance(content, str):
-                    media += [part for part in content if not isinstance(part, Text)]
-                content = (block.text.strip() or "Error") if is_error else content
+                if is_error:
+                    media += [part for part in block.parts if not isinstance(part, Text)]
+                    content = block.text.strip() or "Error"
                 results.append(ToolResult(plain_id(id), content, is_error))
             case ToolUse(id, name, input):
-                rest.append(ToolUse(plain_id(id), plain_name(name), input))
+                others.append(ToolUse(plain_id(id), plain_name(name), input))
+            case Thinking(signature=None | ""):  # its provider would not accept it
+                pass
             case Opaque(of) if of != provider:
                 pass
-            case Thinking(signature=None | ""):
-                pass
             case _:
-                rest.append(block)
-    return (*results, *media, *rest)
+                others.append(block)
+    return (*results, *media, *others)
 
 
 def block_to_wire(block: Block) -> dict[str, Any]:
@@ -187,13 +190,10 @@ def block_to_wire(block: Block) -> dict[str, Any]:
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
         case ToolResult(id, tuple(parts), is_error):
             block = ToolResult(id, without_empty_text(parts), is_error)  # type: ignore[arg-type]  # the same blocks
-    wire: dict[str, Any] = msgspec.to_builtins(block)
-    return wire
+    return dict(msgspec.to_builtins(block))
 
 
 class _ContentBlock(ArrivingBlock):
-    """A content block of this API."""
-
     @property
     def name(self) -> str:
         return str(self.start.get("name", ""))
@@ -207,13 +207,14 @@ class _ContentBlock(ArrivingBlock):
                 return Thinking(self.text, text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
-            case "tool_use":  # read as if it was cut: this API writes arguments well, so that nothing is repaired
+            case "tool_use":  # as if it was cut, so that nothing is repaired: this API sends no broken arguments
                 return written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too
-                input = {"input": parse_arguments(self.text, was_cut=True) or {}} if self.parts else {}
-                return Opaque("anthropic", self.start | input)
+                if self.parts:
+                    self.start["input"] = parse_arguments(self.text, was_cut=True) or {}
+                return Opaque("anthropic", self.start)
 
 
 class AnthropicReader:
@@ -225,7 +226,7 @@ class AnthropicReader:
         self._blocks: list[_ContentBlock] = []  # in the order they began
         self._by_index: dict[Any, _ContentBlock] = {}  # the newest block of each index that events name
         self._usage: dict[str, Any] = {}
-        self._stop_reason = self._note = ""  # of the server, and what it says about that
+        self._stop_reason = self._note = ""  # as the server names it, and its explanation
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
@@ -264,7 +265,7 @@ class AnthropicReader:
         """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
-        if self._stop_reason not in (*_CUT_REASONS, "refusal"):
+        if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then all blocks are whole, also without their end
             for block in self._blocks:
                 self._close(block, out)
         stop_reason, note = cast("StopReason", self._stop_reason), self._note
@@ -273,11 +274,11 @@ class AnthropicReader:
         lost_call = any(b.kind == "tool_use" and not b.is_whole for b in self._blocks)
         message = self._message()
         match message.content:
-            # The arguments of the last call of a cut reply may not be all.
+            # The last call of a cut reply may lack a part of its arguments, or all of them.
             case (*earlier, ToolUse() as last) if stop_reason in _CUT_REASONS and (last.unparsed or not last.input):
                 lost_call, message = True, Message("assistant", tuple(earlier))
         if not message.content and not self._stop_reason:
-            raise ConnectionFailed("The reply ended before anything of it had come.")
+            raise ConnectionFailed("The reply ended without any content.")
         if stop_reason == "tool_use" and not any(isinstance(block, ToolUse | Opaque) for block in message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
         return llm.Done(
@@ -350,16 +351,13 @@ class AnthropicReader:
 
     def _message(self) -> Message:
         """Return the message so far. Of blocks that have not ended it has only text and thinking."""
-        ended = (block for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
-        return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
+        blocks = (block.finish() for block in self._blocks if block.is_whole or block.kind in ("text", "thinking"))
+        return Message("assistant", tuple(block for block in blocks if block is not None))
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Return the token counts of a `usage` object of the Messages API."""
-    creation, details = (
-        value if isinstance(value := usage.get(name), dict) else {}
-        for name in ("cache_creation", "output_tokens_details")
-    )
+    objects = (usage.get(name) for name in ("cache_creation", "output_tokens_details"))
+    creation, details = (value if isinstance(value, dict) else {} for value in objects)
     return Usage(
         input_tokens=count_in(usage.get("input_tokens")),
         output_tokens=count_in(usage.get("output_tokens")),

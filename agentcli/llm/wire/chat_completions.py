@@ -7,7 +7,6 @@ ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -42,7 +41,7 @@ from agentcli.llm.wire.reply_parts import (
 )
 
 EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
-MAX_ID_CHARS = 40
+MAX_ID_CHARS = 40  # OpenAI's limit
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, if only a message comes of them
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
 _CUT: dict[str, StopReason] = {
@@ -54,6 +53,9 @@ _JOINED = ("text", "summary", "data")  # the parts of a reasoning detail that ar
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
+    `efforts`: the server's own names of efforts. `thinking_format`: the fields that ask for reasoning.
+    `no_obfuscation`: the server is asked not to pad the stream. `null_content`: a reply without text has null for it.
+    `assistant_after_tool_result`: no message of the user may follow a tool's result directly.
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even if it is empty.
     `read_text_calls`: calls that the model wrote as plain text are run.
     `fixed_ids`: call ids have nine letters or digits.
@@ -152,9 +154,12 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
     if request.system:
         cached = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
         yield {"role": quirks.system_role, "content": cached if quirks.cache_control else request.system}
-    build = partial(_to_wire, quirks=quirks, provider=provider)
-    rules, form = media_rules(info, quirks), ("chat", provider, quirks)
-    yield from request.prepared.to_wire(request.messages, rules, form=form, build=build)
+    yield from request.prepared.to_wire(
+        request.messages,
+        media_rules(info, quirks),
+        form=("chat", provider, quirks),
+        build=lambda messages: _to_wire(messages, quirks=quirks, provider=provider),
+    )
 
 
 def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
@@ -166,7 +171,7 @@ def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) ->
         results = [block for block in message.content if isinstance(block, ToolResult)]
         yield from (_result(result, names, quirks) for result in results)
         # A message of a tool takes text alone, so images and documents follow in one of the user.
-        media = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
+        media = [part for result in results for part in result.parts if not isinstance(part, Text)]
         other = [block for block in message.content if not isinstance(block, ToolResult)]
         if content := _user_content([*media, *other]):
             if results and quirks.assistant_after_tool_result:
@@ -200,7 +205,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
 
 
 def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
-    has_file = any(not isinstance(part, Text) for part in parts_of(result))
+    has_file = any(not isinstance(part, Text) for part in result.parts)
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
@@ -208,12 +213,8 @@ def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[s
     return wire
 
 
-def parts_of(result: ToolResult) -> tuple[Text | Image | Document, ...]:
-    return (Text(result.content),) if isinstance(result.content, str) else result.content
-
-
 def result_text(result: ToolResult, *, empty: str = "") -> str:
-    text = "\n".join(part.text for part in parts_of(result) if isinstance(part, Text)) or empty
+    text = "\n".join(part.text for part in result.parts if isinstance(part, Text)) or empty
     # The protocols have no mark for a failed result.
     return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
 
@@ -240,8 +241,6 @@ def wire_id(id: str, quirks: Quirks) -> str:
 
 
 class ChatReader:
-    """Builds a reply from the stream's chunks."""
-
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
@@ -267,7 +266,7 @@ class ChatReader:
             if (position if index is None else index) != 0:
                 continue  # a second answer to the same request is not read
             self._has_begun = True
-            self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
+            self._is_unstreamed |= bool(choice.get("message"))
             delta = choice.get("delta") or choice.get("message") or {}
             for detail in delta.get("reasoning_details") or ():
                 _add_detail(self._details, detail)
@@ -278,7 +277,7 @@ class ChatReader:
                 if isinstance(text, list):  # Mistral's parts
                     text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
                 self._prose.add(text_in(text), out)
-            self._refused = self._refused or bool(delta.get("refusal"))
+            self._refused |= bool(delta.get("refusal"))
             for call in delta.get("tool_calls") or ():
                 id = self._calls.feed(call, out)
                 if self._quirks.extra_content and (extra := call.get(EXTRAS)):
@@ -288,7 +287,7 @@ class ChatReader:
                 if reason == "error":
                     raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
-                    raise Overloaded("The service broke the reply off: it has no room at the moment.")
+                    raise Overloaded("The service stopped the reply because it is overloaded.")
                 self.is_finished = True
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
@@ -327,14 +326,14 @@ class ChatReader:
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
-        own = {"reasoning_details": self._details, EXTRAS: self._extras}
-        opaque = (Opaque(self._provider, {name: value}) for name, value in own.items() if value)
+        to_send_back = {"reasoning_details": self._details, EXTRAS: self._extras}
+        opaque = (Opaque(self._provider, {name: value}) for name, value in to_send_back.items() if value)
         message = Message("assistant", (*self._prose.blocks(*opaque), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _looks_whole(self) -> bool:
         """Return True if a reply whose end was not announced may be complete: it does not end inside a call."""
-        is_complete = self._calls.is_last_complete
+        is_complete = self._calls.is_last_complete  # None: the reply has no call, so its text counts
         return any(part.strip() for part in self._prose.text) if is_complete is None else is_complete
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
@@ -358,10 +357,10 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
         details.append({})
     last = details[-1]
     for key, value in detail.items():
-        if value is None or key not in _JOINED:
-            last[key] = last.get(key) if value is None else value
+        if value is None:
+            last.setdefault(key, None)
         else:
-            last[key] = (last.get(key) or "") + value
+            last[key] = (last.get(key) or "") + value if key in _JOINED else value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:

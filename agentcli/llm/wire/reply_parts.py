@@ -4,8 +4,6 @@ Models write reasoning into their text and arguments that are no JSON; servers s
 calls late or never, and use one id twice. The readers of the wire formats leave all of that to this module.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -14,15 +12,13 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
 from agentcli.llm.wire import ArrivingBlock
 
-T = TypeVar("T")
 MAX_NAME_CHARS = 64
 MAX_REPAIR_CHARS = 4_096  # repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
 OPEN, CLOSE = "<think>", "</think>"
@@ -32,7 +28,7 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _MAX_FENCE_LINE = 100  # characters of a line that may be a fence
-_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
+_BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # behind one of these, a text talks about the tag
 # The forms in which models write calls as plain text.
 _CALL_MARKS = (
     re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
@@ -43,7 +39,7 @@ _CALL_MARKS = (
 
 
 def read_items(
-    items: Iterable[T], feed: Callable[[T, list[StreamEvent]], None]
+    items: Iterable[Any], feed: Callable[[Any, list[StreamEvent]], None]
 ) -> tuple[list[StreamEvent], ProviderError | None]:
     """Feed the items of one piece to a reader; return its events, and the failure that ended them, if any."""
     out: list[StreamEvent] = []
@@ -63,7 +59,7 @@ def text_in(value: Any) -> str:
     """Return a text that a server sent; empty for null. Raises `TypeError` for any other value."""
     if isinstance(value, str | None):
         return value or ""
-    raise TypeError(f"{value!r} stands where a text belongs")
+    raise TypeError(f"{value!r} is not a text")
 
 
 def count_in(value: Any) -> int:
@@ -83,7 +79,7 @@ def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
         if kind is TextDelta or kind is ThinkingDelta:
             joined.append(kind("".join([event.text for event in group])))  # type: ignore[union-attr]
         elif kind is ToolCallDelta:
-            for id, deltas in groupby(group, attrgetter("id")):
+            for id, deltas in groupby(group, lambda delta: delta.id):  # type: ignore[union-attr]
                 joined.append(ToolCallDelta(id, "".join([delta.partial_json for delta in deltas])))  # type: ignore[union-attr]
         else:
             joined += group
@@ -105,7 +101,7 @@ class Prose:
         self._state: Literal["start", "thinking", "text"] = "start"
         self._is_unclosed = begins_inside  # True in reasoning that no tag opened, until a tag closes it
         self._skips_newlines = False  # True behind a tag, until other text comes
-        self._may_end = True  # False once no tag can end reasoning any more
+        self._may_end = True  # False behind the first tag after the beginning: then all the rest is text
         self._last = ""  # the last character before `_held`
         self._line = ""  # the line before `_held`, as far as it may be a fence
         self._fence = ""  # the fence of the block of code that `_held` belongs to, if any
@@ -124,7 +120,7 @@ class Prose:
             self._emit(text, out)
             return
         self._held += text
-        first = len(out)  # the events behind it are those of this text
+        first = len(out)  # the position of this text's first event
         while self._held:
             if self._skips_newlines:
                 self._held = self._held.lstrip("\n")
@@ -132,7 +128,7 @@ class Prose:
             elif self._state == "start":
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
-                    break
+                    break  # the rest of the tag may still come
                 self._state = "thinking" if begun.startswith(OPEN) or self._is_unclosed else "text"
                 if begun.startswith(OPEN):
                     self._held, self._skips_newlines, self._is_unclosed = begun.removeprefix(OPEN), True, False
@@ -153,8 +149,9 @@ class Prose:
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
-        self._may_end = False
-        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD and not self._fence):
+        self._may_end = False  # a tag that is only text stays held, and is emitted with the rest
+        is_spoken_of = self._last in _BEFORE_A_WORD or bool(self._fence)
+        if is_thinking or (tag[0] == CLOSE and not is_spoken_of):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
             self._state, self._is_unclosed = "text", False
             if not is_thinking:  # the text before the tag was reasoning
@@ -182,7 +179,7 @@ class Prose:
             if not self._fence:
                 self._fence = found[1] if (found := _FENCE.match(line)) else ""
             elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
-                self._fence = ""
+                self._fence = ""  # a line of at least as many marks, and nothing else, ends the block
 
     def close(self, out: list[StreamEvent]) -> None:
         self._emit_held(len(self._held), out)
@@ -274,13 +271,13 @@ def _lenient(text: str) -> Any:
     for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):  # repair_json would drop line ends
         with suppress(ValueError, RecursionError):
             return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
-    try:  # Python's own notation: single quotes, True, None
-        with warnings.catch_warnings(action="ignore"):  # of escapes like \d, which would reach the terminal
-            value = ast.literal_eval(text.strip())
+    with (
+        suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError),
+        warnings.catch_warnings(action="ignore"),  # of escapes like \d, which would reach the terminal
+    ):
+        value = ast.literal_eval(text.strip())  # Python's own notation: single quotes, True, None
         if isinstance(value, dict):
             return json.loads(json.dumps(value, allow_nan=False))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        pass
     ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
     if len(text) > MAX_REPAIR_CHARS or ends_in_string:
         return None
@@ -336,14 +333,15 @@ class ArrivingCalls:
             call.add(arguments, out)
         return call.id
 
-    def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
+    def _call_for(self, index: int | None, id: str, name: str, arguments: str) -> "_Call":
         """Return the call that a delta continues, or a new one that it begins."""
         call = self._by_index.get(index) if index is not None else next(reversed(self._calls), None)
         if call is not None and id and call.wire_id:
             call = call if id == call.wire_id else None
         elif call is not None and name:  # a new call, unless the name continues or repeats that of the last one
-            is_other = (index is None and name != call.name) or (bool(arguments.strip()) and call.is_complete)
-            call = None if is_other else call
+            has_other_name = index is None and name != call.name
+            begins_again = bool(arguments.strip()) and call.is_complete
+            call = None if has_other_name or begins_again else call
         if call is None:
             call = _Call(self._ids.take(id), id)
             self._calls.append(call)
@@ -381,7 +379,6 @@ class _Call(ArrivingBlock):
         self.wire_id, self.name, self.is_announced = wire_id, "", False
 
     def announce(self, out: list[StreamEvent]) -> None:
-        """Append the event that the call has begun, once."""
         if not self.is_announced:
             self.is_announced = True
             out.append(ToolCallStarted(self.id, self.name))

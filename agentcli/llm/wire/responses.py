@@ -5,7 +5,6 @@ of the openai SDK 3.54.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from agentcli.llm import provider as llm
@@ -33,10 +32,10 @@ from agentcli.llm.wire.chat_completions import (
     common_fields,
     function_of,
     media_rules,
-    parts_of,
     result_text,
+    usage_from_wire,
 )
-from agentcli.llm.wire.reply_parts import CallIds, count_in, plain_id, plain_name, text_in, written_call
+from agentcli.llm.wire.reply_parts import CallIds, plain_id, plain_name, text_in, written_call
 
 Items = list[dict[str, Any]]
 OPAQUE_SUFFIX = "/responses"  # of the provider's name in opaque blocks, which its other API does not know
@@ -61,8 +60,10 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
-    rules, own = media_rules(info, quirks), provider + OPAQUE_SUFFIX
-    body["input"] = request.prepared.to_wire(request.messages, rules, form=own, build=partial(_to_wire, own=own))
+    own = provider + OPAQUE_SUFFIX
+    body["input"] = request.prepared.to_wire(
+        request.messages, media_rules(info, quirks), form=own, build=lambda messages: _to_wire(messages, own=own)
+    )
     return request.sent(body | quirks.extra_body)
 
 
@@ -80,7 +81,7 @@ def _reply(message: Message, own: str) -> Items:
     """Return a reply's items in their order. Reasoning at the end is left out, because the API refuses it."""
     items: Items = []
     reasoning: Items = []
-    phase: dict[str, Any] = {}
+    phase: dict[str, Any] = {}  # of the next message: if it is a comment or the final answer
     for block in message.content:
         match block:
             case Opaque(of, data) if of == own:
@@ -100,7 +101,7 @@ def _reply(message: Message, own: str) -> Items:
 
 def _result(result: ToolResult) -> dict[str, Any]:
     text = result_text(result)
-    media = [part for part in parts_of(result) if not isinstance(part, Text)]
+    media = [part for part in result.parts if not isinstance(part, Text)]
     output = _parts(Text(text), *media) if media else text
     return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
 
@@ -119,9 +120,15 @@ def _parts(*blocks: Block) -> Items:
     return parts
 
 
-# The status for the code of an error inside a stream.
+# The status for the code of an error inside a stream. For these beginnings of a code it is 400.
 _STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
 _BAD_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
+_REASONS: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
+# The names of counts in Chat Completions, and here.
+_COUNTS = {
+    "prompt_tokens": "input_tokens", "prompt_tokens_details": "input_tokens_details",
+    "completion_tokens": "output_tokens", "completion_tokens_details": "output_tokens_details",
+}  # fmt: skip
 _SENT_BACK = ("type", "id", "summary", "content", "encrypted_content")  # fields of a reasoning item
 
 
@@ -161,7 +168,7 @@ class ResponsesReader:
                 raise _failure((event.get("response") or {}).get("error"))
             case "error":
                 raise _failure(event.get("error") or event)
-            case "" if event.get("error"):
+            case "" if event.get("error"):  # of a gateway, which knows no event types
                 raise embedded_error(event)
 
     def _add_delta(self, event: dict[str, Any], kind: str, out: list[llm.StreamEvent]) -> None:
@@ -186,7 +193,7 @@ class ResponsesReader:
 
     def _end(self, index: Any, whole: dict[str, Any], out: list[llm.StreamEvent]) -> None:
         """End an item, and append the events of its parts that did not come in deltas."""
-        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)
+        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)  # they are added below
         item.start |= whole
         item.is_whole = whole.get("status") != "incomplete"
         if item.kind == "function_call":
@@ -204,7 +211,7 @@ class ResponsesReader:
         for index, whole in enumerate(() if self._items else response.get("output") or ()):
             self._end(index, whole, out)
         if isinstance(usage := response.get("usage"), dict):
-            self._usage = usage_from_wire(usage)
+            self._usage = usage_from_wire({name: usage.get(here) for name, here in _COUNTS.items()})
             out.append(llm.UsageUpdate(self._usage))
         self.is_finished = self.is_closed = True
 
@@ -214,13 +221,12 @@ class ResponsesReader:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
         message = self._message()
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
-        is_known = self._reason in ("", "max_output_tokens", "content_filter")
-        note = "" if is_known else f"unknown reason {self._reason!r}"
+        note = "" if self._reason in ("", *_REASONS) else f"unknown reason {self._reason!r}"
         return llm.Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _stop_reason(self, message: Message) -> StopReason:
-        if self._reason in ("max_output_tokens", "content_filter"):
-            return "refusal" if self._reason == "content_filter" else "max_tokens"
+        if reason := _REASONS.get(self._reason):
+            return reason
         return "tool_use" if message.tool_uses else "refusal" if self._refused else "end_turn"
 
     def _message(self) -> Message:
@@ -247,19 +253,6 @@ class ResponsesReader:
         """Return what arrived before a stream broke: the text, and calls that had ended."""
         blocks = (block for block in self._message().content if isinstance(block, Text | ToolUse))
         return Message("assistant", tuple(blocks))
-
-
-def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    """Return the token counts. The API counts cached tokens as part of the input, `Usage` counts them apart."""
-    details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
-    cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
-    return Usage(
-        input_tokens=max(0, count_in(usage.get("input_tokens")) - cached - written),
-        output_tokens=count_in(usage.get("output_tokens")),
-        cache_creation_input_tokens=written,
-        cache_read_input_tokens=cached,
-        reasoning_tokens=count_in(output.get("reasoning_tokens")),
-    )
 
 
 def _failure(error: Any) -> ProviderError:

@@ -5,12 +5,3 @@ programs are known for stands in tables: `refused` are catastrophes, `reads` wha
 what is changed and where it leads. `records` are what goes in and out, and match permission rules, those about paths
 too. Nothing here runs a command or looks at a disk.
 """
-
-from agentcli.safety.commands.records import CommandAnalysis, Places
-
-
-def analyse(command: str, *, places: Places) -> CommandAnalysis:
-    """Judge a command by its text. Never raises. The first call imports the judge, which takes 10 ms."""
-    from agentcli.safety.commands.walk import analyse
-
-    return analyse(command, places=places)

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
@@ -85,17 +84,18 @@ class Arguments(Struct, kw_only=True):
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Read options among the operands, up to `--`; with `stops_at_operand` only those before the first operand."""
     read = Arguments()
-    remaining = list(reversed(fields))
+    remaining = list(reversed(fields))  # so that pop() takes the next word
     while remaining and not read.problem:
         field = remaining.pop()
         if field.text.startswith("-") and field.text not in ("-", "--"):
-            (_read_long if field.text.startswith("--") else _read_short)(field, remaining, known, read)
+            read_option = _read_long if field.text.startswith("--") else _read_short
+            read_option(field, remaining, known, read)
             continue
         if field.text != "--":
             # A word could begin with a dash if its beginning is unknown.
             is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
-                read.problem = "an argument may turn out to be an option"
+                read.problem = "the shell may make an option of an argument"
             read.operands.append(field)
         if field.text == "--" or stops_at_operand:
             read.operands += reversed(remaining)
@@ -109,18 +109,20 @@ def without_pattern(operands: list[Field]) -> list[Field]:
 
 
 def _read_long(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+    # `--name`, `--name=value` or `--name value`; for the kinds of options see `Options`.
     name, has_value, value = field.text.partition("=")
     kind = known.kinds.get(name)
     read.option_names.append(name)
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
     elif has_value:
-        _note_value(kind, replace(field, text=value), read)
-    elif kind != "?" and kind and remaining:  # without a value the program complains and ends
+        _note_value(kind, structs.replace(field, text=value), read)
+    elif kind and kind != "?" and remaining:  # without a value the program complains and ends
         _note_value(kind, _value(remaining.pop()), read)
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
+    # Options of one letter. The first that takes a value ends them: `-in5` is `-i -n 5`, and so is `-in 5`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -138,17 +140,17 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
             _note_value(kind, _value(remaining.pop()), read)
     elif kind:
         for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
-            _note_value(kind, replace(field, text=each), read)
+            _note_value(kind, structs.replace(field, text=each), read)
 
 
 def _value(word: Field) -> Field:
-    """Return the value of an option. A glob may become several words, so it counts as one that may vanish."""
-    return replace(word, may_vanish=word.may_vanish or word.is_glob)
+    return structs.replace(word, may_vanish=word.may_vanish or word.is_glob)  # a glob may become several words
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
+    # A value that names neither a file nor a glob of files only matters if it cannot be told.
     if value.may_vanish:
-        read.problem = f"what follows {read.option_names[-1]} cannot be told"
+        read.problem = f"agentcli can't predict the value of {read.option_names[-1]}"
     elif kind == "@":
         read.files.append(value)
     elif kind == "*":
@@ -157,12 +159,13 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
     """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
-    is_listed = any(  # an option that does more than read, or an abbreviation of one
+    is_listed = any(  # an option that does more than read or takes a value, or an abbreviation of one
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
-        if kind and kind in "!:@*"
+        if kind in ("!", ":", "@", "*")
     )
-    if not known.is_tolerant or is_listed or re.search(rf"[=./~{HOLE}]", text):
+    may_name_file = re.search(rf"[=./~{HOLE}]", text)
+    if not known.is_tolerant or is_listed or may_name_file:
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
 
 
@@ -170,7 +173,8 @@ _TABLES = read_table("only_reading")
 
 
 def _with_parts(row: str) -> str:
-    for name in reversed(_TABLES["parts"]):
+    # `<diff> -n:` becomes `-abD … -n:`, with the row `diff` of `[parts]`.
+    for name in reversed(_TABLES["parts"]):  # a part may use those before it
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row
 

@@ -3,8 +3,6 @@
 That is the scripts it is handed, its redirections, its variables, and where it leaves the shell.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +16,7 @@ from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redi
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
-from agentcli.safety.commands.wrappers import Wrapper, take_off
+from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, take_off
 
 # Forms for permission rules
 
@@ -56,6 +54,7 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
     """
     program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
     name = program.rpartition("/")[2]
+    # In lower case because `RM` is rm on a disk that does not tell the cases apart, as on macOS.
     forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
     if name.lower() == "git" and _has_git_options([Field("git"), *fields[1:]]) and (words := git_words(fields)):
         forms.append(" ".join(["git", *(field.text for field in words)]))
@@ -69,6 +68,7 @@ def _has_git_options(fields: Sequence[Field]) -> bool:
 # Wrappers
 
 _MAX_LAYERS = 12
+_MAX_CANDIDATE_DEPTH = 3  # of candidates inside candidates, whose number grows with each level
 _TOO_MANY_WRAPPERS = "it has too many wrappers"
 
 
@@ -82,7 +82,7 @@ class ProgramCall(Struct, kw_only=True):
     wrappers: list[Wrapper] = []  # those taken off from one layer to the next
     catastrophe: str = ""  # why it must never run
     forms: list[str] = []  # the texts that refusing rules match
-    candidates: list[ProgramCall] = []
+    candidates: list["ProgramCall"] = []
     hides_program: bool = False  # True if the text does not show which program runs
     unjudged: str = ""  # why a part of it was not looked at
 
@@ -96,46 +96,37 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """The reason why the wrappers may do more than run the command; an empty string if they do not."""
+        # Why the wrappers may do more than run the command.
         return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
 
     @property
     def script(self) -> Wrapper | None:
-        """The wrapper that runs a text, if the command is one, such as `sh -c`."""
+        # The wrapper that runs a text, if the command is one, such as `sh -c`.
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property
     def reads_script(self) -> bool:
-        """True if a shell reads its commands from its input."""
-        return any(wrapper.reads_script for wrapper in self.wrappers)
+        return any(wrapper.reads_script for wrapper in self.wrappers)  # a shell reads its commands from its input
 
     @property
     def script_files(self) -> list[Field]:
-        """The files from which it, or a command that it may run, reads a script."""
         wrappers = [wrapper for call in (self, *self.candidates) for wrapper in call.wrappers]
         return [file for wrapper in wrappers for file in wrapper.script_files]
 
     @property
     def possible_commands(self) -> list[tuple[Field, ...]]:
-        """The words of all commands that it may run, each with and without its wrappers."""
-        return [words for call in self.candidates for words in call.layers]
-
-    @property
-    def possible_scripts(self) -> list[str]:
-        """The texts that its candidates give to a shell."""
-        shells = [call.script for call in self.candidates]
-        return [shell.script for shell in shells if shell and shell.script]
+        return [words for call in self.candidates for words in call.layers]  # each with and without its wrappers
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
-    """Take off all wrappers. `fields` is not empty; `depth` counts candidates inside candidates."""
+    """Take off all wrappers. `fields` is not empty; `depth` is the number of candidates around the command."""
     call = ProgramCall(layers=[tuple(fields)])
     for _ in range(_MAX_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
         call.forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
-        if call.name == "parallel":
+        if call.name == "parallel":  # its command may begin with any of the words, and go on with what it reads
             call.hides_program = True
             starts = range(1, min(len(call.fields), _MAX_LAYERS))
             call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
@@ -146,7 +137,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         for candidate in wrapper.candidates:
             _add_candidate(candidate, call, state, depth)
         if not wrapper.inner:
-            call.hides_program = call.hides_program or wrapper.hides_program
+            call.hides_program = call.hides_program or wrapper.problem == HIDDEN_PROGRAM
             return call
         call.layers.append(wrapper.inner)
     call.unjudged = _TOO_MANY_WRAPPERS
@@ -155,7 +146,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
-    if depth > 3:
+    if depth > _MAX_CANDIDATE_DEPTH:
         call.unjudged = _TOO_MANY_WRAPPERS
         return
     inner = unwrap(fields, state, depth + 1)
@@ -171,7 +162,7 @@ def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, dep
 
 def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
     """Return the text that a command can read: what a redirection gives it, or else `stdin`, the input around it."""
-    for redirect in reversed(redirects):
+    for redirect in reversed(redirects):  # the last one counts
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
         if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
@@ -184,7 +175,7 @@ def printed_by(fields: Sequence[Field], stdin: str) -> str:
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
-        case ["echo", *texts] if not re.match(r"-[neE]+ ", " ".join((*texts, ""))) and "\\" not in "".join(texts):
+        case ["echo", *texts] if not re.match(r"-[neE]+( |$)", " ".join(texts)) and "\\" not in "".join(texts):
             return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE
@@ -233,7 +224,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
         text = next(filter(None, found.groups()), "")
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
-            yield f"git {text}"
+            yield f"git {text}"  # of an alias without `!` the text is a subcommand
     if _RENAMES.match(joined):
         yield HOLE
 
@@ -242,12 +233,10 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
 
 
 class RedirectEffects(Struct, frozen=True, kw_only=True):
-    """The effect of redirections. It `connects` if one leads to another machine."""
-
     problem: str = ""
     catastrophe: str = ""
     effects: Effects = Effects()
-    connects: bool = False
+    connects: bool = False  # True if one leads to another machine
 
 
 def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:
@@ -255,7 +244,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
     problem, catastrophe, effects, connects = "", "", Effects(), False
     for redirect in redirects:
         operator, target = redirect.operator, state.resolved(redirect.target)
-        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)
+        is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)  # `2>&1`; `>&x` writes a file
         if is_copy or operator in ("<<", "<<-", "<<<"):
             continue
         if why := _target_problem(operator, target, check):
@@ -268,10 +257,11 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
 
 
 def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
+    """Return the reason why a redirection to or from `target` does more than read in the workspace, or ""."""
     if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
         return "it opens a connection"
     if target.is_glob or target.may_vanish:
-        return "where a redirection leads cannot be told"
+        return "agentcli can't predict where a redirection leads"
     if operator == "<":
         return check.problem([target], "content")
     is_sink = target.text in ("/dev/null", "/dev/stdout", "/dev/stderr")
@@ -301,7 +291,7 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
-    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):
+    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -`, `pushd +1`: a folder of before
         return state.anywhere(), state
     return state.entering(targets[0]), state
 
@@ -313,7 +303,7 @@ def deletes_unseen(fields: Sequence[Field], state: State) -> str:
     """Return the reason why a command may delete more than its text tells; an empty string if there is none."""
     if not fields[0].is_known:
         is_grave = any(is_system_path(field, state) for field in fields[1:])
-        return "what it runs on a system folder cannot be told" if is_grave else ""
+        return "agentcli can't predict what it runs on a system folder" if is_grave else ""
     name = name_of(fields)
     is_unseen = name in _DELETING and not all(field.is_known for field in fields)
-    return f"what {name} changes cannot be told" if is_unseen else ""
+    return f"agentcli can't predict what {name} changes" if is_unseen else ""

@@ -19,7 +19,7 @@ from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
-_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
+_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")  # `user@host:path`
 Program = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
@@ -34,8 +34,8 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     name = name_of(fields)
     if program := _TABLE.get(name):
         return program(fields[1:], state)
-    # The hosts from which an installer fetches.
-    hosts = _REGISTRIES.get(_called(fields)[0], ()) if beyond_workspace(fields) else ()
+    called, _ = _called(fields)
+    hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # from which an installer fetches
     if not hosts:
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
@@ -51,17 +51,14 @@ def names_its_paths(name: str) -> bool:
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
     if found := re.match(r"/dev/(?:tcp|udp)/([^/]+)", target.text):
         return Effects(hosts=(found[1],))
-    return (
-        Effects(reads=absolute_paths([target], state))
-        if operator == "<"
-        else Effects(writes=absolute_paths([target], state))
-    )
+    paths = absolute_paths([target], state)
+    return Effects(reads=paths) if operator == "<" else Effects(writes=paths)
 
 
 def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the absolute paths or globs that words mean; for a word that is not certain `UNKNOWN` and likely paths."""
-    each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
-    return tuple(path for paths in each for path in paths)
+    paths_by_word = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
+    return tuple(itertools.chain.from_iterable(paths_by_word))
 
 
 def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
@@ -114,17 +111,18 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
 
 
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the targets, and the auto-executed files that are certainly put into a folder."""
+    """Return the targets, and the auto-executed files that are certainly put into a folder: `cp .bashrc ~`."""
     written = absolute_paths(targets, state)
-    folders = [path for path in written if path != UNKNOWN]  # the targets, as far as they must be folders
-    if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
-        folders = [path for path in folders if path == state.home]
+    # The target must be a folder if there are several sources, or for `x/` and `..`.
+    is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
+    folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
     names = [PurePath(source.text).name for source in sources]
     return (*written, *(f"{folder}/{name}" for folder in folders for name in names if is_auto_executed(PurePath(name))))
 
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the auto-executed files that a copy makes if the target is a folder, which the text does not show."""
+    # A target that cannot be told may well be the folder in which the command starts.
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
@@ -132,7 +130,10 @@ def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 
 def _names_of(name: str, *, is_glob: bool) -> list[str]:
-    """Return a name and the auto-executed names in a folder of that name; of a glob the hidden names it finds."""
+    """Return a name and the auto-executed files in a folder of that name: of `.git` also `.git/config`.
+
+    Of a glob such as `.*` return the auto-executed files and folders that it finds.
+    """
     lists = auto_executed()
     known = (*lists.names, *lists.reviewed)
     if is_glob and name.startswith("."):
@@ -149,11 +150,12 @@ def _dd(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
-    output = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
-    places = [at + 1 for at, field in enumerate(arguments[:-1]) if re.fullmatch(output, field.text)]
-    writes = [arguments[at] for at in places]
-    others = [field.text for at, field in enumerate(arguments) if at not in places]
+    output_option = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
+    output_indices = [at + 1 for at, field in enumerate(arguments[:-1]) if re.fullmatch(output_option, field.text)]
+    writes = [arguments[at] for at in output_indices]
+    others = [field.text for at, field in enumerate(arguments) if at not in output_indices]
     hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
+    # Files that are sent: `curl -d @file`, `-F name=@file`.
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
@@ -170,16 +172,16 @@ def _ssh(arguments: Sequence[Field], state: State) -> Effects:
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     operands = operands_of(arguments)
     hosts = tuple(found[1] for field in operands if (found := _REMOTE_PATH.match(field.text)))
-    reads, writes = (
-        [field for field in some if not _REMOTE_PATH.match(field.text)] for some in (operands[:-1], operands[-1:])
-    )
-    created = _created(operands[:-1], writes, state) if writes else ()
+    sources, target = operands[:-1], operands[-1:]
+    reads, writes = ([each for each in some if not _REMOTE_PATH.match(each.text)] for some in (sources, target))
+    created = _created(sources, writes, state) if writes else ()
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in operands_of(arguments, "Cc")]
-    name, here = words[0] if words else "", absolute_paths([Field(".")], state)
+    name = words[0] if words else ""
+    here = absolute_paths([Field(".")], state)  # which files of the repository, the text does not say
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
@@ -191,7 +193,9 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
-    paths = absolute_paths(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
+    operands = operands_of(arguments, "ef")
+    paths = absolute_paths(operands if is_scripted else operands[1:], state)  # else the first operand is the script
+    # A script may write files, with `w` or `s///w`.
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
@@ -240,22 +244,21 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
             return "parallel runs on other machines"
         fields = [*itertools.dropwhile(lambda field: field.text.startswith("-"), fields[1:])]
         return beyond_workspace(fields) if fields else ""
-    if name in _ALWAYS:
-        return f"{name} acts beyond the workspace"
-    if {"-g", "--global", "--system"} & {field.text for field in fields} and (
-        name in _REGISTRIES or subcommand == "config"
-    ):
-        return f"{name} {subcommand} changes what is beyond the workspace"
-    if subcommand == "exec" and name in ("pnpm", "yarn"):  # `pnpm exec` runs an installed program and fetches nothing
-        behind = fields[[field.text for field in fields].index("exec") + 1 :]
+    texts = [field.text for field in fields]
+    has_global_option = not {"-g", "--global", "--system"}.isdisjoint(texts)
+    is_global = has_global_option and (name in _REGISTRIES or subcommand == "config")
+    if subcommand == "exec" and name in ("pnpm", "yarn") and not is_global:
+        behind = fields[texts.index("exec") + 1 :]  # an installed program: nothing is fetched
         return beyond_workspace(behind) if behind else ""
-    if name == "npx" and _runs_project_tool([field.text for field in fields[1:]]):
-        return ""
-    if name in ("npx", "bunx", "pnpx", "uvx", "pipx"):
-        return f"{name} fetches what it runs"
-    if subcommand in _SUBCOMMANDS.get(name, ()) or (name == "yarn" and len(fields) == 1):
-        return f"{name} {subcommand}".rstrip() + " reaches other machines"
-    return ""
+    is_installed = name == "npx" and _runs_project_tool(texts[1:])
+    reasons = (
+        (name in _ALWAYS, f"{name} acts beyond the workspace"),
+        (is_global, f"{name} {subcommand} changes what is beyond the workspace"),
+        (name in ("npx", "bunx", "pnpx", "uvx", "pipx") and not is_installed, f"{name} fetches what it runs"),
+        (subcommand in _SUBCOMMANDS.get(name, ()), f"{name} {subcommand} reaches other machines"),
+        (name == "yarn" and len(fields) == 1, "yarn reaches other machines"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
 
 
 def _runs_project_tool(words: Sequence[str]) -> bool:

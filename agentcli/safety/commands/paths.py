@@ -3,12 +3,9 @@
 A command may reach other hosts, paths outside the workspace, secret files and auto-executed files.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import re
-import string
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
@@ -29,7 +26,7 @@ def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
     With `of_home` false the home itself counts, but not everything inside it.
     """
     paths = state.paths(field) if field.text else []
-    home = normal(state.home) if state.home is not None else "/"
+    home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds nothing
     return any(_is_system_path(normal(path), field.is_glob, home, of_home=of_home) for path in paths)
 
 
@@ -41,10 +38,10 @@ def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bo
         return path in places
     while parts and finds_most_names(parts[-1]):  # `/usr/*` is as much as `/usr`
         parts = parts[:-1]
-    if not of_home and parts == home_parts:
+    if not of_home and parts == home_parts:  # `~/*`: with its end taken off it looks like the home
         return path == home
-    found = (_parts(place) for place in places)
-    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in found)
+    parts_of_places = (_parts(place) for place in places)
+    return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)
 
 
 def _parts(path: str) -> list[str]:
@@ -53,8 +50,9 @@ def _parts(path: str) -> list[str]:
 
 def finds_most_names(glob: str) -> bool:
     """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
     return "*" in glob and any(
-        sum(finds(glob, f"{dot}{letter}xyz") for letter in string.ascii_lowercase) > 13 for dot in ("", ".")
+        sum(finds(glob, f"{dot}{letter}xyz") for letter in letters) > len(letters) / 2 for dot in ("", ".")
     )
 
 
@@ -62,8 +60,8 @@ def finds(glob: str, name: str) -> bool:
     """Return True if a glob of one part finds a name. Only a literal dot finds a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False
-    plain = re.sub(r"\[\[:\w+:\]\]", "?", re.sub(r"\*+", "*", glob))
-    return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
+    # fnmatch has no classes such as `[[:alpha:]]`, and negates with `!` alone.
+    return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
 
 # Paths that a program reads
@@ -93,18 +91,12 @@ class ReadCheck:
                     return f"{field.text} may hold secrets or is outside the workspace"
         return ""
 
-    def within(self, folder: Field) -> ReadCheck | None:
-        """Return the same check from another folder; None if that may not be entered."""
-        if not folder.is_known or folder.is_glob or self.problem([folder], "names"):
-            return None
-        return ReadCheck(self.places, self.state.entering(folder))
-
     def _problem(self, field: Field, kind: str) -> str:
         if kind == "text" and not field.is_glob:  # no path
             return ""
         if not field.is_known:
-            return "a path depends on what only the shell knows"
-        if field.text in ("", "-"):
+            return "agentcli can't predict a path in it"
+        if field.text in ("", "-"):  # no path, or the standard input
             return ""
         paths = self.state.paths(field)
         for path in paths:
@@ -118,6 +110,7 @@ class ReadCheck:
         is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
         if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
             return True
+        # Facts about a secret file are in the listing of its folder. A path with `..` at its end has another parent.
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
@@ -125,7 +118,7 @@ class ReadCheck:
         for field in fields:
             places = self.state.places or ("/",)
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
-            if not field.is_known or not (is_fine or field.text.startswith("!")):
+            if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` leaves names out
                 return f"{field.text} looks for secrets"
         return ""
 
@@ -169,6 +162,7 @@ def grave_reason(
     """
     if reason := next(filter(None, map(beyond_workspace, seen)), ""):
         return reason
+    # Reasons of `problem_of` and of this module: what is shown is secret, or a path without wildcards leads outside.
     is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
     if is_grave or any(host != UNKNOWN for host in effects.hosts):
         return why
@@ -193,7 +187,8 @@ def _naming_words(fields: Sequence[Field]) -> list[Field]:
     """Return the words of a command but its messages and the files it excludes; of git's `REVISION:PATH` the path."""
     words = [fields[0]]
     for before, field in itertools.pairwise(fields):
-        if not (_excludes(before, field) or re.search(r"\s", field.text)):
+        is_message = re.search(r"\s", field.text)
+        if not (_excludes(before, field) or is_message):
             path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
             words.append(replace(field, text=path))
     return words
@@ -229,9 +224,9 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
             yield from _mentioned_paths(text)
         if found := _SYSTEM_PART.search(text):
             yield Field(found[1])
-        if (found := _OPTION_VALUE.fullmatch(text)) or text.startswith("-"):
-            text = (found[1] or found[2]) if found else ""
-        elif names_its_paths(name):
+        if found := _OPTION_VALUE.fullmatch(text):  # `--output=x`, `if=x`, `-I/x`
+            text = found[1] or found[2]
+        elif text.startswith("-") or names_its_paths(name):
             continue
         text = text.partition(HOLE)[0]
         if text and _PATH.fullmatch(text) and "://" not in text:
@@ -239,6 +234,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
 
 
 def _mentioned_paths(text: str) -> Iterator[Field]:
+    # In code or a variable's value, `/usr/x` and `../x` may lead out of the workspace.
     found = re.findall(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)", text)
     return (Field(path) for path in found if HOLE not in path)
 
@@ -258,17 +254,14 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
     for fields in seen:
         name = name_of(fields)
         words = [field.text for field in git_words(fields)] if name == "git" else []
-        may_write = not names_its_paths(name) and not {*words[:1]} & {*names("git", "reads_files")}
-        paths = [
-            PurePath(path) for part in _word_parts(fields) for path in state.paths(part) or state.likely_paths(part)
-        ]
-        found += [
-            normal(str(path))
-            for path in paths
-            if is_secret(path, _home(state)) or (may_write and is_auto_executed(path))
-        ]
+        git_only_reads = bool(words) and words[0] in names("git", "reads_files")
+        may_write = not names_its_paths(name) and not git_only_reads
+        for part in _word_parts(fields):
+            for path in map(PurePath, state.paths(part) or state.likely_paths(part)):
+                if is_secret(path, _home(state)) or (may_write and is_auto_executed(path)):
+                    found.append(normal(str(path)))
         if _sets_program_of_git(words):
-            found += map(normal, state.paths(Field(".git/config")))
+            found += map(normal, state.paths(Field(".git/config")))  # where the setting is written
     return tuple(dict.fromkeys(found))
 
 
@@ -294,10 +287,10 @@ _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|u
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
+    # Such as `config core.pager x`: a setting with a value that git may run, or read further settings from.
     actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False
-    at = next(
-        (at for at, word in enumerate(words) if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), len(words)
-    )
-    return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])
+    name = next((word for word in words if re.fullmatch(r"[A-Za-z][\w-]*\..*[A-Za-z][\w-]*", word)), "")
+    has_value = name != "" and words.index(name) < len(words) - 1
+    return has_value and not _PLAIN_SETTING.fullmatch(name)

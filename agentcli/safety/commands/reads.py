@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import GIT, PROGRAMS, VERSIONS, names, options, read_arguments, without_pattern
 from agentcli.safety.commands.paths import WILDCARD, ReadCheck
@@ -24,10 +23,9 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     if call.problem:
         return call.problem
     for folder in call.folders:
-        moved = check.within(folder)
-        if moved is None:
+        if not folder.is_known or folder.is_glob or check.problem([folder], "names"):
             return f"git works in {folder.text}"
-        check = moved
+        check = ReadCheck(check.places, check.state.entering(folder))
     if not call.words:
         return ""
     if check.state.places is None:
@@ -40,7 +38,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
-    form = f"{name} {arguments[0].text}" if arguments else name
+    form = f"{name} {arguments[0].text}" if arguments else name  # `stash list`: a form may have a row of its own
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
     row, _, needed = row.partition(" | ")  # options with which it only lists; see `[git]` in only_reading.ini
     if not row:
@@ -53,19 +51,17 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):
         return problem
-    # Git itself matches globs in its operands, which may find secrets. The pattern of `git grep` is none of them.
-    is_grep = name == "grep" and not {"-e", "-f"} & set(read.option_names)
-    operands = without_pattern(read.operands) if is_grep else read.operands
+    # Git itself matches globs in its operands, which may find secrets; not in the pattern of `git grep`.
+    has_pattern = name == "grep" and not {"-e", "-f"} & set(read.option_names)
+    operands = without_pattern(read.operands) if has_pattern else read.operands
     paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
     return check.filter_problem([path for path in paths if WILDCARD.search(path.text) or "\\" in path.text])
 
 
 class GitCall(Struct):
-    """A call of git: the folders of `-C`, the subcommand with its arguments, or why it cannot be read."""
-
-    folders: list[Field] = []
-    words: list[Field] = []
-    problem: str = ""
+    folders: list[Field] = []  # of `-C`
+    words: list[Field] = []  # the subcommand with its arguments
+    problem: str = ""  # why it cannot be read
 
 
 def read_call(fields: Sequence[Field]) -> GitCall:
@@ -76,7 +72,7 @@ def read_call(fields: Sequence[Field]) -> GitCall:
         field = remaining.pop()
         text = field.text
         if not field.is_known or field.may_vanish:
-            call.problem = "what git is to do cannot be told"
+            call.problem = "agentcli can't predict what git does"
             break
         if not text.startswith("-"):
             call.words = [field, *reversed(remaining)]
@@ -93,9 +89,9 @@ def read_call(fields: Sequence[Field]) -> GitCall:
 
 def _paths_in(field: Field) -> list[Field]:
     """Return the parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
-    text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)
+    text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)  # `:(top)x`, `:!x`
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
-    return [replace(field, text=each) for each in texts]
+    return [structs.replace(field, text=each) for each in texts]
 
 
 def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
@@ -117,8 +113,9 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     is_one_file = called[:1] in (["blame"], ["annotate"])
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
         return True  # its operands may be revisions and patterns
-    found = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
-    places = [Path(path[: glob.start()].rpartition("/")[0] or "/") if glob else Path(path) for path, glob in found]
+    wildcards = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
+    # Of a glob the folder before its first wildcard.
+    places = [Path(path[: sign.start()].rpartition("/")[0] or "/") if sign else Path(path) for path, sign in wildcards]
     return any(secret.is_relative_to(place) for secret in secrets for place in places)
 
 
@@ -150,7 +147,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     """
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
-        return "which program runs cannot be told"
+        return "agentcli can't predict which program runs"
     name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)
     if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
         return ""
@@ -171,7 +168,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     if name == "uniq" and (len(operands) > 1 or any(field.is_glob or field.may_vanish for field in operands)):
         return "uniq writes its second operand"
     if known.operands == "none" and operands:
-        return f"{operands[0].text} may be something to change"
+        return f"{operands[0].text} may change a setting"
     if known.operands == "search" and not {"-e", "-f", "--regexp", "--file", "--files"} & set(read.option_names):
         operands = without_pattern(operands)
     return (
@@ -182,10 +179,12 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    form = arguments[0] if arguments else Field("")
-    is_plain = form.is_known and not form.may_vanish and not form.text.startswith("-")  # `-v` sets a variable
-    sets = not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text)  # `%n` sets one too
-    return "printf can set a variable" if sets else check.problem(arguments, "text")
+    format_word = arguments[0] if arguments else Field("")
+    is_known = format_word.is_known and not format_word.may_vanish
+    # `-v` and `%n` set a variable.
+    if not is_known or re.search(r"\A-|%[^%a-zA-Z]*[hjlLqtz]*n", format_word.text):
+        return "printf can set a variable"
+    return check.problem(arguments, "text")
 
 
 # Scripts of sed that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these. Others may do more.
@@ -212,7 +211,7 @@ def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
         scripts, files = read.operands[:1], read.operands[1:]
         is_known = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
         if not is_known or any(field.text == "--" for field in arguments):
-            return f"what {name} does cannot be told"
+            return f"agentcli can't predict what {name} does"
         if any(re.search(_MAY_DO_MORE[name], field.text) for field in scripts):
             return read.problem or f"the script of {name} may do more than print{more}"
         return read.problem or check.problem(files, "content")
@@ -237,6 +236,7 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     text = " ".join(field.text for field in arguments)
     # The option `e` of BSD and, on macOS, `-E` show the environment of processes.
+    # One group of BSD options (`aux`), then options with a dash (`-eo pid,args`).
     plain = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
     return "" if re.fullmatch(plain, text) else "ps may show the environment of processes"
 
@@ -244,7 +244,7 @@ def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 def _cd_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if len(targets) > 1 or any(field.text.startswith("-") for field in targets):
-        return "where it goes cannot be told"
+        return "agentcli can't predict where cd leads"
     return check.problem(targets or [Field(check.state.home or HOLE)], "names")
 
 
@@ -257,7 +257,7 @@ def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     # `command -v name` is the form of `command` that runs nothing; the others are wrappers.
     asks_only = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
-    return "" if asks_only else "what is asked for is no name"
+    return "" if asks_only else "not all arguments of command are names"
 
 
 def _find_problem(arguments: Sequence[Field], check: ReadCheck) -> str:

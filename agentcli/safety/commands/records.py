@@ -1,7 +1,5 @@
 """Defines the input and the result of judging a command, and matches permission rules: globs of commands and paths."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable
@@ -9,8 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, structs
 
 from agentcli.safety.paths.judge import PathGround
 
@@ -51,8 +48,8 @@ class Effects(Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    def __or__(self, other: Effects) -> Effects:
-        effects, more = asdict(self), asdict(other)
+    def __or__(self, other: "Effects") -> "Effects":
+        effects, more = structs.asdict(self), structs.asdict(other)
         return Effects(**{kind: tuple(dict.fromkeys((*effects[kind], *more[kind]))) for kind in effects})
 
 
@@ -136,6 +133,7 @@ def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
 
 def _matches(form: str, pattern: str) -> bool:
     pattern = " ".join(pattern.split())
+    # `git log *` matches `git log` too.
     return any(fnmatch.fnmatchcase(form, each) for each in (pattern, pattern.removesuffix(" *")))
 
 
@@ -143,9 +141,10 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     """Return a rule for the exact command, then for its program and subcommand with anything behind them."""
     if not segment.allow_forms or segment.words is None or _runs_anything(segment.words):
         return ()
-    rules = [escaped(segment.allow_forms[-1])]
-    rules += [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
-    return tuple(dict.fromkeys(rule for rule in rules if covers(rule, segment)))
+    exact = escaped(segment.allow_forms[-1])  # the last form has the fewest wrappers and options of git
+    broader = [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
+    # Of the broader rules only those that match: `words` have no wrappers, but a rule must name `sudo`.
+    return tuple(dict.fromkeys(rule for rule in (exact, *broader) if covers(rule, segment)))
 
 
 def _word_list(kind: str) -> tuple[str, ...]:
@@ -157,12 +156,12 @@ def _word_list(kind: str) -> tuple[str, ...]:
 def _runs_anything(words: tuple[str, ...]) -> bool:
     """Return True for a shell, and for an interpreter or tool that runs a text or a program that it is given."""
     name = words[0].rpartition("/")[2]
-    is_given_text = len(words) == 1 or words[1].startswith("-")
+    is_given_text = len(words) == 1 or words[1].startswith("-")  # not a file: `python`, `python -c '…'`
     if name in _word_list("runners") or (name in _word_list("interpreters") and is_given_text):
         return True
-    return name in _word_list("with_subcommands") and bool(
-        {*words[1:2], ":".join(words[:2])} & {*_word_list("run_anything")}
-    )
+    # The list has `exec`, for every program, and `cargo:run`, for one.
+    subcommands = {*words[1:2], ":".join(words[:2])}
+    return name in _word_list("with_subcommands") and not subcommands.isdisjoint(_word_list("run_anything"))
 
 
 def escaped(text: str) -> str:
@@ -171,15 +170,19 @@ def escaped(text: str) -> str:
 
 
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the leading words that can stand for the whole command, longest first."""
+    """Return the beginnings for which a rule is offered, longest first: `pytest`; `cargo test`; `npm run test:unit`.
+
+    A rule for one of them allows the command with any arguments.
+    """
     program, second, third = (*words[:3], "", "")[:3]  # missing words are empty
     if program in _word_list("one_thing"):
         return [words[:1]]
     if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
-    if f"{program}:{second}" in _word_list("groups"):
+    if f"{program}:{second}" in _word_list("groups"):  # `npm run`, `docker compose`: only the third word says enough
         is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _word_list("run_anything")
         return [words[:3]] if is_named else []
+    # Three words alone are the command itself, for which a rule is offered anyway.
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]
 
@@ -216,6 +219,7 @@ def _alternatives(pattern: str) -> tuple[str, ...]:
 
 
 def _anchored(pattern: str, ground: PathGround) -> str:
+    # As a glob of absolute paths, by the rules of `matches_path`.
     if pattern.startswith("//"):
         return pattern[1:]
     if pattern == "~" or pattern.startswith("~/"):
@@ -230,16 +234,16 @@ def _anchored(pattern: str, ground: PathGround) -> str:
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
     clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)
+    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # all in a folder it matches too
 
 
-_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[([!^]?)(\]?[^\]]*)\]|.", re.DOTALL)
+_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
 
 
 def _part_as_regex(found: re.Match[str]) -> str:
-    if found[2] is not None:
-        members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
-        return f"[{'^' if found[1] else ''}{members}]"
+    if found["members"] is not None:
+        members = re.sub(r"([\\[&~|])", r"\\\1", found["members"])  # these mean something in a set of `re`
+        return f"[{'^' if found['negation'] else ''}{members}]"
     known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
 

@@ -46,9 +46,11 @@ def _last_program(fields: Sequence[Field]) -> str:
     words = [field.text.rpartition("/")[2] for field in fields]
     while len(words) > 1 and words[0] in "sudo doas exec nohup command env time setsid busybox".split():
         words = words[1:]
-    is_named = words[:1] and words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
-    is_shell = is_named and all(re.match(r"-[^c]*$", word) for word in words[1:])
-    return "shell" if is_shell else words[0] if words else ""
+    if not words:
+        return ""
+    is_shell = words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
+    has_script = any(not re.match(r"-[^c]*$", word) for word in words[1:])  # a file, or a text behind `-c`
+    return "shell" if is_shell and not has_script else words[0]
 
 
 # A function that starts itself twice in a pipeline, or in the background, with nothing else as arguments.
@@ -62,9 +64,9 @@ def _netcat(arguments: Sequence[Field], state: State) -> str:
     """Find `nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
         if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
-            # In some versions `-c` means encryption.
-            is_hidden = not follower.is_known and not found["how"].endswith("c")
-            if is_hidden or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
+            # A program that cannot be told may be a shell. In some versions `-c` means encryption.
+            may_be_shell = not follower.is_known and not found["how"].endswith("c")
+            if may_be_shell or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
                 return REVERSE_SHELL
     return ""
 
@@ -151,20 +153,21 @@ def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
     options = [field.text.partition("=")[0] for field in before_operands if field.text.startswith("-")]
     if letter and any(letter in option for option in options if not option.startswith("--")):
         return True
+    # More than three characters, because `--r` would be short for several names.
     return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
 def _rm(arguments: Sequence[Field], state: State) -> str:
     # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
-    meant = [field for field in operands_of(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
-    is_all = _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in meant)
+    targets = [field for field in operands_of(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
+    is_all = _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in targets)
     return "it deletes everything" if is_all else ""
 
 
 def _mv(arguments: Sequence[Field], state: State) -> str:
     sources, _ = sources_and_targets(arguments)
     is_system = any(is_system_path(field, state, of_home=False) for field in sources)
-    return "it moves away what the system stands on" if is_system else ""
+    return "it moves system folders away" if is_system else ""
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
@@ -176,10 +179,12 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
 
 
 def _owner(arguments: Sequence[Field], state: State) -> str:
-    # An owner can have the name of a folder, as in `cd / && chown -R root x`, so it is not checked like a path.
-    is_named = not _has(arguments, "", "--reference")
+    paths = operands_of(arguments)
+    if not _has(arguments, "", "--reference"):
+        # The first operand is the owner, who can have the name of a folder: `cd / && chown -R root x`.
+        paths = paths[1:]
     options = [field for field in arguments if field.text.startswith("-")]
-    return _permissions([*options, Field("--"), *operands_of(arguments)[is_named:]], state)
+    return _permissions([*options, Field("--"), *paths], state)
 
 
 def _any_word(pattern: str, why: str) -> Judge:
@@ -191,6 +196,7 @@ def _writes(targets: Iterable[Field]) -> str:
 
 
 def _writes_from(first: int) -> Judge:
+    # For programs that write their operands from `first` on; -1 is the last one.
     return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
@@ -200,6 +206,7 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
 
 
 def _writes_option(letter: str, name: str) -> Judge:
+    # For programs that write the file in an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
@@ -219,6 +226,11 @@ def _sed(arguments: Sequence[Field], state: State) -> str:
 
 
 def _disk_tool(*verbs: str, unless: str = "") -> Judge:
+    """Return the judge of tools that wipe the disk among their arguments if one of these contains a verb.
+
+    Without verbs they always do. With the option `unless`, or `--no-act`, they only show what they would do.
+    """
+
     def judge(arguments: Sequence[Field], state: State) -> str:
         texts = [field.text for field in arguments]
         wipes = not verbs or any(verb in text for text in texts for verb in verbs)
@@ -234,15 +246,16 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
     if texts[:1] in (["-s"], ["-n"]):
         texts = texts[2:]
     elif texts and re.fullmatch(r"-([A-Z]+|[a-z]+|\d+)", texts[0]) and len(texts) > 1:
-        texts = texts[1:]
-    return "it ends every process" if "-1" in texts and (len(texts) > 1 or len(arguments) > 1) else ""
+        texts = texts[1:]  # without the signal
+    # A lone `kill -1` names a signal, and nobody to get it.
+    return "it ends every process" if "-1" in texts and len(arguments) > 1 else ""
 
 
 def _find(arguments: Sequence[Field], state: State) -> str:
     call = read_find(arguments)
     ruins = call.deletes_all or any(map(_ruins, call.runs_on_all))
     starts = call.starts or [Field(".")]
-    return "it deletes or spoils everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
+    return "it deletes or damages everything" if ruins and any(is_system_path(each, state) for each in starts) else ""
 
 
 def _ruins(words: Sequence[Field]) -> bool:

@@ -3,14 +3,11 @@
 This is the second line behind the sandbox, for intent: it does not confine anything.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import reduce
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.calls import (
     ProgramCall,
@@ -48,7 +45,7 @@ _MAX_DEPTH = 8  # scripts inside scripts
 _MAX_COMMANDS = 20_000  # in all scripts; judging them takes two seconds
 _RECENT = 50  # segments among which an equal one is left out
 _ONLY_READS = "it only reads inside the workspace"
-_UNREADABLE = "what a shell or a program runs cannot be told"
+_UNREADABLE = "agentcli can't predict what a shell or program in it runs"
 _RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
 _CHANGES_HOME = re.compile(
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
@@ -58,18 +55,19 @@ _CHANGES_HOME = re.compile(
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
-    hidden = hidden_character(command)
-    # Characters that only bash takes for letters become a letter, so that every reader sees one.
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
+    # To bash these characters are letters; to people and other programs they are invisible, a blank or a line end.
+    odd = min((char for char in set(command) if not _is_shown(char)), default="")  # a set has no order of its own
+    hidden = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command  # one letter each
     if len(text) > MAX_CHARS:
-        why = "the command is too long to be judged"
+        why = "the command is too long to check"
         segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
         doubts = Doubts(must_ask=why, unreadable=why)
         return CommandAnalysis(
             segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
         )
     scratch = _scratch_files(text)
-    walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
+    walk = Walk(structs.replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
@@ -78,23 +76,26 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
             walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
-    return replace(_conclusion(walk, hidden, text), scratch=scratch)
+    return structs.replace(_conclusion(walk, hidden, text), scratch=scratch)
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
-    """Return the files of /tmp that a command makes and then names again; it needs no other /tmp than its own."""
+    """Return the files of /tmp that a command makes and then names again: `make >/tmp/log; tail /tmp/log`.
+
+    The empty /tmp of the sandbox is enough for them, but not for a file that is named before the command makes it.
+    """
     found = []
     for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
-        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(creation[1])}(?![^\s;&|)<>])")
-        if creation[1] not in text[: creation.start(1)] and again.search(text, creation.end()):
-            found.append(creation[1])
+        path = creation[1]
+        again = re.compile(rf"(?<![^\s;&|(<>]){re.escape(path)}(?![^\s;&|)<>])")  # as a word of its own
+        if path not in text[: creation.start(1)] and again.search(text, creation.end()):
+            found.append(path)
     return tuple(found)
 
 
-def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
+def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
     """Return the worst of the segments; of two with the same verdict the first gives the reason."""
-    has_too_many = walk.commands > MAX_SEGMENTS
-    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if has_too_many else "")
+    problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
         ("allow", _ONLY_READS),
@@ -106,10 +107,10 @@ def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
-    if problem:
-        first = [segment.text.split()[:1] for segment in walk.segments if segment.verdict != "allow"]
-        programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
-        effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
+    if problem:  # more may run than the segments: programs are named for the person as far as they can be seen
+        doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
+        programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
+        effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
     return CommandAnalysis(
         segments=tuple(walk.segments),
@@ -122,15 +123,6 @@ def _conclusion(walk: Walk, hidden: str, text: str) -> CommandAnalysis:
     )
 
 
-def hidden_character(text: str) -> str:
-    """Return the problem with the characters of a text, or an empty string.
-
-    Some are invisible, others are a blank or a line end to other programs. To bash all of them are letters.
-    """
-    hidden = min((char for char in set(text) if not _is_shown(char)), default="")
-    return f"it holds a character that is not shown as it is (U+{ord(hidden):04X})" if hidden else ""
-
-
 def _is_shown(char: str) -> bool:
     return char.isprintable() or char in "\t\n"
 
@@ -139,16 +131,13 @@ Ends = tuple[State, State]  # the state after success, and after failure
 
 
 class WalkContext(Struct, frozen=True, kw_only=True):
-    """The context of a command: why it can do more than its text says, and the forms of the wrappers around it.
+    """The context of a command: what holds for it because of the shells and wrappers around it."""
 
-    `stdin` is the text of its standard input; empty at the start of the whole command.
-    """
-
-    problem: str = ""
-    allow: tuple[str, ...] = ()
+    problem: str = ""  # why it can do more than its text says
+    allow: tuple[str, ...] = ()  # the forms of the shells around it: a rule for one of them covers it too
     deny: tuple[str, ...] = ()
-    depth: int = 0
-    stdin: str = ""
+    depth: int = 0  # of scripts inside scripts
+    stdin: str = ""  # the text of its standard input; empty at the start of the whole command
 
 
 class Walk:
@@ -179,7 +168,7 @@ class Walk:
         """Walk through the same text in another state, and add the commands that are asked about there."""
         for segment in self._look_into(text, state, is_shown=False).segments:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
-                self.segments.append(replace(segment, verdict="ask"))
+                self.segments.append(structs.replace(segment, verdict="ask"))
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
@@ -189,21 +178,21 @@ class Walk:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
-            context = replace(context, stdin=context.stdin or HOLE)
+            context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
-            words = [(Field("for"), *listed)]
+            words = [(Field("for"), *listed)]  # judged like the arguments of a program
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
-        first, before = len(self.segments), self.catastrophe
+        count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
-            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
-            self.segments[first:] = [
-                replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
-                for each in self.segments[first:]
+            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(count_before)
+            self.segments[count_before:] = [
+                structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
+                for each in self.segments[count_before:]
             ]
-            self.catastrophe = before
+            self.catastrophe = catastrophe_before
         return after
 
     def _worst(self, first: int = 0) -> str:
@@ -217,17 +206,18 @@ class Walk:
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        before, skipped = "", state  # the operator before a pipeline, and the state if the operator skips the pipeline
+        operator = ""  # the one before the pipeline
+        skipped = state  # the state if the operator skips the pipeline: behind `&&` that of a failure
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
-            if before == "&&":
-                failure = failure.or_else(skipped)
-            elif before == "||":
+            if operator == "&&":
+                failure = failure.or_else(skipped)  # `a && b` also fails if `b` is skipped
+            elif operator == "||":
                 success = success.or_else(skipped)
-            before = pipeline.then
-            if before == "&&":
+            operator = pipeline.then
+            if operator == "&&":
                 state, skipped = success, failure
-            elif before == "||":
+            elif operator == "||":
                 state, skipped = failure, success
             else:
                 state = success.or_else(failure)
@@ -236,7 +226,7 @@ class Walk:
     def _walk_pipeline(self, node: Pipeline, state: State, context: WalkContext) -> Ends:
         stdin, ends, pipeline = context.stdin, (state, state), []
         for part in node.parts:
-            ends = self._walk_command(part, state, replace(context, stdin=stdin))
+            ends = self._walk_command(part, state, structs.replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
             stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
         if pipes_reverse_shell(pipeline):
@@ -247,23 +237,23 @@ class Walk:
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
         self.commands += 1
         if self.commands > _MAX_COMMANDS:
-            self._give_up("there is too much of it to be judged")
+            self._give_up("it has too many commands to check")
             return state, state
-        for script in node.inside:
-            self._walk_commands(script, state, replace(context, problem="", allow=()))
+        for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
+            self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
         done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
             stdin = input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
-            self._walk_commands(node.subshell, state, replace(context, stdin=stdin, problem=problem))
+            self._walk_commands(node.subshell, state, structs.replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
-            only_set = "" if done.problem else set_problem
-            done = replace(done, problem=done.problem or set_problem)
-            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=bool(only_set))
+            only_set = bool(set_problem) and not done.problem
+            done = structs.replace(done, problem=done.problem or set_problem)
+            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=only_set)
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(
@@ -289,7 +279,8 @@ class Walk:
         wrapped = call.problem or variable_problem(field.text for field in sets)  # the problem of the wrappers
         own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
-        parts = [self._look_into(text, state, is_shown=True) for text in call.possible_scripts if text != HOLE]
+        shells = (each.script for each in call.candidates if each.script is not None)
+        parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
         texts = [*scripts_of(call, stdin)]
         if call.hides_program or HOLE in texts:
             texts += [printed_by_script(script, state) for script in node.inside]
@@ -315,8 +306,8 @@ class Walk:
         if not allow and only_set and not context.problem:
             allow = with_assignments(node.assignments, call.layers[0])
         seen = [*call.layers, *call.possible_commands]
-        set_here = (state.resolved(value) for _, value in node.assignments)
-        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in sets)]
+        values = [state.resolved(value) for _, value in node.assignments]
+        values += [Field(each.text.partition("=")[2]) for each in sets]
         if own_problem:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
@@ -350,25 +341,28 @@ class Walk:
                 allow_forms=context.allow,
                 deny_forms=context.deny,
             )
-            self._add_segment(segment, state, seen=call.layers[:-1])
-        return (after, after) if shell.is_same_shell else (state, state)
+            self._add_segment(segment, state, seen=call.layers[:-1])  # the last layer is the shell and its text
+        return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` is, `sh -c 'cd x'` is not
 
     def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
-        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run."""
+        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run.
+
+        `seen` and `values`: see `grave_reason`; `grave` is a reason to ask that is known already.
+        """
         if worst:
-            segment = replace(segment, verdict="block", reason=worst, allow_forms=())
+            segment = structs.replace(segment, verdict="block", reason=worst, allow_forms=())
         elif why := segment.reason:
             grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why=why)
-            segment = replace(segment, verdict="ask" if grave else "try", reason=grave or why)
+            segment = structs.replace(segment, verdict="ask" if grave else "try", reason=grave or why)
         else:
-            segment = replace(segment, reason=_ONLY_READS)
+            segment = structs.replace(segment, reason=_ONLY_READS)
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
-    def _look_into(self, text: str, state: State, *, is_shown: bool) -> Walk:
+    def _look_into(self, text: str, state: State, *, is_shown: bool) -> "Walk":
         """Walk through a script that may run. Unless it `is_shown`, its catastrophe becomes `hidden_catastrophe`."""
         part = Walk(self.places)
         if HOLE in text:
@@ -382,9 +376,8 @@ class Walk:
         self._script_files |= part._script_files
         self.unreadable = self.unreadable or part.unreadable
         self.unjudged = self.unjudged or part.unjudged
-        worst = part._worst() if HOLE not in text else ""
+        worst = part._worst() if HOLE not in text else ""  # `unreadable` says enough of a text with holes
         if is_shown:
             self.catastrophe = self.catastrophe or worst
-            worst = ""
-        self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or worst
+        self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or ("" if is_shown else worst)
         return part

@@ -4,8 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.commands.arguments import VERSIONS, names, options, read_arguments, read_table
 from agentcli.safety.commands.paths import finds, finds_most_names
@@ -30,16 +29,13 @@ class Wrapper(Struct, frozen=True, kw_only=True):
     reads_script: bool = False
     script_files: tuple[Field, ...] = ()
 
-    @property
-    def hides_program(self) -> bool:
-        return self.problem == _HIDDEN_PROGRAM
-
 
 _TABLES = read_table("wrappers")
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
-_HIDDEN_PROGRAM = "what runs cannot be told"
-_HIDDEN_SCRIPT = "what the shell runs cannot be told"
+HIDDEN_PROGRAM = "agentcli can't predict which program runs"
+_HIDDEN_SCRIPT = "agentcli can't predict what the shell runs"
 _UNSHOWN_SCRIPT = "it runs a script that is not shown here"
+_MAX_CANDIDATES = 8  # each is judged as a command of its own
 
 
 def take_off(fields: Sequence[Field]) -> Wrapper | None:
@@ -54,27 +50,27 @@ def take_off(fields: Sequence[Field]) -> Wrapper | None:
         return _SPECIAL[name](arguments)
     if name in ("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"):
         return _shell(arguments, "" if name in ("sh", "bash", "dash") else f"{name} is another shell")
-    if name in _TABLES["doubtful"]["names"].split():
-        return _unread(arguments, f"{name} runs what it is given")
-    return None
+    is_doubtful = name in _TABLES["doubtful"]["names"].split()
+    return _unread(arguments, f"{name} runs its arguments as a command") if is_doubtful else None
 
 
-def _plain(arguments: Sequence[Field], row: str, operands: int, problem: str) -> Wrapper:
+def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
+    # `timeout -s 9 5 command …`: options, operands of its own, then the command.
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
-    words = read.operands  # so many `operands` are the wrapper's own (`timeout 5`), the others are the command
-    if any(field.may_vanish for field in words[:operands]):
-        return _unread(arguments, _HIDDEN_PROGRAM)
+    words = read.operands
+    if any(field.may_vanish for field in words[:own_operands]):
+        return _unread(arguments, HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
         words = words[1:]  # sudo and the like accept NAME=VALUE before the command, as env does
-    return Wrapper(inner=tuple(words[operands:]), problem=problem)
+    return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 
 
 def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
     """Return a wrapper whose options cannot be read; each argument but an option may begin the command it runs."""
     starts = [at for at, field in enumerate(arguments) if not field.text.startswith("-")]
-    return Wrapper(problem=problem, candidates=tuple(tuple(arguments[at:]) for at in starts[:8]))
+    return Wrapper(problem=problem, candidates=tuple(tuple(arguments[at:]) for at in starts[:_MAX_CANDIDATES]))
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
@@ -91,7 +87,7 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             files, remaining = [*files, *remaining[:1]], remaining[1:]
         elif not text.startswith("--"):
             letters += text[1:]
-            remaining = remaining[text.count("o") + text.count("O") :]  # each takes a word
+            remaining = remaining[text.count("o") + text.count("O") :]  # `-o pipefail`, `-O extglob`: each takes a word
     if "c" in letters:  # the next word is the script
         return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
     files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
@@ -104,14 +100,19 @@ def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool =
     return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
 
 
+def _without_first(words: Sequence[Field], mark: str) -> Sequence[Field]:
+    return words[1:] if words and words[0] == Field(mark) else words
+
+
 def _env(arguments: Sequence[Field]) -> Wrapper:
+    # `env [options] [NAME=value …] [program …]`
     read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
+        # `-S` splits its value into words, so that each word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
         return _unread([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
-    inner = tuple(read.operands[len(sets) :])
-    inner = inner[inner[:1] == (Field("-"),) :]  # without a first `-`, which means `-i`
+    inner = tuple(_without_first(read.operands[len(sets) :], "-"))  # a lone `-` means `-i`
     return Wrapper(inner=inner, sets=sets, problem="" if inner else "it shows the environment, where secrets are")
 
 
@@ -121,30 +122,28 @@ def _xargs(arguments: Sequence[Field]) -> Wrapper:
     if read.problem:
         return _unread(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
-    leading = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
-    found = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", leading)
-    if not found:
+    own_options = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
+    # `-I %`, `-I%`, `-i`, `--replace`, `--replace=%`: each match is the two groups, of which one is empty.
+    placeholders = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", own_options)
+    if not placeholders:
         return Wrapper(inner=(*words, Field(HOLE, may_vanish=True)))
-    return Wrapper(inner=_with_hole(words, "".join(found[-1]) or "{}"))
+    return Wrapper(inner=_with_hole(words, "".join(placeholders[-1]) or "{}"))  # the last one counts
 
 
 def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
-    return tuple(replace(field, text=field.text.replace(replaced, HOLE)) for field in words)
-
-
-def _eval(arguments: Sequence[Field]) -> Wrapper:
-    return _script(arguments[arguments[:1] == (Field("--"),) :], is_same_shell=True)
+    return tuple(structs.replace(field, text=field.text.replace(replaced, HOLE)) for field in words)
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
-    words = arguments[arguments[:1] == (Field("--"),) :]
+    # `trap [--] command signal …`; with a signal alone, or `-` as command, it resets the signals.
+    words = _without_first(arguments, "--")
     is_reset = len(words) < 2 or words[0].text == "-"
     return Wrapper(script="") if is_reset else _script(words[:1])
 
 
 def _watch(arguments: Sequence[Field]) -> Wrapper:
     read = read_arguments(arguments, options(_TABLES["special"]["watch"]), stops_at_operand=True)
-    return _script(read.operands, "it does not end")
+    return _script(read.operands, "it runs until it is stopped")
 
 
 # `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
@@ -155,12 +154,12 @@ _COMMAND_OPTION = re.compile(
 
 def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
     """Read `su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
-    for at, field in enumerate(arguments):
+    for field, follower in itertools.zip_longest(arguments, arguments[1:]):
         found = _COMMAND_OPTION.fullmatch(field.text)
-        script = Field(found[1]) if found and found[1] else arguments[at + 1] if found and arguments[at + 1 :] else None
-        if script is not None:
-            return _script([script], "it runs in another way than here")
-    return _unread(arguments, "it runs what it is given")
+        script = Field(found[1]) if found and found[1] else follower  # in the same word, or the next one
+        if found and script is not None:
+            return _script([script], "it runs under another user or program")
+    return _unread(arguments, "it runs its arguments as a command")
 
 
 def _find(arguments: Sequence[Field]) -> Wrapper | None:
@@ -172,19 +171,15 @@ def _find(arguments: Sequence[Field]) -> Wrapper | None:
 
 def _command(arguments: Sequence[Field]) -> Wrapper | None:
     if arguments and re.fullmatch(r"-[pvV]*[vV][pvV]*", arguments[0].text):
-        return None
+        return None  # `command -v name` runs nothing
     return _plain(arguments, "text -p", 0, "")
 
 
-def _source(arguments: Sequence[Field]) -> Wrapper:
-    return Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(arguments[:1]))
-
-
 _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
-    **dict.fromkeys((".", "source"), _source),
+    **dict.fromkeys((".", "source"), lambda words: Wrapper(problem=_UNSHOWN_SCRIPT, script_files=tuple(words[:1]))),
     "command": _command,
     "env": _env,
-    "eval": _eval,
+    "eval": lambda arguments: _script(_without_first(arguments, "--"), is_same_shell=True),
     "find": _find,
     **dict.fromkeys(("flock", "runuser", "script", "su"), _text_behind_c),
     "trap": _trap,
@@ -195,7 +190,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
 
 # Expressions of find (GNU findutils 4.9, POSIX find)
 
-# By part of an expression: its kind, and the number of words that follow.
+# By part of an expression: its kind, and the number of words that follow. The table has them in its keys: `neutral_1`.
 _PARTS = {
     name: (row[:-2], int(row[-1])) for row, parts in read_table("names")["find"].items() for name in parts.split()
 }
@@ -219,13 +214,13 @@ class FindCall(Struct, kw_only=True):
 def read_find(fields: Sequence[Field]) -> FindCall:
     """Read the words behind `find`."""
     call = FindCall()
-    remaining = list(reversed(fields))
+    remaining = list(reversed(fields))  # so that pop() takes the next word
     # Options before the starting folders; `-L` follows links out of the workspace.
     while remaining and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", remaining[-1].text):
         call.problem = f"the option {remaining.pop().text} of find is not known to only read"
     while remaining and not remaining[-1].text.startswith("-") and remaining[-1].text not in ("(", ")", "!", ","):
         if remaining[-1].may_vanish or remaining[-1].text[:1] in ("*", "?", "["):
-            call.problem = "what find starts with cannot be told"
+            call.problem = "agentcli can't predict where find starts"
         call.starts.append(remaining.pop())
     is_negated = False
     while remaining:
@@ -234,21 +229,23 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 
 
 def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read one test or action with its values. Return True if it negates the next one."""
+    """Read one test or action with its values from the end of `remaining`. Return True if it negates the next one."""
     field = remaining.pop()
     name = field.text
-    is_newer = name.startswith("-newer") and len(name) == 8
+    is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared
     kind, count = _PARTS.get("-newer" if is_newer else name, ("", 0))
     values = remaining[len(remaining) - count :] if count else []
     if any(value.may_vanish or _may_add_action(value) for value in (field, *values)) or not field.is_known:
-        call.problem = "what find does cannot be told"
+        call.problem = "agentcli can't predict what find does"
     elif name == "-delete":
         call.problem = call.problem or "find deletes what it finds"
         call.deletes_all = call.deletes_all or not call.is_narrowed
     elif name in _RUNNING:
         call.problem = call.problem or "find runs a program on what it finds"
-        call.runs.append(command := _read_command(remaining))
+        command = _read_command(remaining)
+        call.runs.append(command)
         call.runs_on_all += () if call.is_narrowed else (command,)
+        # `-exec grep -q x {} ;` is a test too: what follows runs on files for which grep succeeds.
         call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
     elif kind == "narrowing":
         # A negated test excludes almost nothing, except one of time, size or links, which selects the other part.

@@ -1,5 +1,7 @@
 """Judges paths by their text: secret and auto-executed files, odd names, and what is outside the workspace.
 
+Nothing here looks at a disk. Callers resolve links, and have the real path judged as well.
+
 Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
 folded, NFKC, without invisible characters and trailing dots or spaces, and short names such as `GIT~1`.
 
@@ -45,6 +47,7 @@ def is_short_for(name: str, names: Sequence[str]) -> bool:
 
 @lru_cache
 def _stems(names: tuple[str, ...]) -> frozenset[str]:
+    # Their short names begin so: `.git-credentials` is `GIT-CR~1`.
     hidden = (name.lstrip(".") for name in names if name.startswith(".") and "*" not in name)
     return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
 
@@ -128,7 +131,8 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
     if not parts or parts[-1].endswith(".pub"):
         return False
     name = parts[-1]
-    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)  # parts above the home's own
+    # The index of the first part below the home, for a path that is there.
+    below_home = [len(home.parts)] if home is not None and path != home and is_below(path, home) else []
     return bool(
         (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
         or is_short_for(name, SECRET_GLOBS)
@@ -136,7 +140,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
         or parts[:3] == ("/", "run", "secrets")
         or parts[:4] == ("/", "var", "run", "secrets")
         or holds(_ANYWHERE, parts, starts=range(len(parts)))
-        or (depth < len(parts) and holds(SECRET_HOME_PATHS, parts, starts=(depth,)))
+        or holds(SECRET_HOME_PATHS, parts, starts=below_home)
     )
 
 
@@ -212,6 +216,7 @@ def _is_reviewed(parts: tuple[str, ...]) -> bool:
 
 
 def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    # A name may have several parts, or begin with `*`.
     ends = _ends(names)
     return holds(names, parts, starts=range(len(parts))) or any(
         part.endswith(ends) or is_short_for(part, names) for part in parts
@@ -304,7 +309,7 @@ def is_odd(path: str) -> bool:
         _HIDDEN.search(path)
         or _FOREIGN.match(path)
         or any(_size(part) > MAX_NAME_BYTES or _SPACED_DOTS.fullmatch(part) for part in parts)
-        or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))
+        or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))  # a lone `...` or `./...` names packages of Go
         or (parts and _DEVICE.fullmatch(parts[-1]))
         or any(_leads_elsewhere(path, other) for other in _readings(path))
     )

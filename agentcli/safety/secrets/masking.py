@@ -4,8 +4,6 @@ A `Masker` also knows secrets by their value. A `StreamMask` is fed a text in pi
 for the whole text, except that it does not find the end of a private key whose beginning is missing.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -46,14 +44,13 @@ class Masker:
         self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
-        """Replace every secret in a text by `[masked: kind]`."""
-        return StreamMask(self, text).close()
+        return StreamMask(self, text).close()  # each secret becomes `[masked: kind]`
 
     def secrets(self, text: str) -> list[Secret]:
         """Return the secrets in a text, in order. Secrets that overlap are one secret, named by the first."""
         return StreamMask(self, text).secrets()
 
-    def stream(self) -> StreamMask:
+    def stream(self) -> "StreamMask":
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:
@@ -63,7 +60,7 @@ class Masker:
         return find_tokens(text, raw) + [
             Secret(start, end, "known-secret")
             for index, start, end in matches
-            if text.startswith(self._forms[index], start)
+            if text.startswith(self._forms[index], start)  # in `raw`, other characters look alike
         ]
 
     def certain_end(self, text: str) -> int:
@@ -76,7 +73,6 @@ class Masker:
 
 
 def is_long_enough(value: str) -> bool:
-    """Return True if a known value is long enough to be searched for."""
     is_mixed = re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return len(value) >= (_MIN_MIXED_CHARS if is_mixed else _MIN_KNOWN_CHARS)
 
@@ -89,11 +85,11 @@ def _written_forms(value: str) -> Iterable[str]:
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # In a longer text the value begins at one of three offsets, and the letters at its ends share bits with others.
-        for before in range(3):
-            end = (before + len(raw)) % 3
-            encoded = encode(bytes(before) + raw).decode().rstrip("=")
-            yield encoded[(0, 2, 3)[before] : len(encoded) - (1 if end else 0)]  # without these letters
+        # In a longer text the value begins at one of three offsets. Letters that share bits with others are left out.
+        for bytes_before, letters_before in ((0, 0), (1, 2), (2, 3)):
+            encoded = encode(bytes(bytes_before) + raw).decode().rstrip("=")
+            shares_last_letter = (bytes_before + len(raw)) % 3 != 0
+            yield encoded[letters_before : -1 if shares_last_letter else None]
 
 
 class PlainText:
@@ -117,7 +113,7 @@ class PlainText:
             position = self._length
             for code in _CODE.finditer(text):
                 self._codes.append((position + code.start(), code[0]))
-                position -= len(code[0])
+                position -= len(code[0])  # positions are those in the plain text
             text = _CODE.sub("", text)
         self._length += len(text)
         return text
@@ -125,7 +121,7 @@ class PlainText:
     def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
         """Return the plain `text[start:end]` with its codes. `is_end` includes the codes behind it."""
         pieces: list[str] = []
-        for position, code in self._take(end + is_end):
+        for position, code in self._take(end + 1 if is_end else end):
             pieces += (text[start:position], code)
             start = position
         return "".join((*pieces, text[start:end]))
@@ -133,17 +129,18 @@ class PlainText:
     def hidden_in(self, start: int, end: int) -> str:
         """Return the codes at `start`, and the last code up to `end`, which sets how the text continues."""
         codes = self._take(end)
-        before = [code for position, code in codes if position == start]
-        return "".join((*before, *(code for _, code in codes[len(before) :][-1:])))
+        at_start = [code for position, code in codes if position == start]
+        last = [code for _, code in codes[len(at_start) :]][-1:]
+        return "".join((*at_start, *last))
 
     def _take(self, end: int) -> list[tuple[int, str]]:
         first, self._first = self._first, bisect_left(self._codes, (end,), self._first)
         return self._codes[first : self._first]
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
-        """Return the positions of these spans in the text as written."""
+        """Return the positions of these spans in the text as written, without the codes around them."""
         positions = [position for position, _ in self._codes]
-        lengths = [0, *accumulate(len(code) for _, code in self._codes)]
+        lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: of the first n codes together
         return [
             (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
             for start, end, _ in spans
@@ -184,7 +181,7 @@ class StreamMask:
     def secrets(self) -> list[Secret]:
         """Return the secrets of the whole text, by their positions in the text as written."""
         found = self._certain_secrets(is_all=True)
-        return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
+        return [Secret(*span, one.rule) for span, one in zip(self._plain.places(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
         position = self._done  # the text before it is in the pieces
@@ -197,7 +194,7 @@ class StreamMask:
             )
             position = end
         pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
-        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)
+        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back less far
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
@@ -231,13 +228,14 @@ class StreamMask:
                     # The mark of a beginning may itself be incomplete.
                     self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
                     return keys, end
-                if key.position is None or key.start >= end:
+                if key.position is None or key.start >= end:  # not certain yet: it waits for more text
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
             position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if may_continue:
+                # It begins before the end of what is masked, so that the rest of the key gets no marker of its own.
                 self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)
@@ -246,7 +244,7 @@ class StreamMask:
     def _forget(self, count: int) -> None:
         if count <= 0:
             return
-        self._text = self._text[count:]
+        self._text = self._text[count:]  # all positions in it move
         self._done -= count
         self._masked = max(0, self._masked - count)
         self._searched = max(0, self._searched - count)

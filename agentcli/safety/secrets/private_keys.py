@@ -23,6 +23,7 @@ _BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
 _END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
 _BEGINNING = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
+_MAX_BEGINNING_CHARS = 80  # of a whole marker
 _POSSIBLE_BEGINNING = re.compile("|".join(_BEGINNINGS))
 _RUN_OF_BASE64 = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
 _REST_OF_RUN = re.compile(rf"{_BASE64}*")
@@ -44,8 +45,6 @@ _MIN_BODY_CHARS = 16
 
 
 class KeyStart(NamedTuple):
-    """The beginning of a private key."""
-
     start: int
     position: int | None  # the key is known up to here; None if only further text can show if it is a key
     frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers
@@ -62,7 +61,7 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
             position, is_end = _step(text, begun.end(), frame)
             if position is not None and not is_end:  # a key has at least one line
                 return KeyStart(start, position, frame)
-        if not is_all and len(text) - start <= _MAX_STEP_CHARS + 80:
+        if not is_all and len(text) - start <= _MAX_BEGINNING_CHARS + _MAX_STEP_CHARS:  # more text may make it a key
             return KeyStart(start, None)
         start += 1
     return None
@@ -86,13 +85,9 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     before = 0  # the end of the last key
     for end in _END_MARK.finditer(text) if "-----END " in text else ():
-        start = (
-            end.start()
-            if _POSSIBLE_BEGINNING.search(text, before, end.start())
-            else _first_body_line(text, before, end.start())
-        )
-        if start < end.start():
-            found.append((start, end.end()))
+        if not _POSSIBLE_BEGINNING.search(text, before, end.start()):
+            start = _first_body_line(text, before, end.start())
+            found += [(start, end.end())] if start < end.start() else []
         before = end.end()
     return found
 
@@ -108,7 +103,7 @@ def _first_body_line(text: str, start: int, end: int) -> int:
     for begin, stop in reversed(lines):
         line = text[begin:stop]
         bodies = [line[frame.end() :] for frame in (each.match(line) for each in frames) if frame]
-        shortest = _MIN_BODY_CHARS if first < end else 1
+        shortest = _MIN_BODY_CHARS if first < end else 1  # the last line of a key may be short
         if not any(len(body) >= shortest and _BODY_LINE.match(body) for body in bodies):
             break
         first = begin
@@ -120,11 +115,11 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     line = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
     if len(line) == _MAX_FRAME_CHARS or not line:
         return _KNOWN_FRAME
-    alike = (  # a pattern for each part of the line
+    patterns = (  # `key.txt:12: ` is the frame of a line that begins with `key.txt-13- ` too
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
         for part in re.findall(r"\w+|\s+|.", line.strip())
     )
-    return re.compile(r"\s*" + "".join(alike) + r"\s*")
+    return re.compile(r"\s*" + "".join(patterns) + r"\s*")
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
@@ -152,6 +147,6 @@ def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None,
             if shorts < 2 and _SHORT_LINE.match(line, body):
                 shorts += 1
                 break
-        else:
+        else:  # this line cannot belong to a key
             break
     return None, False

@@ -1,7 +1,8 @@
 """Finds tokens and passwords in text by rules, which are rows of the TOML files beside this module.
 
 The pattern of a rule is tried only where one of its literals occurs, which one search for all literals finds. A judge,
-one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word.
+one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word. Its
+limits of length, entropy and changes of letters tell the examples (`like`) of the rules from those that are none.
 """
 
 import base64
@@ -60,7 +61,6 @@ _LETTER = re.compile("[A-Za-z]")
 _SYMBOL = re.compile(r"[!@#$%^&*?]")
 _UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 _RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
-_DIGIT = re.compile("[0-9]")
 _PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
 # A word counts only in one case: FaKe is four letters of a token.
 _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
@@ -68,13 +68,13 @@ _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word
 
 def looks_random(value: str) -> bool:
     """Return True for a possible token: not a few characters repeated. Words in it do not matter."""
-    least = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
-    return _RUN.search(value) is None and entropy(value) >= least
+    # Digits have few values, and short texts few characters.
+    min_entropy = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
+    return _RUN.search(value) is None and entropy(value) >= min_entropy
 
 
 def has_random_digits(value: str) -> bool:
-    """Return True for a value that is no long name in source code, since names rarely contain digits."""
-    return _DIGIT.search(value) is not None and looks_random(value)
+    return re.search("[0-9]", value) is not None and looks_random(value)  # long names in code rarely have digits
 
 
 def is_no_name(value: str) -> bool:
@@ -83,8 +83,7 @@ def is_no_name(value: str) -> bool:
 
 
 def anything(value: str) -> bool:
-    """Accept every value of a format so specific that even a made-up value is masked."""
-    return True
+    return True  # the format is so specific that even a made-up value is masked
 
 
 def is_placeholder(value: str) -> bool:
@@ -127,8 +126,7 @@ def is_credential(value: str) -> bool:
 
 
 def _changes(value: str) -> int:
-    """Count the changes between letters and digits: names have few, `sha256` and `utf8` have one."""
-    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))
+    return len(re.findall(r"\d(?=[A-Za-z])|[A-Za-z](?=\d)", value))  # between letters and digits: `sha256` has one
 
 
 def _is_mixed(value: str) -> bool:
@@ -254,8 +252,6 @@ _LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
 
 
 class Secret(NamedTuple):
-    """A secret in a text."""
-
     start: int  # in characters
     end: int
     rule: str  # the name of the rule that found it
@@ -298,7 +294,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        """The pattern, compiled at its first use, since most patterns are never needed."""
+        # Most patterns are never needed.
         return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
 
     def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
@@ -306,7 +302,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         if (match := self._match_at(text, position)) is None:
             return
         for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
-            start, end = one.span(1 if one.lastindex else 0)
+            start, end = one.span(1 if one.lastindex else 0)  # lastindex: the pattern has a group
             if _JUDGES[self.judge](text[start:end]):
                 yield start, end
 
@@ -325,8 +321,8 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         line_end = text.find("\n", start, start + MAX_CONTEXT_CHARS)
         line_end = line_end if line_end >= 0 else start + MAX_CONTEXT_CHARS
         literals = re.compile("|".join(map(re.escape, self.place.literals))).finditer(text, start, line_end)
-        following = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
-        end = following.end() if following else line_end
+        next_announcement = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
+        end = next_announcement.end() if next_announcement else line_end
         found = re.compile(self.each, re.ASCII).finditer(text, start, line_end)
         yield from takewhile(lambda one: one.start() < end, found)
 
@@ -354,10 +350,8 @@ def find_tokens(text: str, raw: bytes) -> list[Secret]:
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
-        for rule in announced[literal]:
-            found += (Secret(*span, rule.name) for span in rule.spans_at(text, start))
-    for rule in everywhere:
-        found += (Secret(*span, rule.name) for span in rule.spans_in(text))
+        found += (Secret(*span, rule.name) for rule in announced[literal] for span in rule.spans_at(text, start))
+    found += (Secret(*span, rule.name) for rule in everywhere for span in rule.spans_in(text))
     return found
 
 

@@ -51,7 +51,7 @@ def secret_values(text: str) -> set[str]:
     for secret in find_secrets(text):
         stretch = text[secret.start : secret.end]
         if secret.rule == PRIVATE_KEY:
-            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))
+            found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))  # a quoted key has `\n` for line ends
         elif _is_rare(stretch):
             found.add(stretch)
     # A text that is nothing but a secret, such as the file of a token.
@@ -77,15 +77,16 @@ def _weight(key: str) -> tuple[int, bool]:
     """Weigh a name: 2 if it says that its value is secret, 1 if it may be, else 0; True if it ends in that word."""
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
-        words.pop()
+        words.pop()  # `PASSWORD_2`, `TOKEN_PROD`
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return 0, False
     secret, owners = _NAMES["secret"], _NAMES["key_owners"]
-    named = [  # for each word: alone or with the one before it, it says that the value is secret
-        other in secret or one + other in secret or (one in owners and other in ("key", "keys"))
-        for one, other in pairwise(["", *words])
+    say_secret = [  # for each word: alone or with the one before it, it says that the value is secret
+        word in secret or before + word in secret or (before in owners and word in ("key", "keys"))
+        for before, word in pairwise(["", *words])
     ]
-    return (2 if any(named) else int(not _NAMES["vague"].isdisjoint(words))), named[-1]
+    is_vague = not _NAMES["vague"].isdisjoint(words)
+    return 2 if any(say_secret) else int(is_vague), say_secret[-1]
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:
@@ -106,8 +107,8 @@ def _readings(pair: re.Match[str]) -> Iterable[str]:
 def _lines(text: str, start: int, quote: str) -> Iterable[str]:
     """Return the lines of a value that begins at `start`; one line if the quote is never closed."""
     closed = _CLOSED[quote].match(text, start)
-    inner = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
-    lines = {line.rstrip("\\") for line in _rows(inner)}
+    value = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
+    lines = {line.rstrip("\\") for line in _rows(value)}  # a backslash at its end continues a line
     return lines | set(map(_unescaped, lines)) if quote.startswith('"') else lines
 
 

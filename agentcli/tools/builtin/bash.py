@@ -21,7 +21,7 @@ from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
-_ASKED_LATER = "[It is a dry run: what it changes is not in the workspace before it has ended and the user agrees.]"
+_ASKED_LATER = "[It is a dry run. Its changes reach the workspace only after it has ended and the user has agreed.]"
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
 _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full output is shown page by page
 
@@ -42,16 +42,17 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
     start, note = _find_start(arguments, context)
     command = _command(arguments, start, context)
     if arguments.background:
-        # With the default limit a job has none but the end of the session.
+        # A job for which the call sets no limit of its own runs until the session ends.
         limit_s = None if arguments.timeout_ms == Bash(command="").timeout_ms else command.timeout_s
-        (detach := asyncio.Event()).set()  # set from the start, so the command becomes a job at once
-        job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=detach)).job
+        at_once = asyncio.Event()
+        at_once.set()
+        job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=at_once)).job
         assert job is not None, "it is detached or refused"
         return _describe_start(job, "Started", context)
     if is_own:
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
-    finish = partial(_format, arguments=arguments, context=context, start=start, note=note)
+    finish = partial(_format, arguments=arguments, context=context, start=start, note=note)  # makes the output
     if result.dry_run is not None:
         return ToolOutput(dry_run=_dry_run_report(result, start, context, finish))
     if result.job is not None and result.exit_code is None:
@@ -108,16 +109,12 @@ def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     return Command(
         text=arguments.command,
         cwd=start,
-        timeout_s=_limit_s(arguments),
+        timeout_s=min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000,
         most_bytes=_MAX_BYTES[arguments.output_level or context.level],
         profile="danger-full-access" if arguments.unconfined else profile,
         grants=grants,
         dry_run=terms.dry_run,
     )
-
-
-def _limit_s(arguments: Bash) -> float:
-    return min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000
 
 
 # Output
@@ -126,7 +123,7 @@ def _limit_s(arguments: Bash) -> float:
 def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
     """Return the output of a command that started in `start`, and notes on what is unusual, such as an exit code.
 
-    `note` is the first of the notes, perhaps empty.
+    The first of them is `note`, perhaps empty. Of a command that timed out the output is shortened.
     """
     workspace, code, is_late = context.workspace, result.exit_code, result.timed_out
     notes = [note]
@@ -139,7 +136,7 @@ def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, sta
     notes += _describe_rest(result, workspace)
     if is_late:
         reason = result.stall or "for a long job set timeout_ms or background"
-        notes.append(f"[ended after {_limit_s(arguments):g} s; {reason}]")
+        notes.append(f"[ended after {min(arguments.timeout_ms, MAX_TIMEOUT_MS) / 1000:g} s; {reason}]")
     output = cut_middle(result.output, _MAX_BYTES["brief"]) if is_late else result.output
     optional = {"output_file": result.output_file, "stall": result.stall, "job_id": result.job and result.job.id}
     structured = {
@@ -171,15 +168,11 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
     """Yield notes on files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
-        yield (
-            f"[it made or changed {names}, which other programs obey by themselves: the user should look at it first]"
-        )
+        yield f"[it made {names}, which other programs run or obey by themselves: ask the user to look at it first]"
     yield from (f"[{note}]" for note in result.reverts.notes())
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
-        yield (
-            f"[stopped with the command: {names}, which it had left running. Set background to keep a process running.]"
-        )
+        yield (f"[ended together with the command that had started them: {names}. Set background to keep one running.]")
     if result.job is not None:
         yield f"[left running in the background: {result.job.id}]"
 
@@ -189,8 +182,7 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
 
     A folder that is outside the workspace or does not exist is not followed: the next command starts in `start`.
     """
-    workspace = context.workspace
-    end = result.cwd
+    workspace, end = context.workspace, result.cwd
     if end is None or end == (real_start := workspace.look(start).real):
         return start
     status = workspace.look(end, grants=context.grants)
@@ -206,7 +198,7 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
 
 # Failures that the sandbox may have caused
 
-# How curl and git, Node, Python, Go and pip name a host that they could not reach.
+# The ways in which curl and git, Node, Python, Go and pip name a host that they could not reach.
 _NAMED_HOST = re.compile(
     r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
@@ -231,41 +223,39 @@ def _find_unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ..
 
 
 def _look_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
-    """Look at the first names as paths; those that lead nowhere are left out."""
     paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MAX_NAMES]:
-        with contextlib.suppress(ToolError):
+        with contextlib.suppress(ToolError):  # not a path, or links without an end
             paths[name] = workspace.look(cwd / name, use)
     return paths
 
 
 def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[str]:
-    """Yield a note on each failure in a command's output that the sandbox is likely to have caused."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
-    parts = {part for word in words for part in word.split("/")}
-    protected = sorted(filter(is_read_only_name, parts))
+    names = {name for word in words for name in word.split("/")}
+    protected = sorted(filter(is_read_only_name, names))
     if not protected:
         paths = _look_at(sorted(words), cwd, workspace, "write")
         protected = [word for word, path in paths.items() if path.is_auto_executed]
     if protected:
         yield (
-            f"[the sandbox keeps {', '.join(protected)} from commands, as other programs obey what is there: file_edit "
-            "changes it where the user agrees, and unconfined asks them to let this command do it]"
+            f"[the sandbox keeps {', '.join(protected)} from commands, because other programs run or obey it. "
+            "file_edit changes it if the user agrees; unconfined asks them to let this command do it.]"
         )
-    if secret := sorted(name for name in parts if is_secret(PurePath(name), None)):
+    if secret := sorted(name for name in names if is_secret(PurePath(name), None)):
         yield (
-            f"[the sandbox hides {', '.join(secret)}, which may hold secrets; a rule of the user that names it, "
-            f"such as Read({secret[0]}), opens it]"
+            f"[the sandbox hides {', '.join(secret)}, which may hold secrets. The user can allow it with a rule "
+            f"such as Read({secret[0]}).]"
         )
     temporary_path = r"(?<![\w/.-])/(?:var/)?tmp/"
     missing = [line for line in lines if "No such file or directory" in line and re.search(temporary_path, line)]
-    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
-        yield "[/tmp is empty for each command: keep in the workspace what a later one is to find]"
+    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):  # a root may be in /tmp
+        yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
     if unreached := _UNREACHED_HOST.search(output):
-        yield f"[{unreached[1]} is open to commands, but the connection failed: {unreached[2].strip()}]"
+        yield f"[commands may reach {unreached[1]}, but the connection failed: {unreached[2].strip()}]"
     elif _NO_HOST.search(output):
-        yield "[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]"
+        yield "[the sandbox lets commands reach only hosts that the user has allowed with /sandbox host NAME]"
 
 
 # Jobs
@@ -274,12 +264,12 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
 def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:
     """Describe a command that continues as a job: the person sent it there, or it `listens on :3000`."""
     reason = f"It {result.stall}" if result.stall else "The person sent this to the background"
-    started = _describe_start(job, f"{reason}: it goes on as", context)
-    is_alone = result.stall.startswith("listens") and context.workspace.facts.confines
-    alone = ". Only this command reaches it: each has a network of its own in the sandbox." if is_alone else ""
+    started = _describe_start(job, f"{reason}: it continues as", context)
+    is_confined_server = result.stall.startswith("listens") and context.workspace.facts.confines
+    hint = ". Other commands cannot reach it: in the sandbox each has its own network." if is_confined_server else ""
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
-    return ToolOutput(f"{started.content}{alone}\n{output}", structured, f"in the background as {job.id}")
+    return ToolOutput(f"{started.content}{hint}\n{output}", structured, f"in the background as {job.id}")
 
 
 def _describe_start(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
@@ -304,9 +294,7 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
             content, {"jobs": list(map(_structured, by_id.values()))}, f"{running} of {len(by_id)} running"
         )
     if not id:
-        raise ToolError(
-            f"Which job? To {arguments.action} one, give its job_id; list shows them.", kind="invalid_parameters"
-        )
+        raise ToolError(f"To {arguments.action} a job, give its job_id; list shows them.", kind="invalid_parameters")
     if arguments.action == "read":
         new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
         job = next(job for job in jobs.list() if job.id == id)
@@ -315,7 +303,9 @@ async def _jobs(arguments: JobsCall, context: ToolContext) -> ToolOutput:
     await jobs.stop(id)
     job = next(job for job in jobs.list() if job.id == id)
     if job.is_running:
-        raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="permission_denied")
+        raise ToolError(
+            f"{id} could not be ended: some of its processes run as another user.", kind="permission_denied"
+        )
     message = f"Ended {id}." if by_id[id].is_running else f"{id} had ended before: {_state(job)}."
     return ToolOutput(message, _structured(job), message.rstrip("."))
 

@@ -21,7 +21,7 @@ from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary_file_error,
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.observation import MAX_LINE_CHARS, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import (
-    LARGEST_EDITABLE,
+    MAX_EDITABLE_BYTES,
     SNIFFED_BYTES,
     EncodingGuess,
     decode,
@@ -63,7 +63,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
         head = file.read(SNIFFED_BYTES)
         if media_type := media_type_of(head):
             return _format_media(head + file.read(MAX_MEDIA_BYTES), media_type, arguments, shown)
-        if path.suffix == ".ipynb" and size <= LARGEST_EDITABLE:
+        if path.suffix == ".ipynb" and size <= MAX_EDITABLE_BYTES:
             from agentcli.tools.text.notebooks import cells_as_text
 
             content = head + file.read()
@@ -95,7 +95,7 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     size = 0
     for number, line in enumerate(read.lines, first):
         row = f"{number}\t{_format_line(line)}"
-        size += len(row.encode()) + 1
+        size += len(row.encode()) + 1  # with the numbers, so that fewer lines may fit than were read
         if size > PAGE_BYTES and rows and arguments.limit != 0:
             break
         rows.append(row)
@@ -104,9 +104,9 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     if rows and (last < total or read.ends_with_newline):
         text += "\n"
     if last < total:
-        rows.append(f"[lines {first}-{last} of {total}; go on with offset={last + 1}]")
+        rows.append(f"[lines {first}-{last} of {total}; continue with offset={last + 1}]")
     if not read.is_certain:
-        rows.append(f"[not UTF-8; read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
+        rows.append(f"[The file is not UTF-8. It was read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
     content = "\n".join(rows) if total else "[the file is empty]"
     is_whole = last - first + 1 == total
     summary = f"{total} line{'' if total == 1 else 's'}" if is_whole else f"lines {first}-{last} of {total}"
@@ -114,7 +114,7 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
 
 
 def _format_line(line: FileLine) -> str:
-    text = cut_line(line.text.removesuffix("\r"))
+    text = cut_line(line.text.removesuffix("\r"))  # ends with `[… more characters]` if the line is too long
     return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text
 
 
@@ -150,10 +150,9 @@ def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: s
 
 
 def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[bytes, str]:
-    """Return the pages of a PDF from `offset` (1-based) on, at most `limit`, and words about which these are.
+    """Return the pages of a PDF from `offset` (1-based) on, at most `limit`, and which these are: `pages 2-3 of 9`.
 
-    Raises:
-        ToolError: If the PDF is broken, has a password, or has more pages than a model takes.
+    Raises `ToolError` if the PDF is broken, has a password, or has more pages than a model takes.
     """
     from pypdf import PdfReader, PdfWriter  # imports in 200 ms, and most sessions read no PDF
     from pypdf.errors import PyPdfError
@@ -163,7 +162,7 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
         reader = PdfReader(io.BytesIO(content))
         if reader.is_encrypted:
             raise ToolError(
-                f"{shown} has a password, which no model takes: remove it with bash first (qpdf --decrypt).",
+                f"{shown} is protected by a password. Remove it with bash first (qpdf --decrypt).",
                 kind="validation_error",
             )
         total = len(reader.pages)
@@ -239,7 +238,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
     `declared` is the charset that the settings name for files that are not UTF-8. Raises `OSError`.
     """
     guess, head_end = EncodingGuess(head), file.tell()
-    if guess.encoding() is None:
+    if guess.encoding() is None:  # the beginning is binary: the rest need not be read
         return None
     digest, collector = hashlib.sha256(), _LineCollector(choice)
     try:
@@ -253,7 +252,7 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
     is_certain = True
     if not guess.wide and not guess.bom and guess.broken:
         is_certain = guess.is_certain
-        if file.tell() <= LARGEST_EDITABLE:  # no edit is possible beyond, so the exact charset does not matter
+        if file.tell() <= MAX_EDITABLE_BYTES:  # no edit is possible beyond, so the exact charset does not matter
             file.seek(head_end)
             decoded = decode(head + file.read(), declared)
             encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
@@ -272,10 +271,11 @@ def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: str) ->
 
 
 def _decode_line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
-    """Return a line of which `content` was kept; one that was cut ends with a whole character."""
+    """Return a line of which `content` was kept and `cut` bytes were not; it ends with a whole character."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
-    return FileLine(without_surrogates(text), cut + len(decoder.getstate()[0]) if cut else 0)
+    bytes_left, _ = decoder.getstate()  # the beginning of a character
+    return FileLine(without_surrogates(text), cut + len(bytes_left) if cut else 0)
 
 
 def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], guess: EncodingGuess) -> Iterator[bytes]:
@@ -323,7 +323,7 @@ class _LineCollector:
         self.newlines += chunk.count(b"\n")
         lines_left = self._choice.max_lines - len(self._complete)
         if self.newlines < self._choice.first - 1 or lines_left == 0 or self.is_full:
-            return
+            return  # before or behind the chosen lines
         # What is behind the skipped lines, as far as the chosen ones reach.
         *complete, unfinished = chunk.split(b"\n", to_skip)[-1].split(b"\n", lines_left)
         for line in complete:

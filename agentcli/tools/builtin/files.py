@@ -5,7 +5,6 @@ The first part reads and writes whole files for other tools too: each failure be
 
 import ast
 import asyncio
-import contextlib
 import errno
 import io
 import json
@@ -14,7 +13,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
@@ -29,7 +28,7 @@ from agentcli.tools.text.apply import Edit, apply_edits, changes_only_ascii
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import (
     BOM,
-    LARGEST_EDITABLE,
+    MAX_EDITABLE_BYTES,
     DecodedText,
     decode,
     require_encodable,
@@ -41,12 +40,13 @@ from agentcli.tools.workspace import Workspace, display_name
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
 HOW_TO_NAME_CHARSET = (
-    "To change more, name its charset in the setting tools.charset, or convert the file first "
+    "To see and change all of it, name its charset in the setting tools.charset, or convert the file first "
     "(bash: iconv -f … -t UTF-8)."
 )
 
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
+_MAX_DEPTH = 100  # more than the depth of any file
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
@@ -75,7 +75,7 @@ def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
             f"{shown} is a directory: use file_list.", kind="invalid_parameters", code=errno_name(error)
         ) from error
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENXIO):
+        if error.errno in (errno.EINVAL, errno.ENXIO):  # a socket, or what the sandbox takes for no regular file
             raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
         raise file_failure("read", shown, error) from error
 
@@ -93,21 +93,13 @@ def _size_of(file: BinaryIO) -> int:
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
     """Return the contents of a file that is to be changed. Raises `ToolError`."""
     with opened(path, workspace) as (file, size):
-        if size > LARGEST_EDITABLE:
+        if size > MAX_EDITABLE_BYTES:
             raise ToolError(
                 f"{workspace.shown(path)} is {size / 1e6:,.0f} MB, more than can be changed here: "
                 "change it with bash (sed -i, a script).",
                 kind="validation_error",
             )
         return file.read()
-
-
-def decode_file(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
-    """Return a file's bytes as text. Raises `ToolError` for a binary file."""
-    text = decode(content, workspace.settings.charset)
-    if text is None:
-        raise binary_file_error(workspace.shown(path), len(content))
-    return text
 
 
 def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:
@@ -118,8 +110,8 @@ def require_certain_encoding(before: DecodedText, after: str, shown: str) -> Non
 
 def unknown_encoding_error(text: DecodedText, shown: str) -> ToolError:
     return ToolError(
-        f"{shown} is not UTF-8, and its encoding is not certain (it was read as {text.encoding}), so only ASCII text "
-        f"apart from its other characters can be changed. {HOW_TO_NAME_CHARSET}",
+        f"{shown} is not UTF-8, and its encoding is not certain (it was read as {text.encoding}), so only its ASCII "
+        f"characters can be changed. {HOW_TO_NAME_CHARSET}",
         kind="validation_error",
     )
 
@@ -137,7 +129,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
     try:
         workspace.sandbox.write(path, content)
     except NotADirectoryError as error:
-        # If somebody has changed the folders meanwhile, no file is found, and the path itself is named.
+        # The outermost parent that is no folder; the path itself if somebody has changed the folders meanwhile.
         parents = (parent for parent in reversed(path.parents) if workspace.look(parent).kind not in (None, "folder"))
         file = workspace.shown(next(parents, path))
         raise ToolError(
@@ -164,7 +156,7 @@ async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -
 
 async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
     """Return the files with a similar name below the nearest folder that exists, nearest first; at most three."""
-    wanted = _as_sendable(path.name).lower()
+    wanted = without_surrogates(path.name).lower()  # as a model sees a name that is not UTF-8
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
@@ -178,7 +170,7 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
             folder = folder.parent
         return workspace.usable_path(folder, "read")
 
-    with contextlib.suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
+    with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
         folder = await asyncio.to_thread(nearest_folder)
         async with asyncio.timeout(_MAX_SIMILAR_S):
             await workspace.sandbox.search(Listing(folder), take)
@@ -188,24 +180,19 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 def _distance(wanted: str, name: str) -> int:
     """Return a number to sort similar files by, nearest first; 0 for a file whose name is not similar to `wanted`.
 
-    Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself of
-    which one name contains the other.
+    Files of the same name come first, by the depth of their folder. Then come files in the searched folder itself whose
+    name contains `wanted`, or is contained in it.
     """
-    parts = PurePosixPath(_as_sendable(name).lower())
-    if parts.name == wanted:
-        return len(parts.parts)
-    is_similar = wanted in parts.name or parts.name in wanted
-    return 100 + len(parts.parts) if is_similar and len(parts.parts) == 1 else 0
-
-
-def _as_sendable(name: str) -> str:
-    """Return a name in which bytes that are not UTF-8 became U+FFFD, as a model sees them."""
-    return os.fsencode(name).decode(errors="replace")
+    path = PurePosixPath(without_surrogates(name).lower())
+    if path.name == wanted:
+        return len(path.parts)
+    is_similar = len(path.parts) == 1 and (wanted in path.name or path.name in wanted)
+    return _MAX_DEPTH if is_similar else 0
 
 
 def file_failure(action: str, shown: str, error: OSError, state: str = "") -> ToolError:
-    advice = _WHAT_TO_DO.get(error.errno or 0, "")
-    message = f"Could not {action} {shown[:200]}: {error.strerror}.{' ' if advice else ''}{advice}{state}"
+    advice = f" {_WHAT_TO_DO[error.errno]}" if error.errno in _WHAT_TO_DO else ""
+    message = f"Could not {action} {shown[:200]}: {error.strerror}.{advice}{state}"
     return ToolError(message, kind=kind_of(error), code=errno_name(error))
 
 
@@ -213,7 +200,7 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
 
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
 IS_INVALID = "Note: this is no valid"
-_LONGEST_LINE = 200  # characters
+_MAX_SHOWN_CHARS = 200  # of the wrong line
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
     ".json": ("JSON", json.loads),
@@ -231,10 +218,10 @@ def syntax_note(path: Path, content: bytes) -> str:
         with warnings.catch_warnings(action="ignore"):
             read(text)
     except SyntaxError as error:
-        lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]
-        line = f"\n{lines[0][:_LONGEST_LINE]}" if lines else ""
+        lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]  # none if the error is behind the last line
+        line = f"\n{lines[0][:_MAX_SHOWN_CHARS]}" if lines else ""
         return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
-    except UnicodeDecodeError:  # another encoding, which the file may name
+    except UnicodeDecodeError:  # Python code may name another encoding in its first lines
         return ""
     except (ValueError, RecursionError, MemoryError) as error:
         return f"{IS_INVALID} {name}: {error}."
@@ -270,11 +257,7 @@ async def run(arguments: FileWrite | FileEdit, context: ToolContext) -> ToolOutp
 
 
 async def preview(arguments: FileWrite | FileEdit, context: ToolContext) -> str:
-    """Return the diff that the call would make.
-
-    Raises:
-        ToolError: If the file may not be replaced, or an edit does not apply.
-    """
+    """Return the diff that the call would make. Raises `ToolError` if the call would fail."""
     path = context.writable(arguments.path)
     return await naming_similar(asyncio.to_thread(_preview, arguments, path, context), path, context.workspace)
 
@@ -287,6 +270,7 @@ async def narrow(arguments: FileWrite | FileEdit, context: ToolContext, hunks: S
 
 
 def _preview(arguments: FileWrite | FileEdit, path: Path, context: ToolContext) -> str:
+    """Return the diff, and note what the file holds, so that no other contents are changed than the person approves."""
     before = _read_before(arguments, path, context.workspace) or b""
     change = _new_content(arguments, before, path, context.workspace)
     context.workspace.files.approve(context.call_id, path, before)
@@ -326,7 +310,8 @@ def _read_before(arguments: FileWrite | FileEdit, path: Path, workspace: Workspa
 
 def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
     """Return what the call makes of the file. A notebook is changed as the text of its cells. Raises `ToolError`."""
-    if path.suffix != ".ipynb" or (isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")):
+    is_json = isinstance(arguments, FileWrite) and arguments.content.lstrip().startswith("{")  # not cells
+    if path.suffix != ".ipynb" or is_json:
         return _new_text(arguments, before, path, workspace)
     from agentcli.tools.text.notebooks import EMPTY_NOTEBOOK, cells_as_text, notebook_from_text
 
@@ -335,23 +320,23 @@ def _new_content(arguments: FileWrite | FileEdit, before: bytes, path: Path, wor
         return _new_text(arguments, before, path, workspace)
     change = _new_text(arguments, cells.encode(), path, workspace)
     try:
-        is_same = change.content == cells.encode() and before.strip()
-        return replace(change, content=before if is_same else notebook_from_text(change.content.decode(), notebook))
+        is_unchanged = change.content == cells.encode() and before.strip()  # an empty file becomes a notebook
+        content = before if is_unchanged else notebook_from_text(change.content.decode(), notebook)
+        return replace(change, content=content)
     except (ValueError, RecursionError) as error:
-        message = f"{workspace.shown(path)} would be no notebook: {error}."
-        raise ToolError(message, kind="validation_error") from error
+        raise ToolError(f"{workspace.shown(path)} would be no notebook: {error}.", kind="validation_error") from error
 
 
 def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
+    """Return what the call makes of a text file; a replaced one keeps its encoding, and CRLF if it has no LF."""
     if isinstance(arguments, FileEdit):
         return _edit_file(arguments, before, path, workspace)
     require_encodable(arguments.content, "content")
     shown = workspace.shown(path)
-    # A binary file is replaced by UTF-8.
-    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")
+    decoded = decode(before, workspace.settings.charset) or DecodedText("", "utf-8")  # instead of a binary file
     text, preserved = arguments.content, []
     if decoded.bom or decoded.encoding != "utf-8":
-        text = text.removeprefix(BOM)
+        text = text.removeprefix(BOM)  # `encoded` adds that of the file
     if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
         preserved.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
     all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
@@ -368,19 +353,18 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
 
 
 def _edit_file(arguments: FileEdit, before: bytes, path: Path, workspace: Workspace) -> NewContent:
-    shown, old, edits = workspace.shown(path), decode_file(before, path, workspace), _edits_of(arguments)
+    shown, old, edits = workspace.shown(path), decode(before, workspace.settings.charset), _edits_of(arguments)
+    if old is None:
+        raise binary_file_error(shown, len(before))
+    # Characters that the text does not have match nothing; the error says that they may have been misread.
     if not old.is_certain and any(_has_characters_beyond(edit, without_surrogates(old.text)) for edit in edits):
         raise unknown_encoding_error(old, shown)
-    applied = apply_edits(before, old, edits)
-    content, new = applied.content, applied.decoded
+    new, notes = apply_edits(old, edits)
     require_certain_encoding(old, new.text, shown)
     if old.bom != new.bom:  # the edit removed the byte order mark, which the diff shows
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
-    text = new.text
-    if isinstance(arguments, PartialEdit):
-        text = with_hunks(old.text, text, arguments.hunks)
-        content = old.encoded(text)
-    return NewContent(content, unified_diff(shown, old.text, text), applied.notes)
+    text = with_hunks(old.text, new.text, arguments.hunks) if isinstance(arguments, PartialEdit) else new.text
+    return NewContent(new.encoded(text), unified_diff(shown, old.text, text), notes)
 
 
 def _has_characters_beyond(edit: Edit, text: str) -> bool:
@@ -391,7 +375,7 @@ def _edits_of(arguments: FileEdit) -> tuple[Edit, ...]:
     if arguments.edits:
         if arguments.old_string or arguments.new_string:
             raise ToolError(
-                "file_edit takes old_string and new_string, or edits, not both: put this one among edits.",
+                "file_edit takes old_string and new_string, or edits, not both: put this one into edits, too.",
                 kind="invalid_parameters",
             )
         return arguments.edits

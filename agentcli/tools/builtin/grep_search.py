@@ -1,6 +1,7 @@
-"""Searches file contents with ripgrep, and puts its answers, which come file by file in any order, in order of paths.
+"""Searches file contents with ripgrep, and sorts its answers, which come file by file in any order, by their paths.
 
-The order is that of `rg --sort=path`: by the names of folders and files, one after the other.
+The order is that of `rg --sort=path`: by the names of folders and files, one after the other. The rows of a file may
+come in several parts, which follow each other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.tools.builtin.searching import (
+    BRIEF_RESULTS,
     SearchTarget,
     describe_gaps,
     relative_glob,
@@ -27,7 +29,6 @@ from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
-BRIEF_MATCHES = 10
 MAX_SHOWN_CHARS = 500  # of a line that the model sees
 _MAX_BINARY_NAMES = 3
 
@@ -39,7 +40,7 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     target = searchable(arguments.path, context)
-    limit = BRIEF_MATCHES if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
@@ -74,13 +75,13 @@ def _format(
     collected = found.collected()
     lines = collected.lines or ["No matches."]
     if not collected.lines and "$" in arguments.pattern:
-        lines.append(r"[before CRLF, $ does not match: use \r?$ where files may have such line ends]")
+        lines.append(r"[$ does not match before CRLF. Use \r?$ for files with such line ends.]")
     if collected.left_out:
         lines.append(f"[{collected.left_out} more]")
     if outcome.binary and arguments.output_mode == "content":
-        names, more = [target.show(path) for path in outcome.binary], len(outcome.binary) - _MAX_BINARY_NAMES
-        listed = ", ".join(names[:_MAX_BINARY_NAMES]) + (f" and {more} more" if more > 0 else "")
-        lines.append(f"[matches, but is binary: not shown from its first NUL byte on: {listed}]")
+        names = ", ".join(target.show(path) for path in outcome.binary[:_MAX_BINARY_NAMES])
+        more = len(outcome.binary) - _MAX_BINARY_NAMES
+        lines.append(f"[binary, so not searched after the first NUL byte: {names}{f' and {more} more' * (more > 0)}]")
     content = "\n".join([*lines, *describe_gaps(outcome)])
 
     def structured() -> dict[str, Any]:
@@ -110,11 +111,11 @@ class MatchList(Struct, frozen=True):
 
 
 class _File(Struct, kw_only=True):
-    """A file with its rows; `texts` are these rows as the model sees them, if all of them are shown."""
+    """A file with its rows, one item for each part; `texts` are these as the model sees them, if there is no limit."""
 
-    order: bytes
+    order: bytes  # by which files are sorted
     path: str
-    count: int = 0
+    count: int = 0  # of matches
     rows: list[bytes] = []
     texts: list[str] = []
 
@@ -134,23 +135,24 @@ class Matches:
         self._show = show
         self._kept: list[_File] = []  # with a limit: sorted, and only those with the first matches
         self._kept_matches = 0  # the matches in the kept files
-        self._last_path: bytes | None = None  # the file that came last
-        self._last: _File | None = None  # the same, if it is kept
+        self._current_path: bytes | None = None  # the file whose parts come now
+        self._current: _File | None = None  # the same, if it is kept
 
     def add(self, found: Sequence[FoundRows]) -> None:
         for path, rows in found:
             count = len(_MATCH_ROW.findall(rows)) if self._has_marks else rows.count(b"\n") + 1
             self.total += count
-            if path != self._last_path:
+            if path != self._current_path:
                 self.files += 1
-                self._last_path, self._last = path, self._begin(path)
-            if self._last is not None and self._limit:
-                self._keep(self._last, rows, count)
-            elif self._last is not None:
-                self._last.rows.append(rows)
-                self._last.texts.append(self._format_rows(self._last.path, rows))
+                self._current_path, self._current = path, self._begin(path)
+            if self._current is not None and self._limit:
+                self._keep(self._current, rows, count)
+            elif self._current is not None:
+                self._current.rows.append(rows)
+                self._current.texts.append(self._format_rows(self._current.path, rows))
 
     def _begin(self, path: bytes) -> _File | None:
+        """Return a new kept file; None if it comes after all kept ones, which have enough matches already."""
         order = _order(path)
         if not self._limit:
             self._kept.append(file := _File(order=order, path=self._show(path)))
@@ -161,16 +163,17 @@ class Matches:
         return file
 
     def _keep(self, file: _File, rows: bytes, count: int) -> None:
-        if file.count <= self._limit:  # the context of the last match may be in the next part
-            is_too_long = count > self._limit and not self._has_marks
-            file.rows.append(_first_rows(rows, self._limit) if is_too_long else rows)
+        """Add a part with `count` matches to a file, and drop the last kept files that are beyond the limit."""
+        if file.count <= self._limit:  # not <, because the context of the last match may be in the next part
+            is_too_long = count > self._limit and not self._has_marks  # with marks, `_read_marked` finds the end
+            file.rows.append(b"\n".join(rows.split(b"\n", self._limit)[: self._limit]) if is_too_long else rows)
         file.count += count
         self._kept_matches += count
-        while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last file
+        while self._kept_matches - self._kept[-1].count >= self._limit:  # enough without the last one
             dropped = self._kept.pop()
             self._kept_matches -= dropped.count
-            if dropped is self._last:
-                self._last = None
+            if dropped is self._current:
+                self._current = None
 
     def collected(self) -> MatchList:
         if not self._limit:
@@ -179,12 +182,7 @@ class Matches:
         entries: list[FoundLine] = []
         lines: list[str] = []
         for file in self._kept:
-            rows, wanted = b"\n".join(file.rows), self._limit - len(entries)
-            if self._has_marks:
-                found, text = _read_marked(file.path, rows, wanted, self._context)
-            else:
-                rows = _first_rows(rows, wanted)
-                found, text = _read_unmarked(file.path, rows), self._format_rows(file.path, rows)
+            found, text = _read_marked(file.path, b"\n".join(file.rows), self._limit - len(entries), self._context)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -230,11 +228,7 @@ class MatchedFiles:
 
 
 def _order(path: bytes) -> bytes:
-    return path.replace(b"/", b"\0")
-
-
-def _first_rows(rows: bytes, limit: int) -> bytes:
-    return b"\n".join(rows.split(b"\n", limit)[:limit])
+    return path.replace(b"/", b"\0")  # so that `a/b` comes before `a.b`
 
 
 def _decode(rows: bytes) -> str:
@@ -243,29 +237,27 @@ def _decode(rows: bytes) -> str:
 
 
 def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
-    matches: list[FoundLine] = []
-    for row in _decode(rows).split("\n"):
-        number, _, line = row.partition(":")
-        matches.append(FoundLine(path, int(number), line))
-    return matches
+    parts = (row.partition(":") for row in _decode(rows).split("\n"))
+    return [FoundLine(path, int(number), line) for number, _, line in parts]
 
 
 def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int = 0) -> tuple[list[FoundLine], str]:
-    """Return the matches and the text of rows with marks, up to the context of the last match within the limit."""
+    """Return the matches and the text of rows (with or without marks), up to the context of the last match allowed."""
     matches: list[FoundLine] = []
     lines: list[str] = []
-    last = 0
+    last_match = 0  # its last line
     for row in rows.decode(errors="replace").split("\n"):
         read = _ROW.fullmatch(row)
         assert read is not None, row
         number, mark, line = int(read[1]), read[2], read[3].removesuffix("\r")
-        if limit is not None and len(matches) == limit and (mark == ":" or (mark == "-" and number > last + context)):
+        is_behind = mark == ":" or (mark == "-" and number > last_match + context)
+        if len(matches) == limit and is_behind:
             break
         if mark == ":":
             matches.append(FoundLine(path, number, line))
         elif mark == "+":
             matches[-1].text += f"\n{line}"
         if mark != "-":  # the model sees every line of a match with the same mark
-            last, mark = number, ":"
+            last_match, mark = number, ":"
         lines.append(f"{path}{mark}{number}{mark}{cut_line(line, MAX_SHOWN_CHARS)}")
     return matches, "\n".join(lines)

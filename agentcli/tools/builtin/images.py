@@ -24,20 +24,20 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # its warnings would appear 
 def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     """Return the image within the limits, its media type, and what was done; of an animation the first frame.
 
-    Raises:
-        ToolError: If the image is broken, or has too many pixels to be decoded.
+    Raises `ToolError` if the image is broken, or has too many pixels to be decoded.
     """
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
             if before[0] * before[1] > MAX_PIXELS:
-                raise _too_many_pixels(shown, f" ({before[0]:,} x {before[1]:,})")
-            image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG can be decoded at half its size and less
-            picture = ImageOps.exif_transpose(image)
+                raise Image.DecompressionBombError(f"{before[0]:,} x {before[1]:,}")
+            image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG is then decoded at a fraction of its size
+            picture = ImageOps.exif_transpose(image)  # turned as the camera was held
             has_alpha = picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info
             picture = picture.convert("RGBA" if has_alpha else "RGB")
     except Image.DecompressionBombError as error:
-        raise _too_many_pixels(shown, "") from error
+        message = f"{shown} has too many pixels to be decoded ({error}): make it smaller with bash first."
+        raise ToolError(message, kind="validation_error") from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         # Pillow's message about an unknown format only names the object that holds the bytes.
         reason = "no format that can be read" if isinstance(error, UnidentifiedImageError) else error
@@ -52,7 +52,8 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
 
 
 def _encode(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
-    for edge, name, settings in _ENCODINGS[1:] if was_jpeg else _ENCODINGS:
+    """Return the image in the first form that is small enough, else in the smallest one; and the format's name."""
+    for edge, name, settings in _ENCODINGS[1:] if was_jpeg else _ENCODINGS:  # a photo as PNG is large
         smaller = picture.copy()
         smaller.thumbnail((edge, edge), Image.Resampling.LANCZOS)
         if name == "JPEG" and smaller.mode == "RGBA":  # JPEG has no transparency
@@ -64,9 +65,3 @@ def _encode(picture: Image.Image, *, was_jpeg: bool) -> tuple[bytes, str]:
         if output.tell() <= MAX_IMAGE_BYTES:
             break
     return output.getvalue(), name
-
-
-def _too_many_pixels(shown: str, size: str) -> ToolError:
-    return ToolError(
-        f"{shown} has too many pixels to be decoded{size}: make it smaller with bash first.", kind="validation_error"
-    )

@@ -35,7 +35,7 @@ async def run(
             return await asyncio.to_thread(_use_memory, arguments, services.memory)
         case Recall():
             if services.past is None:
-                raise ToolError("There is no conversation here that could be looked through.", kind="not_found")
+                raise ToolError("There is no conversation here to search.", kind="not_found")
             return await asyncio.to_thread(_recall, arguments, services.past())
         case ReadMore():
             return await asyncio.to_thread(_read_page, arguments, services.data)
@@ -66,9 +66,9 @@ def _use_memory(arguments: MemoryCall, memory: Memory) -> ToolOutput:
             return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
         case "write":
             if arguments.content is None:
-                raise ToolError("Give content, all that the file is to hold.", kind="invalid_parameters")
+                raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
             memory.write(arguments.path, arguments.content)
-            return ToolOutput(f"Kept in {arguments.path}.", {"path": arguments.path}, arguments.path)
+            return ToolOutput(f"Saved in {arguments.path}.", {"path": arguments.path}, arguments.path)
         case "delete":
             memory.delete(arguments.path)
             return ToolOutput(f"Deleted {arguments.path}.", {"path": arguments.path}, arguments.path)
@@ -95,7 +95,8 @@ def _read_page(arguments: ReadMore, data: DataFiles | None) -> ToolOutput:
     path = data.find(arguments.result_id) if data is not None else None
     if path is None:
         raise ToolError(
-            f"No result {arguments.result_id!r} is kept: only long results are, and say so. Make the call again.",
+            f"There is no stored result {arguments.result_id!r}. Only long ones are stored, and say so. "
+            "Make the call again.",
             kind="not_found",
         )
     pages = pages_of(path.read_bytes().decode(errors="replace"))
@@ -122,8 +123,8 @@ async def _fetch(arguments: WebFetch, web: Web, level: OutputLevel) -> ToolOutpu
     }
     parts = [_heading(page), text or _NO_TEXT, *(f"[{note}]" for note in page.notes)]
     if is_cut:
-        parts.append(f"[{len(text):,} of {page.total_chars:,} characters; for more, fetch with a larger max_chars]")
-    full = f"{_heading(page)}\n{page.text}" if len(text) < len(page.text) else ""
+        parts.append(f"[{len(text):,} of {page.total_chars:,} characters. For more, fetch it with a larger max_chars.]")
+    full = f"{_heading(page)}\n{page.text}" if len(text) < len(page.text) else ""  # for read_more
     return ToolOutput("\n".join(parts), structured, f"{page.total_chars:,} characters", full=full)
 
 

@@ -1,6 +1,6 @@
 """Runs file_list, and holds what it shares with grep_search: the folder to search, globs, notes on gaps.
 
-Files are listed nearest first, as the project's ignore rules have them.
+Files are listed nearest first, without those that the project's ignore rules leave out.
 """
 
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList
@@ -20,12 +19,12 @@ from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import display_name, parse_name
 
-BRIEF_PATHS = 10
+BRIEF_RESULTS = 10
 
 T = TypeVar("T")
 
 
-class SearchTarget(Struct, frozen=True, kw_only=True):
+class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The file or folder to search, by its real path, and the `base` that paths found there are relative to.
 
     The base is the working directory, or the folder itself if that lies elsewhere; then `prefix` is written before
@@ -69,10 +68,11 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:
     """Return a glob as the search takes it: without a leading `./`, and an absolute one relative to the base."""
-    sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
-    if target.base.parent != target.base:
+    negation = "!" if glob and glob.startswith("!") else ""  # which stays in front
+    glob = (glob or "").removeprefix(negation)
+    if target.base != Path("/"):
         glob = re.sub(f"^{re.escape(str(target.base))}/+", "/", glob)
-    return sign + glob.removeprefix("./")
+    return negation + glob.removeprefix("./")
 
 
 async def search_literal_brackets(
@@ -110,9 +110,9 @@ def describe_gaps(outcome: SearchOutcome) -> list[str]:
         what = "file or folder" if outcome.unreadable == 1 else "files or folders"
         lines.append(f"[{outcome.unreadable} {what} could not be read]")
     if outcome.problem:
-        lines.append(f"[not searched to its end: {outcome.problem}]")
+        lines.append(f"[a file was not searched to its end: {outcome.problem}]")
     if outcome.timed_out:
-        lines.append("[stopped after 60 s: there may be more; narrow it with path, glob or type]")
+        lines.append("[stopped after 60 s, so there may be more. Narrow it with path, glob or type.]")
     return lines
 
 
@@ -123,7 +123,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
         raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
-    limit = BRIEF_PATHS if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
     listing = Listing(target.path, relative_glob(arguments.pattern, target), arguments.include_ignored, target.base)
 
     async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:
@@ -136,17 +136,16 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     )
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
-        counts: list[int] = []
-        await sandbox.search(
-            msgspec.structs.replace(listing, include_ignored=True), lambda names: counts.append(names.count("\0"))
-        )
-        notes = [f"[ignored files match: {sum(counts)}; include_ignored lists them]"] if counts else []
+        batches: list[str] = []
+        await sandbox.search(msgspec.structs.replace(listing, include_ignored=True), batches.append)
+        count = sum(batch.count("\0") for batch in batches)
+        notes = [f"[ignored files that match: {count}. To list them, set include_ignored.]"] if count else []
     content = "\n".join([*(paths or ["No files."]), *notes, *describe_gaps(outcome)])
     structured: dict[str, Any] = {"paths": paths, "total": total, **({"timed_out": True} if outcome.timed_out else {})}
     return ToolOutput(content, lazy_if_large(content, lambda: structured), f"{total} path{'' if total == 1 else 's'}")
 
 
-# Consecutive names of one folder, and the folder; ripgrep lists a folder without many breaks.
+# Consecutive names of one folder (group 1), and the folder (2); ripgrep lists most files of a folder in one go.
 _FILES_OF_A_FOLDER = re.compile(r"(((?:[^\0]*/)?)[^/\0]*\0(?:\2[^/\0]*\0)*)")
 
 
@@ -168,14 +167,14 @@ class NearestPaths:
         self._is_ascii = True  # no name needs to be quoted
 
     def add(self, names: str) -> None:
-        """Take a batch of names as a sandbox gives them. They are separated only when they are shown."""
+        """Take a batch of names as a sandbox gives them. To be fast, they are separated only at the end."""
         self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._levels
         for batch, folder in _FILES_OF_A_FOLDER.findall(names):
             folders.add(folder)
             levels[folder.count("/")].append(batch)
         count = names.count("\0")
-        if self._max_slashes is not None:
+        if self._max_slashes is not None:  # drop names that are too deep
             for slashes in [slashes for slashes in levels if slashes > self._max_slashes]:
                 count -= sum(batch.count("\0") for batch in levels.pop(slashes))
         self._files += count
@@ -184,7 +183,7 @@ class NearestPaths:
         """Return the paths, each with `prefix` before it, and how many there are in all. May be called only once."""
         folders = self._folders_below() if self._with_folders else []
         for folder in folders:
-            self._levels[folder.count("/") - 1].append(f"{folder}\0")
+            self._levels[folder.count("/") - 1].append(f"{folder}\0")  # 1: the slash at its end
         paths: list[str] = []
         for _, level in sorted(self._levels.items()):
             names = names_in("".join(sorted(level)))  # sorted batches make the second sort fast
@@ -203,7 +202,9 @@ class NearestPaths:
         """Return all folders on the way to a file, without the one that is listed and those that are too deep."""
         folders = set(self._folders)
         for folder in self._folders:
+            # The folder around it, `a/` of `a/b/`. If that is known, those around it are known, too.
             while (folder := folder[: folder.rfind("/", 0, -1) + 1]) and folder not in folders:
                 folders.add(folder)
-        limit, listed = self._max_slashes, len(self._below)
-        return [each for each in folders if len(each) > listed and (limit is None or each.count("/") <= limit + 1)]
+        below = [folder for folder in folders if len(folder) > len(self._below)]
+        max_slashes = self._max_slashes
+        return below if max_slashes is None else [each for each in below if each.count("/") <= max_slashes + 1]

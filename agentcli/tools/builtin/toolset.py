@@ -203,9 +203,9 @@ def _import_body(name: str) -> Any:
 
 # Small models
 
-# The few tools of a small model, with fewer arguments and shorter texts: its prompt starts at about 300 tokens. A
-# model of 1.5 billion parameters chose its tool better with these than with the full texts. By name: the text for the
-# model, the required arguments, the optional ones.
+# The few tools of a small model, with fewer arguments and shorter texts: all of them take about 300 tokens. A model of
+# 1.5 billion parameters chose its tool better with these than with the full texts. By name: the text for the model, the
+# required arguments, the optional ones.
 _SMALL: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "file_read": ("Read a text file.", ("path",), ("offset", "limit")),
     "file_edit": ("Replace text in a file that was read before.", ("path", "old_string", "new_string"), ()),
@@ -219,12 +219,11 @@ _SMALL: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def small_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return the specs that a small model gets, cut down."""
-    return tuple(_cut_down(spec) for spec in specs if spec.name in _SMALL)
-
-
-def _cut_down(spec: ToolSpec) -> ToolSpec:
-    text, required, optional = _SMALL[spec.name]
-    known = spec.input_schema["properties"]
-    properties = {name: {"type": known[name]["type"]} for name in (*required, *optional)}
-    return ToolSpec(spec.name, text, {"type": "object", "properties": properties, "required": list(required)})
+    """Return the specs that a small model gets, with the texts and the arguments of `_SMALL`."""
+    small: list[ToolSpec] = []
+    for spec in (spec for spec in specs if spec.name in _SMALL):
+        text, required, optional = _SMALL[spec.name]
+        types = {name: {"type": spec.input_schema["properties"][name]["type"]} for name in (*required, *optional)}
+        schema = {"type": "object", "properties": types, "required": list(required)}
+        small.append(ToolSpec(spec.name, text, schema))
+    return tuple(small)

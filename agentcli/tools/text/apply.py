@@ -14,8 +14,12 @@ from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
 from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any_line_ends, without_overlaps
 
-# Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
+# ASCII bytes that may be part of another character: the second of two bytes in Shift-JIS, GBK and Big5, and the digits
+# among the four bytes of GB18030.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
+
+
+_MAX_LISTED = 10  # line numbers of ambiguous matches
 
 
 class Edit(Struct, frozen=True):
@@ -26,29 +30,12 @@ class Edit(Struct, frozen=True):
     replace_all: bool = False
 
 
-class Applied(Struct, frozen=True):
-    """The outcome of edits: the file's bytes, their text, and a note about each edit that did not match exactly."""
+def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:
+    """Return a file after edits, one after the other, and a note about each edit that did not match exactly.
 
-    content: bytes
-    decoded: DecodedText
-    notes: tuple[str, ...] = ()
-
-
-class _Replacement(Struct, frozen=True):
-    """Characters `start` to `end` of the text become `new`."""
-
-    start: int
-    end: int
-    new: str
-
-
-def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> Applied:
-    """Apply edits to a file's bytes and their text, one after the other.
-
-    An edit whose `old_string` begins with the byte order mark of the file can remove the mark.
-
-    Raises:
-        ToolError: If an edit does not apply; the message names the edit.
+    An edit whose `old_string` begins with the byte order mark of the file can remove the mark. `decoded` has the mark
+    apart from the text, so for such an edit it is put into the text, and taken out again if the edit kept it.
+    Raises `ToolError` if an edit does not apply; the message names the edit.
     """
     notes: list[str] = []
     for number, edit in enumerate(edits, 1):
@@ -57,15 +44,15 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
         file = decoded.with_mark_in_text() if has_mark else decoded
         try:
             replacements, note = _find_replacements(file.text, edit)
-            content, text = _splice(content, file, replacements)
+            text = _splice(file, replacements)
         except ToolError as error:
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
-        if has_mark and text.startswith(BOM):  # the edit kept the mark, which is no part of the text again
+        if has_mark and text.startswith(BOM):
             file, text = decoded, text.removeprefix(BOM)
         decoded = replace(file, text=text)
         if note:
             notes.append(f"[{which}{note}]")
-    return Applied(content, decoded, tuple(notes))
+    return decoded, tuple(notes)
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
@@ -76,13 +63,17 @@ def changes_only_ascii(before: str, after: str) -> bool:
         for first, last, new_first, new_last in changed_ranges(old, new):
             if not (old[first:last].isascii() and new[new_first:new_last].isascii()):
                 return False
+            # Without the byte before it, an ASCII byte behind another one may be half of a character.
             if first and not old[first - 1].isascii() and old[first : first + 1] in _SECOND_BYTES:
                 return False
     return True
 
 
-def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
-    """Return the replacements from top to bottom, and how the text differs from `old_string`. Raises `ToolError`."""
+def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
+    """Return what is replaced, each with the new text, and a note if it differs from `old_string` or is ambiguous.
+
+    Raises `ToolError` if the edit does not apply.
+    """
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -94,11 +85,12 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     require_encodable(new, "new_string")
     if edit.replace_all:  # LF and CRLF count as the same, because the model cannot see which of them a line has
         matches = find_with_any_line_ends(text, old)
-        if matches and (lf(old) != lf(new) or any(_has_own_line_ends(text, match, old) for match in matches)):
-            return [_replacement(text, match, old, new) for match in without_overlaps(matches)], ""
+        changes_words = lf(old) != lf(new)  # else it only changes line ends, and must name those of the file
+        if matches and (changes_words or any(_has_line_ends_of_file(text, match, old) for match in matches)):
+            return [(match, _replacement(text, match, old, new)) for match in without_overlaps(matches)], ""
     elif matches := find_exact(text, old):
         match, note = _only_match(text, matches, "")
-        return [_replacement(text, match, old, new)], note
+        return [(match, _replacement(text, match, old, new))], note
     if lf(old) == lf(new):
         raise ToolError(
             "old_string and new_string differ in line ends alone, and old_string's are not those of the file.",
@@ -106,29 +98,32 @@ def _find_replacements(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
         )
     for find, difference, note in MATCHERS:
         if matches := find(text, old):
-            match, more = _only_match(text, matches, difference)
-            return [_replacement(text, match, old, new)], f"Matched apart from {difference}{note} {more}".rstrip()
+            match, overlap = _only_match(text, matches, difference)
+            note = f"Matched apart from {difference}{note} {overlap}".rstrip()
+            return [(match, _replacement(text, match, old, new))], note
     raise ToolError(f"old_string is not in the file. {describe_nearest(lf(text), lf(old))}", kind="not_found")
 
 
 def _only_match(text: str, matches: Sequence[Match], difference: str) -> tuple[Match, str]:
-    """Return the only match, and a note if the text begins once more inside it. Raises `ToolError` for several."""
+    """Return the only match, and a note if another one begins inside it. Raises `ToolError` for several.
+
+    `difference` says how the matches differ from `old_string`; it is empty for exact ones.
+    """
     first, *others = without_overlaps(matches)
     if not others:
-        within = f"It begins once more in line {_line_of(text, matches[1])}, within it." if len(matches) > 1 else ""
-        return first, within
+        overlap = f"old_string also begins in line {_line_of(text, matches[-1])}, inside this match."
+        return first, overlap if len(matches) > 1 else ""
     times = len(others) + 1
-    lines = ", ".join(str(_line_of(text, match)) for match in (first, *others[:9]))
-    more = ", …" if times > 10 else ""
+    shown = ", ".join(str(_line_of(text, match)) for match in (first, *others)[:_MAX_LISTED])
+    lines = shown + (", …" if times > _MAX_LISTED else "")
     if difference:
         raise ToolError(
-            f"old_string is not in the file as it is; apart from {difference} it stands {times} times "
-            f"(lines {lines}{more}): write it as one of them stands there.",
+            f"old_string is not in the file as it is written. Apart from {difference} it occurs {times} times "
+            f"(lines {lines}). Copy one of these places exactly.",
             kind="not_found",
         )
     raise ToolError(
-        f"old_string stands {times} times (lines {lines}{more}): make it longer, or set replace_all.",
-        kind="validation_error",
+        f"old_string occurs {times} times (lines {lines}). Make it longer, or set replace_all.", kind="validation_error"
     )
 
 
@@ -136,28 +131,32 @@ def _line_of(text: str, match: Match) -> int:
     return text.count("\n", 0, match.start) + 1
 
 
-def _has_own_line_ends(text: str, match: Match, old: str) -> bool:
+def _has_line_ends_of_file(text: str, match: Match, old: str) -> bool:
     """Return True if `old_string` has the line ends of the file. Then those of `new_string` are meant as they are."""
     return "\n" in old and text[match.start : match.end] == old
 
 
-def _replacement(text: str, match: Match, old: str, new: str) -> _Replacement:
-    """Return the replacement of a match. Kept lines keep their line ends; new lines get that of the line before."""
-    has_own_line_ends = _has_own_line_ends(text, match, old)
-    new = new if has_own_line_ends else match.adapt(new)
+def _replacement(text: str, match: Match, old: str, new: str) -> str:
+    """Return the replacement of a match by `new_string`, adapted to the file unless `old_string` has its line ends.
+
+    Adapted, kept lines keep their line ends, and new lines get that of the line before. Raises `ToolError`.
+    """
+    is_meant_as_written = _has_line_ends_of_file(text, match, old)
+    new = new if is_meant_as_written else match.adapt(new)
     replaced = text[match.start : match.end]
-    # U+FFFD is shown for bytes that are no characters, and must not take their place.
-    if "\ufffd" in new and new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
+    # The model saw U+FFFD for each broken byte. If it writes U+FFFD back, those bytes would be lost.
+    if new.count("\ufffd") > replaced.count("\ufffd") and without_surrogates(replaced) != replaced:
         raise ToolError(
-            "U+FFFD stands here for bytes that are no characters: leave those out of the lines you change.",
+            "U+FFFD is shown for bytes that are no characters, and cannot be written in their place. Leave these "
+            "characters out of old_string and new_string.",
             kind="validation_error",
         )
-    if not has_own_line_ends and "\n" in new and "\r" in text:
-        new = _with_line_ends(text, match, new)
-    return _Replacement(match.start, match.end, new)
+    needs_line_ends = not is_meant_as_written and "\n" in new and "\r" in text
+    return _with_line_ends(text, match, new) if needs_line_ends else new
 
 
 def _with_line_ends(text: str, match: Match, new: str) -> str:
+    """Return a replacement written with LF, with the line ends of the lines that it replaces."""
     *lines, last = text[match.start : match.end].split("\n")
     ends = ["\r\n" if line.endswith("\r") else "\n" for line in lines]
     new_lines = new.split("\n")
@@ -169,7 +168,10 @@ def _with_line_ends(text: str, match: Match, new: str) -> str:
 
 
 def _align_line_ends(old_lines: list[str], ends: list[str], new_lines: list[str]) -> list[str]:
-    """Return an end for each new line but the last, which has none, where the ends of the old lines are mixed."""
+    """Return a line end for each new line but the last, which has none: that of the old line in its place.
+
+    A line that was added gets that of the line before. Beside `ends`, `old_lines` has a last line without an end.
+    """
     new_ends: list[str] = []
     for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
         replaced_ends = ends[start:end]
@@ -186,19 +188,15 @@ def _line_end_near(text: str, match: Match) -> str:
     return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
-def _splice(content: bytes, decoded: DecodedText, replacements: Sequence[_Replacement]) -> tuple[bytes, str]:
-    """Return bytes and text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
-    pieces: list[bytes] = []
-    texts: list[str] = []
-    at, copied, position = len(decoded.bom), 0, 0  # bytes of `content`, those already copied, characters of the text
-    for replacement in replacements:
-        before = decoded.text[position : replacement.start]
-        at += len(decoded.part(before))
-        pieces += [content[copied:at], decoded.part(replacement.new)]
-        texts += [before, replacement.new]
-        at += len(decoded.part(decoded.text[replacement.start : replacement.end]))
-        copied, position = at, replacement.end
-    return b"".join([*pieces, content[copied:]]), "".join([*texts, decoded.text[position:]])
+def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> str:
+    """Return the text with some parts replaced. Raises `ToolError` for a character the encoding does not have."""
+    parts: list[str] = []
+    position = 0
+    for match, new in replacements:
+        decoded.part(new)  # raises the error
+        parts += [decoded.text[position : match.start], new]
+        position = match.end
+    return "".join([*parts, decoded.text[position:]])
 
 
 # The nearest lines
@@ -206,7 +204,7 @@ def _splice(content: bytes, decoded: DecodedText, replacements: Sequence[_Replac
 MAX_NEAREST_LINES = 40
 _MAX_COMPARED_LINES = 5_000  # letter by letter
 _MIN_RATIO = 0.6  # of a line that counts as similar (difflib)
-_MAX_PAIRS = 1_000  # equal lines of both texts; a line that is so frequent says nothing
+_MAX_PAIRS = 1_000  # of equal lines, one in each text: a more frequent line, such as `return`, says nothing
 
 
 def describe_nearest(text: str, wanted: str) -> str:
@@ -214,9 +212,11 @@ def describe_nearest(text: str, wanted: str) -> str:
     lines, sought = text.split("\n"), [line.strip() for line in wanted.strip("\n").split("\n")]
     bare = [line.strip() for line in lines]
     start = _find_by_equal_lines(bare, sought)
-    if start is None and (start := _find_by_longest_line(bare, sought)) is None:
-        return "Nothing in it is similar: read the file again."
-    start = max(0, start)
+    if start is None:
+        start = _find_by_longest_line(bare, sought)
+    if start is None:
+        return "Nothing in it is similar. Read the file again."
+    start = max(0, start)  # the wanted text may begin with lines that the file does not have
     end = min(len(lines), start + min(len(sought), MAX_NEAREST_LINES) + 1)
     numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
     return f"The nearest lines are:\n{without_surrogates(cut_middle(numbered))}"
@@ -225,15 +225,15 @@ def describe_nearest(text: str, wanted: str) -> str:
 def _find_by_equal_lines(lines: Sequence[str], sought: Sequence[str]) -> int | None:
     """Return the index from which on most of the lines sought are the file's; None if the file has none of them.
 
-    Lines that are short or frequent do not count.
+    Lines that are short or frequent do not count. The index is negative if the match begins before the first line.
     """
     places: defaultdict[str, list[int]] = defaultdict(list)  # the positions of each line in `sought`
     for number, line in enumerate(sought):
-        if len(line) > 3:
+        if len(line) > 3:  # not `}`, `end` and the like
             places[line].append(number)
     counts = Counter(line for line in lines if line in places)
     known = {line: numbers for line, numbers in places.items() if counts[line] * len(numbers) <= _MAX_PAIRS}
-    # Each equal line suggests an index for the first line sought.
+    # Each equal line suggests an index for the first line sought; the index that most of them suggest is returned.
     starts = Counter(number - place for number, line in enumerate(lines) for place in known.get(line, ()))
     return min(starts, key=lambda start: (-starts[start], start)) if starts else None
 
@@ -245,13 +245,13 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
     if not longest:
         return None
     matcher = difflib.SequenceMatcher(None, "", longest, autojunk=False)
-    best, number = 0.0, 0
+    best_ratio, best_index = 0.0, 0
     indices: Sequence[int] = range(len(lines))
     if len(lines) > _MAX_COMPARED_LINES:  # of so many lines only those with its longest words are compared
         words = sorted(set(re.findall(r"\w{3,}", longest)), key=len, reverse=True)[:3]
         indices = [index for index in indices if any(word in lines[index] for word in words)][:_MAX_COMPARED_LINES]
     for index in indices:
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
-        if matcher.real_quick_ratio() > best and (ratio := matcher.quick_ratio()) > best:
-            best, number = ratio, index
-    return number - place if best >= _MIN_RATIO else None
+        if matcher.real_quick_ratio() > best_ratio and (ratio := matcher.quick_ratio()) > best_ratio:
+            best_ratio, best_index = ratio, index
+    return best_index - place if best_ratio >= _MIN_RATIO else None

@@ -8,8 +8,9 @@ from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
 from agentcli.tools.text.encoding import decode, without_surrogates
 
 CONTEXT = 3  # unchanged lines around a change
-AROUND = 200  # unchanged characters around a change in a long line
+CONTEXT_CHARS = 200  # unchanged characters around a change in a long line
 _MAX_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
+# `@@ -12,3 +12,4 @@`: the first line and the number of lines, before and after. A missing number is 1.
 _HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n?", re.MULTILINE)
 _FILE_NAMES = re.compile(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
 
@@ -55,16 +56,16 @@ def _changed_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], l
         if max(len(line), len(other)) > MAX_LINE_CHARS:
             head = _shared_length(line, other)
             tail = _shared_length(line[head:][::-1], other[head:][::-1])
-            before[number], after[number] = (_middle(one, head, tail) for one in (line, other))
+            before[number], after[number] = _middle(line, head, tail), _middle(other, head, tail)
     return before, after
 
 
-def _shared_length(one: Sequence[str], other: Sequence[str]) -> int:
+def _shared_length(first: Sequence[str], second: Sequence[str]) -> int:
     """Count the characters, or lines, with which both begin."""
-    same, limit = 0, min(len(one), len(other))
+    same, limit = 0, min(len(first), len(second))
     while same < limit:  # by halves: slices are compared much faster than single items
         middle = (same + limit + 1) // 2
-        if one[same:middle] == other[same:middle]:
+        if first[same:middle] == second[same:middle]:
             same = middle
         else:
             limit = middle - 1
@@ -73,7 +74,7 @@ def _shared_length(one: Sequence[str], other: Sequence[str]) -> int:
 
 def _middle(line: str, head: int, tail: int) -> str:
     """Return a line without most of the `head` and `tail` characters that both lines have in common."""
-    head, tail = max(0, head - AROUND), max(0, tail - AROUND - 1)
+    head, tail = max(0, head - CONTEXT_CHARS), max(0, tail - CONTEXT_CHARS - 1)  # 1: the line feed
     start = f"[{head:,} characters]" if head else ""
     end = f"[{tail:,} characters]" if tail else ""
     newline = "\n" if tail and line.endswith("\n") else ""
@@ -86,25 +87,28 @@ def _middle(line: str, head: int, tail: int) -> str:
 def diff_hunks(diff: str) -> tuple[str, ...]:
     """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
     headers = [*_HEADER.finditer(diff)]
-    return tuple(
-        run
-        for header, end in zip(headers, [*(header.start() for header in headers[1:]), len(diff)], strict=False)
-        for run in _split_runs(header, lines_of(diff[header.end() : end]))
-    )
+    ends = [*(header.start() for header in headers[1:]), len(diff)]
+    bodies = [lines_of(diff[header.end() : end]) for header, end in zip(headers, ends, strict=False)]
+    return tuple(run for header, body in zip(headers, bodies, strict=True) for run in _split_runs(header, body))
 
 
 def path_of(diff: str) -> str:
-    """Return the path of the file that a diff is of; empty for any other text."""
-    head = _FILE_NAMES.match(diff)
-    return "" if head is None else head[1] if head[2] == "/dev/null" else head[2]
+    """Return the path of the file that a diff is of, the old one if it was deleted; empty for any other text."""
+    if (names := _FILE_NAMES.match(diff)) is None:
+        return ""
+    old, new = names.groups()
+    return str(old if new == "/dev/null" else new)
 
 
 def split_files(text: str) -> list[str]:
-    """Split diffs of several files, and any text before them. Lines inside a hunk, by its header, begin no file."""
+    """Split diffs of several files, and any text before them.
+
+    A `---` line inside a hunk, whose length its header gives, begins no file.
+    """
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
-        if old > 0 or new > 0:
+        if old > 0 or new > 0:  # "\n": an empty line of context, of which some programs cut the blank
             old, new = old - line.startswith(("-", " ", "\n")), new - line.startswith(("+", " ", "\n"))
         elif header := _HEADER.match(line):
             old, new = int(header[2] or 1), int(header[4] or 1)
@@ -115,29 +119,26 @@ def split_files(text: str) -> list[str]:
 
 
 def _split_runs(header: re.Match[str], lines: Sequence[str]) -> Iterator[str]:
-    """Yield each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
+    """Yield each run of changed lines of a hunk as a hunk, with at most `CONTEXT` unchanged lines on both sides."""
     # A row that begins with a backslash says that the row before has no line end; both rows are taken as one.
     rows = re.findall(r"[^\n]*\n(?:\\[^\n]*\n?)?|[^\n]+", "".join(lines))
     changed = [False, *(not row.startswith(" ") for row in rows), False]
-    # The starts of unchanged and of changed stretches in turn, the first of them unchanged (maybe empty), and the end.
+    # Unchanged and changed stretches alternate, and the first is unchanged (maybe empty). Their starts, and the end:
     edges = [0, *(n for n in range(len(rows) + 1) if changed[n] != changed[n + 1]), len(rows)]
-    # Old and new lines before the hunk. A header names the hunk's first line; for an empty range, the line before it.
+    # Old and new lines before the hunk. A header names the hunk's first line, but of an empty range the line before it.
     old, new = int(header[1]) - (header[2] != "0"), int(header[3]) - (header[4] != "0")
     position = 0
     # Each run, from `start` to `end`, with the start of the stretch before it and the end of the stretch after it.
     for before, start, end, after in zip(edges[::2], edges[1::2], edges[2::2], edges[3::2], strict=False):
         first, last = max(before, start - CONTEXT), min(after, end + CONTEXT)
         skipped, run = rows[position:first], rows[first:last]
-        old, new, position = old + _count_old(skipped), new + _count_new(skipped), first
-        yield "".join([f"@@ -{_range(old, old + _count_old(run))} +{_range(new, new + _count_new(run))} @@\n", *run])
+        old, new, position = old + _count(skipped, "+"), new + _count(skipped, "-"), first
+        yield "".join([f"@@ -{_range(old, old + _count(run, '+'))} +{_range(new, new + _count(run, '-'))} @@\n", *run])
 
 
-def _count_old(rows: Sequence[str]) -> int:
-    return sum(not row.startswith("+") for row in rows)
-
-
-def _count_new(rows: Sequence[str]) -> int:
-    return sum(not row.startswith("-") for row in rows)
+def _count(rows: Sequence[str], sign_of_others: str) -> int:
+    """Count the old rows (all but those with `+`), or the new ones (all but those with `-`)."""
+    return sum(not row.startswith(sign_of_others) for row in rows)
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
@@ -145,10 +146,10 @@ def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
 
     Lines are counted from 1; 0 stands for a new file without lines.
     """
-    parts = _HEADER.split(diff)
-    for start, body in zip(parts[3::5], parts[5::5], strict=True):
+    parts = _HEADER.split(diff)  # the text before the first header, then its four groups and the body of each hunk
+    for new_start, body in zip(parts[3::5], parts[5::5], strict=True):
         old, new = _old_and_new_lines(lines_of(body))
-        yield int(start), "".join(old), "".join(new)
+        yield int(new_start), "".join(old), "".join(new)
 
 
 def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,7 +157,7 @@ def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     new: list[str] = []
     sides: list[list[str]] = []  # those that have the row before
     for row in rows:
-        if row[0] == "\\":  # that row has no line end
+        if row[0] == "\\":  # `\ No newline at end of file`: the row before has no line end
             for side in sides:
                 side[-1] = side[-1].removesuffix("\n")
         else:
@@ -168,7 +169,7 @@ def _old_and_new_lines(rows: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
     """Return `before` with only some of the `diff_hunks` that lead to `after`; other lines keep their own bytes."""
-    old, new = lines_of(before), lines_of(after)  # as many lines as the diff has, but with their own line ends
+    old, new = lines_of(before), lines_of(after)  # the diff has as many lines, but with LF
     changes = changed_ranges(lines_of(lf(before)), lines_of(lf(after)))
     text: list[str] = []
     position = 0
@@ -180,7 +181,7 @@ def with_hunks(before: str, after: str, chosen: Collection[int]) -> str:
 
 
 def _range(start: int, end: int) -> str:
-    """Return lines as the header of a hunk has them; an empty range follows the line before it."""
+    """Return a range of lines as the header of a hunk has it: `3,2` for lines 3 and 4, `3` for one, `2,0` for none."""
     length = end - start
     return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
 
@@ -193,7 +194,7 @@ def lf(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines with their ends. A form feed or U+2028 ends none, because other programs do not count it."""
+    """Return the lines with their ends. Unlike `splitlines`, a form feed or U+2028 ends none, as in other programs."""
     lines = text.split("\n")
     last = lines.pop()
     lines = [line + "\n" for line in lines]
@@ -201,12 +202,13 @@ def lines_of(text: str) -> list[str]:
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the opcodes from old lines to new ones. Those at both ends, most of an edited file, are not compared."""
+    """Return the opcodes from old lines to new ones; difflib does not see the equal lines at both ends."""
     head = _shared_length(old, new)
     tail = _shared_length(old[head:][::-1], new[head:][::-1])
     old_end, new_end = len(old) - tail, len(new) - tail
-    sizes = old_end - head, new_end - head
-    if 0 in sizes or sizes == (1, 1) or sizes[0] * sizes[1] > _MAX_COMPARED:
+    old_size, new_size = old_end - head, new_end - head
+    is_plain = 0 in (old_size, new_size) or old_size == new_size == 1  # difflib would find the same
+    if is_plain or old_size * new_size > _MAX_COMPARED:
         middle: list[Opcode] = [("replace", head, old_end, head, new_end)]
     else:
         matcher = difflib.SequenceMatcher(None, old[head:old_end], new[head:new_end])
@@ -239,25 +241,25 @@ def merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     if any(decode(content) is None for content in (base, ours, theirs)):
         return None
     # Latin-1 has a character for each byte, so no byte of any encoding is lost.
-    old, one, other = (lines_of(content.decode("latin-1")) for content in (base, ours, theirs))
-    lines = _merge_lines(old, one, other)
+    lines = _merge_lines(*(lines_of(content.decode("latin-1")) for content in (base, ours, theirs)))
     return None if lines is None else "".join(lines).encode("latin-1")
 
 
 def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> list[str] | None:
+    """Return the lines of `base` with the changes of both sides; None if two different changes touch each other."""
     lines: list[str] = []
     position = 0  # in the base
     sides = [(text, changed_ranges(base, text)) for text in (ours, theirs)]
     while any(changes for _, changes in sides):
         # The next change, and all changes of both sides that touch it or one another, are one range of the base.
         start = end = min(changes[0][0] for _, changes in sides if changes)
-        touching: list[list[tuple[int, int, int, int]]] = [[], []]
-        while near := [n for n, (_, changes) in enumerate(sides) if changes and changes[0][0] <= end]:
+        touching: list[list[tuple[int, int, int, int]]] = [[], []]  # by side
+        while near := [side for side, (_, changes) in enumerate(sides) if changes and changes[0][0] <= end]:
             change = sides[near[0]][1].pop(0)
             touching[near[0]].append(change)
             end = max(end, change[1])
         changed = [_lines_for(text, each, start, end) for (text, _), each in zip(sides, touching, strict=True) if each]
-        if len(changed) == 2 and changed[0] != changed[1]:
+        if len(changed) == 2 and changed[0] != changed[1]:  # both sides changed the range, not to the same
             return None
         lines += [*base[position:start], *changed[0]]
         position = end
@@ -267,6 +269,9 @@ def _merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 def _lines_for(
     text: Sequence[str], changes: Sequence[tuple[int, int, int, int]], start: int, end: int
 ) -> Sequence[str]:
-    """Return the lines of a changed text that stand for lines `start` to `end` of the base."""
-    first, last = changes[0], changes[-1]
-    return text[first[2] - (first[0] - start) : last[3] + (end - last[1])]
+    """Return the lines of a changed text that stand for lines `start` to `end` of the base.
+
+    The `changes` are those inside that range. Before the first and behind the last one the lines are the same.
+    """
+    (first_start, _, new_start, _), (_, last_end, _, new_end) = changes[0], changes[-1]
+    return text[new_start - (first_start - start) : new_end + (end - last_end)]

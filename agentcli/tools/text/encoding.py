@@ -18,17 +18,18 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
+MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, by which text and binary are told apart
-_NO_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])
+_ALL_BUT_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])  # C1: the control codes of Latin-1, from 0x80 to 0x9f
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
     """A file's text, which encodes back to the same bytes: those that are wrong in the encoding are lone surrogates.
 
-    If the encoding is not certain, only changes that `changes_only_ascii` accepts may be written.
+    `bom` is the byte order mark that the file begins with; it is not in the text. If the encoding is not certain, only
+    changes that `changes_only_ascii` accepts may be written.
     """
 
     text: str
@@ -37,7 +38,7 @@ class DecodedText(Struct, frozen=True):
     is_certain: bool = True
 
     def with_mark_in_text(self) -> DecodedText:
-        """Return the same bytes, with the byte order mark as the first character of the text."""
+        """Return the same file with the byte order mark, if it has one, as the first character of the text."""
         return replace(self, text=BOM + self.text, bom=b"") if self.bom else self
 
     def encoded(self, text: str) -> bytes:
@@ -59,7 +60,7 @@ class DecodedText(Struct, frozen=True):
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """Return the text of a file: by its BOM, else as UTF-8, else in another charset; None for a binary file.
 
-    The charset that the settings have `declared` counts if the bytes fit it and are not certainly UTF-8.
+    If the bytes are not certainly UTF-8, the charset that the settings have `declared` is tried first.
     """
     guess = EncodingGuess(content[:SNIFFED_BYTES])
     body = content[len(guess.bom) :]
@@ -69,11 +70,13 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if encoding is None:
         return None
     is_certain = guess.is_certain
-    if declared and not guess.is_certain:
-        codec = declared_codec(declared, content)
-        encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
-    if not is_certain and (detected := detect_charset(content)) and (detected[1] or encoding != "utf-8"):
-        encoding, is_certain = detected
+    if not is_certain:
+        if codec := declared_codec(declared, content):
+            encoding, is_certain = codec, True
+        else:
+            russian_codec, is_certain = detect_russian(content)
+            if is_certain or (russian_codec and encoding != "utf-8"):
+                encoding = russian_codec
     try:
         return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
@@ -102,15 +105,15 @@ def require_encodable(text: str, name: str) -> None:
 
 
 class EncodingGuess:
-    """Finds the encoding of a file from its first 64 KiB and what is fed after: every byte behind the BOM.
+    """Finds the encoding of a file. It is created with the first 64 KiB, then fed every byte behind the BOM.
 
-    `wide` is UTF-16 or UTF-32, known from the BOM alone; then nothing need be fed.
+    `wide` is the name of UTF-16 or UTF-32 if the BOM names one of them; then nothing needs to be fed.
     """
 
     def __init__(self, head: bytes) -> None:
         self.bom, encoding = next(((bom, name) for bom, name in _BOMS if head.startswith(bom)), (b"", ""))
         self.wide = encoding if encoding not in ("", "utf-8") else None
-        head = b"" if self.bom else head[:SNIFFED_BYTES]
+        head = b"" if self.bom else head[:SNIFFED_BYTES]  # a file with a BOM is text
         self._is_binary = b"\0" in head
         # Control characters but white space, backspace and escape.
         self._has_controls = re.search(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]", head) is not None
@@ -129,12 +132,11 @@ class EncodingGuess:
             text, used = codecs.utf_8_decode(chunk, "surrogateescape", False)
             self._broken += len(_SURROGATE.findall(text))
         self._continuations += used - len(text)  # a character of n bytes has n - 1 of them
-        self._c1.update(chunk.translate(None, _NO_C1))
+        self._c1.update(chunk.translate(None, _ALL_BUT_C1))
         self._pending = chunk[used:]
 
     @property
     def broken(self) -> int:
-        """The number of bytes so far that are not UTF-8."""
         return self._broken + len(self._pending)
 
     @property
@@ -151,48 +153,37 @@ class EncodingGuess:
             return "utf-8"
         if self._has_controls:
             return None
-        return "cp1252" if self._c1 and not self._c1 & {*b"\x81\x8d\x8f\x90\x9d"} else "latin-1"  # cp1252 lacks these
+        is_windows = self._c1 and self._c1.isdisjoint(b"\x81\x8d\x8f\x90\x9d")  # Windows-1252 has no letters for these
+        return "cp1252" if is_windows else "latin-1"
 
 
-# Charsets of texts that are not UTF-8: from their bytes, or from a label
+# Charsets of files that are not UTF-8: the one that the settings declare, or one of Russian
 
-# The charsets that `chardet` detects, and the codecs that such a file may be in, the narrowest first. A character that
-# the narrowest lacks is rejected, so that a program which expects it meets no character that it does not know.
-_DETECTABLE = {
-    "cp932": ("cp932",),
-    "euc_jis_2004": ("euc_jp",),
-    "gb18030": ("gbk", "gb18030"),
-    "big5hkscs": ("big5", "big5hkscs"),
-    "cp949": ("euc_kr", "cp949"),
-    "koi8-r": ("koi8-r",),
-    "cp1251": ("cp1251",),
-}
-# Other charsets of the same bytes: a detection is certain only if none of them fits about as well.
+_RUSSIAN = ("koi8-r", "cp1251")  # the only charsets that are recognized from the bytes alone
+# Other charsets of the same bytes: a recognized one is certain only if none of these fits about as well.
 _RIVALS = (
-    "koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 cp1255 cp1256 cp1257 cp874 mac-roman cp850 "
-    "cp437"
+    "cp932 euc_jis_2004 gb18030 big5hkscs cp949 koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 "
+    "cp1255 cp1256 cp1257 cp874 mac-roman cp850 cp437"
 ).split()
+# For a declared charset, the codec that is tried before the wider one of `codec_of`. A character that only the wider
+# one has is then rejected, so that no program meets a character that it does not know.
+_NARROWER = {"iso-8859-1": "latin-1", "gbk": "gbk", "gb18030": "gbk", "big5": "big5", "euc-kr": "euc_kr"}
 _MAX_SAMPLE_BYTES = 65_536
 _MIN_CERTAIN_CHARS = 6  # beyond ASCII
-_MIN_CONFIDENCE = 0.04
+_MIN_CONFIDENCE = 0.04  # that chardet gives to a charset that is certain
 _MIN_RATIO = 2.0  # of the confidence to that of the next candidate
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _CYRILLIC_WORD = re.compile("[\u0400-\u04ff]+")
 
 
 def declared_codec(label: str, content: bytes) -> str | None:
-    """Return the codec for a declared charset; None where the label is unknown or the bytes are not in it."""
-    codec = codec_of(label)
-    if not codec or codec.startswith("utf-"):
-        return None
-    narrow_first = next((related for related in _DETECTABLE.values() if codec in related), (codec,))
-    if label.strip().lower() in ("latin1", "iso-8859-1", "iso8859-1", "iso_8859-1", "l1"):
-        narrow_first = ("latin-1", "cp1252")
-    return next((one for one in narrow_first if _text_in(content, one) is not None), None)
+    """Return the codec for a charset of the settings; None if there is none, or if the bytes are not in it."""
+    codecs_to_try = filter(None, (_NARROWER.get(label), codec_of(label)))
+    return next((codec for codec in codecs_to_try if _fits(content, codec)), None)
 
 
-def detect_charset(content: bytes) -> tuple[str, bool] | None:
-    """Return the codec of a file in a multi-byte or Cyrillic charset, and if it is certain; None for other files.
+def detect_russian(content: bytes) -> tuple[str, bool]:
+    """Return the codec of a Russian text in KOI8-R or Windows-1251 (else ""), and if it is certain.
 
     The codec decodes the file and encodes it to the same bytes. Only if it is certain may characters beyond ASCII be
     written to the file.
@@ -200,23 +191,17 @@ def detect_charset(content: bytes) -> tuple[str, bool] | None:
     sample = _sample(content)
     from chardet import detect_all  # imports in 20 ms, and few files need it
 
-    found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_DETECTABLE, *_RIVALS))
-    candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
-    if not candidates:
-        return None
-    best = candidates[0][1]  # the highest confidence
-    for name, confidence in candidates:
-        if confidence < best * 0.9:
-            return None
-        for codec in _DETECTABLE.get(name, ()):
-            text = _text_in(content, codec)
-            sample_text = sample.decode(codec, "ignore")
-            if text is not None and _is_plausible(sample_text, codec):
-                rivals = [other for rival, other in candidates if sample.decode(rival, "ignore") != sample_text]
-                is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
-                is_long = _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
-                return codec, is_clear and is_long and not _other_cyrillic_fits(sample, codec)
-    return None
+    found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_RUSSIAN, *_RIVALS))
+    confidences = {each["encoding"]: each["confidence"] for each in found if each["encoding"]}
+    best = max(confidences.values(), default=0.0)
+    for codec, confidence in confidences.items():
+        text = sample.decode(codec, "ignore") if codec in _RUSSIAN and confidence >= 0.9 * best else ""
+        if _is_russian(text) and _fits(content, codec):
+            rivals = [value for rival, value in confidences.items() if sample.decode(rival, "ignore") != text]
+            is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
+            is_long = _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
+            return codec, is_clear and is_long and not _other_codec_fits(sample, codec)
+    return "", False
 
 
 def _sample(content: bytes) -> bytes:
@@ -226,45 +211,38 @@ def _sample(content: bytes) -> bytes:
         lines += found.group()
         if len(lines) > _MAX_SAMPLE_BYTES:
             end = max(lines.rfind(b"\n", 0, _MAX_SAMPLE_BYTES), lines.rfind(b" ", 0, _MAX_SAMPLE_BYTES))
-            return bytes(lines[: end + 1 or _MAX_SAMPLE_BYTES])
+            return bytes(lines[: end + 1 or _MAX_SAMPLE_BYTES])  # all of a line without any blank
     return bytes(lines)
 
 
-def _text_in(content: bytes, codec: str) -> str | None:
-    """Return the whole text; None if the codec cannot decode it, or encodes it differently, or it has control codes."""
+def _fits(content: bytes, codec: str) -> bool:
+    """Return True if a codec decodes the bytes to a text without control codes, and encodes that to the same bytes."""
     try:
         text = content.decode(codec)
-        return None if _CONTROL.search(text) or text.encode(codec) != content else text
+        return not _CONTROL.search(text) and text.encode(codec) == content
     except UnicodeError:
-        return None
+        return False
 
 
 def _count_non_ascii(text: str) -> int:
     return len(text) - len(text.encode("ascii", "ignore"))
 
 
-def _is_plausible(text: str, codec: str) -> bool:
-    """Return False if the text is too short, or looks like another script that was decoded with the wrong charset."""
+def _is_russian(text: str) -> bool:
+    """Return False if a text is too short, or looks like another script that was decoded with the wrong charset."""
     if _count_non_ascii(text) < 4:  # so few characters fit several charsets
         return False
-    if codec in ("euc_kr", "cp949"):  # Korean is written in Hangul; only a few Chinese characters are used beside it
-        letters = [char for char in text if char.isalpha() and not char.isascii()]
-        return len(re.findall("[\uac00-\ud7a3]", text)) * 10 >= len(letters) * 9
-    if codec not in ("koi8-r", "cp1251"):
-        return True
     words = _CYRILLIC_WORD.findall(text)
-    in_long_words = sum(len(word) for word in words if len(word) > 2)
-    if in_long_words * 10 < sum(map(len, words)) * 7:
+    letters_in_long_words = sum(len(word) for word in words if len(word) > 2)
+    if letters_in_long_words * 10 < sum(map(len, words)) * 7:  # less than 70 %
         return False
-    # Accented letters inside Latin words would be Cyrillic ones. In source code a word may follow `\n`.
+    # In Latin words (`café`) the accented letters would become Cyrillic ones. In source code a word may follow `\n`.
     mixed = re.findall("[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]", re.sub(r"\\[a-z]", " ", text))
     return len(mixed) * 4 <= len(words)
 
 
-def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
-    """Return True if the bytes are as good a text in the other Cyrillic charset, where letters have the other case."""
-    if codec not in ("koi8-r", "cp1251"):
-        return False
+def _other_codec_fits(sample: bytes, codec: str) -> bool:
+    """Return True if the bytes are as good a text in the other charset, where small letters are capital ones."""
     text, other = (sample.decode(each, "ignore") for each in (codec, "cp1251" if codec == "koi8-r" else "koi8-r"))
     words = _CYRILLIC_WORD.findall(other)
     has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
@@ -276,7 +254,6 @@ def _other_cyrillic_fits(sample: bytes, codec: str) -> bool:
 
 # Pages of the web
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
 _IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
 _IN_PAGE = re.compile(
     r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
@@ -295,21 +272,21 @@ _WIDER = {
 
 def decoded(body: bytes, content_type: str) -> str:
     """Return the body in the charset of its byte order mark, header or first lines, else as UTF-8 or Windows-1252."""
-    for mark, codec in _MARKS:
-        if body.startswith(mark):
-            return body[len(mark) :].decode(codec, errors="replace")
+    for bom, codec in _BOMS:
+        if body.startswith(bom):
+            return body[len(bom) :].decode(codec, errors="replace")
     header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
     codec = codec_of(header[1]) if header else ""
     if not codec and page:
         codec = codec_of(page[1] or page[2])
-        codec = "utf-8" if codec.startswith("utf-16") else codec  # the name of a page in UTF-16 would not be found
+        codec = "utf-8" if codec.startswith("utf-16") else codec  # else the label could not have been read as ASCII
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:
-        # A few broken characters of a long text are no reason to misread all the others.
         text = body.decode("utf-8", errors="replace")
-        is_rare = text.count("\ufffd") * 200 < len(text) or error.start > len(body) - 4
-        return text if is_rare else body.decode("cp1252", errors="replace")
+        # A few broken characters, or one that was cut at the end (of at most 4 bytes), do not make it another charset.
+        is_utf8 = text.count("\ufffd") * 200 < len(text) or error.start > len(body) - 4
+        return text if is_utf8 else body.decode("cp1252", errors="replace")
 
 
 def codec_of(label: str) -> str:

@@ -24,7 +24,8 @@ _BLANKS = " \t\n"
 class Match(Struct, frozen=True):
     """A range of the file's text that corresponds to `old_string`, in characters.
 
-    `adapt` adjusts a replacement to its surroundings, for example its indentation; it may raise `ToolError`.
+    `adapt` turns `new_string` into the replacement, with LF and what the file has in place of `old_string`'s margins or
+    quotes, for example. It may raise `ToolError`.
     """
 
     start: int
@@ -35,7 +36,7 @@ class Match(Struct, frozen=True):
 def find_exact(text: str, old: str) -> list[Match]:
     """Return all occurrences of `old` from top to bottom, overlapping ones included. None begins or ends in a CRLF."""
 
-    def is_whole(start: int, end: int) -> bool:
+    def is_whole(start: int, end: int) -> bool:  # no CRLF is around one of these places
         return text[max(start - 1, 0) : start + 1] != "\r\n" and text[end - 1 : end + 1] != "\r\n"
 
     return [Match(start, end) for start, end in _find(text, old, is_whole)]
@@ -59,7 +60,7 @@ def without_overlaps(matches: Iterable[Match]) -> Iterator[Match]:
 def _find_at_unfinished_end(text: str, old: str) -> list[Match]:
     """Return the end of a text whose last line has no line end, if `old` is that end with one."""
     view, sought = with_lf(text), lf(old)
-    start = len(view.text) + 1 - len(sought)
+    start = len(view.text) + 1 - len(sought)  # as if the text had the line end
     if not sought.endswith("\n") or len(sought) < 2 or start < 0 or view.text[start:] != sought[:-1]:
         return []
     return [Match(view.origin(start), len(text), lambda new: lf(new).removesuffix("\n"))]
@@ -80,7 +81,8 @@ def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Itera
         end = start + len(sought)
         if is_whole(start, end):
             yield start, end
-        # In a repetition (`aaaa`) the next occurrence is one step further; to search for each would take very long.
+        # If `sought` repeats itself (`aaaa`) and the text goes on so, the next occurrence is one step further. To
+        # search for each one would take very long.
         if 0 < step * 2 <= len(sought) and text.startswith(sought[-step:], end):
             start += step
         else:
@@ -89,27 +91,30 @@ def _find(text: str, sought: str, is_whole: Callable[[int, int], bool]) -> Itera
 
 
 def _find_lines(text: str, old: str, *, view_of: Callable[[str], View]) -> list[Match]:
-    """Return the matches of the lines of `old` apart from their margins, which must all differ in the same way."""
+    """Return the matches of the lines of `old` apart from their margins, which must all differ in the same way.
+
+    Both texts are compared as `view_of` shows them. They are searched without the margins, and with a line feed at both
+    ends of every line, so that only whole lines are found.
+    """
     view, old_lines = view_of(text), lines_of(view_of(old).text)
     sought, lines = _without_margins(old_lines), lines_of(view.text)
     bare = _without_margins(lines)
     start = bare.find(sought) if sought.strip() else -1
-    if start < 0:
-        return []
     offsets = [0, *accumulate(map(len, lines))]
     matches: list[Match] = []
     number = counted = 0  # position `counted` of `bare` is in the file's line `number`
     while start >= 0:
         number += bare.count("\n", counted, start)
         counted = start
-        seen_lines = lines[number : number + len(old_lines)]  # as `view` shows them
+        seen_lines = lines[number : number + len(old_lines)]
         if (shift := learn_shift(old_lines, seen_lines)) is not None:
             end = offsets[number + len(seen_lines)]
             if seen_lines[-1].endswith("\n") and not old_lines[-1].endswith("\n"):
-                end -= 1
-            cuts = [view.origin(cut) for cut in (*offsets[number : number + len(seen_lines)], end)]
-            file_lines = [lf(text[a:b]) for a, b in pairwise(cuts)]
-            matches.append(Match(cuts[0], cuts[-1], partial(_adapt_lines, file_lines, old_lines, view_of, shift)))
+                end -= 1  # the line end stays outside of the match
+            line_starts = [view.origin(offset) for offset in (*offsets[number : number + len(seen_lines)], end)]
+            file_lines = [lf(text[first:last]) for first, last in pairwise(line_starts)]
+            adapt = partial(_adapt_lines, file_lines, old_lines, view_of, shift)
+            matches.append(Match(line_starts[0], line_starts[-1], adapt))
         start = bare.find(sought, start + 1)
     return matches
 
@@ -121,9 +126,12 @@ def _without_margins(lines: Sequence[str]) -> str:
 def _adapt_lines(
     file_lines: list[str], old_lines: list[str], view_of: Callable[[str], View], shift: Callable[[str], str], new: str
 ) -> str:
-    """Return a replacement in which kept lines are as in the file, and new lines have the file's margin."""
+    """Return a replacement in which kept lines are as in the file, and new lines have the file's margin.
+
+    `old_lines` are the lines of `old_string` as `view_of` shows them, `file_lines` those in their place in the file.
+    """
     lines = lines_of(lf(new))
-    lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")
+    lacks_end = old_lines[-1].endswith("\n") and not file_lines[-1].endswith("\n")  # the file ends without a line end
     if lacks_end:
         file_lines = [*file_lines[:-1], file_lines[-1] + "\n"]  # new lines may follow it
     parts: list[str] = []
@@ -133,7 +141,10 @@ def _adapt_lines(
 
 
 class _OwnCharacters(Struct, frozen=True):
-    """The characters of a match of look-alikes; `old` is the folded `old_string`, which is at `start` of the view."""
+    """The characters that the file has in a match of look-alikes.
+
+    `view` is the folded `text` of the file, and `old` the folded `old_string`, which is at `start` of the view.
+    """
 
     text: str
     view: View
@@ -142,31 +153,35 @@ class _OwnCharacters(Struct, frozen=True):
 
     def adapt(self, new: str) -> str:
         """Return a replacement in which the characters that it keeps of `old` are written as in the file."""
-        fresh = folded(new)
-        old_lines, new_lines = lines_of(self.old), lines_of(fresh.text)
-        old_at, new_at = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
+        new_view = folded(new)
+        old_lines, new_lines = lines_of(self.old), lines_of(new_view.text)
+        old_offsets, new_offsets = [0, *accumulate(map(len, old_lines))], [0, *accumulate(map(len, new_lines))]
         parts: list[str] = []
-        for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
-            # A range of `old`, from a to b, and the one of `new` in its place, from c to d.
-            a, b, c, d = old_at[start], old_at[end], new_at[new_start], new_at[new_end]
-            head = self._shared_length(fresh, a, c, limit=min(b - a, d - c), step=1)
-            tail = self._shared_length(fresh, b, d, limit=min(b - a, d - c) - head, step=-1)
-            middle = lf(new[fresh.origin(c + head) : fresh.origin(d - tail)])
-            parts += [self._of_file(a, a + head), middle, self._of_file(b - tail, b)]
+        for _, first, last, new_first, new_last in opcodes(old_lines, new_lines):
+            start, end = old_offsets[first], old_offsets[last]
+            new_start, new_end = new_offsets[new_first], new_offsets[new_last]
+            length = min(end - start, new_end - new_start)
+            head = self._shared_length(new_view, start, new_start, limit=length, step=1)
+            tail = self._shared_length(new_view, end, new_end, limit=length - head, step=-1)
+            middle = lf(new[new_view.origin(new_start + head) : new_view.origin(new_end - tail)])
+            parts += [self._in_file(start, start + head), middle, self._in_file(end - tail, end)]
         return "".join(parts)
 
-    def _shared_length(self, fresh: View, place: int, new_place: int, *, limit: int, step: int) -> int:
-        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1), up to a whole one."""
+    def _shared_length(self, new_view: View, place: int, new_place: int, *, limit: int, step: int) -> int:
+        """Count the equal characters from two places on, forwards (`step` 1) or backwards (-1).
+
+        The count ends between two characters of the file and of `new_string`, not inside one that was folded.
+        """
         shared = 0
-        for n in range(1, limit + 1):
-            a, c = place + step * n, new_place + step * n
-            if self.old[min(a, a - step)] != fresh.text[min(c, c - step)]:
+        for count in range(1, limit + 1):
+            end, new_end = place + step * count, new_place + step * count
+            if self.old[min(end, end - step)] != new_view.text[min(new_end, new_end - step)]:
                 break
-            if self.view.is_between(self.start + a) and fresh.is_between(c):
-                shared = n
+            if self.view.is_between(self.start + end) and new_view.is_between(new_end):
+                shared = count
         return shared
 
-    def _of_file(self, start: int, end: int) -> str:
+    def _in_file(self, start: int, end: int) -> str:
         return lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])
 
 
@@ -183,7 +198,7 @@ _LOOK_ALIKES = str.maketrans(
         **dict.fromkeys(map(chr, range(0xD800, 0xE000)), "\ufffd"),  # a byte that is no character is shown like this
     }
 )
-# A mark changes the character before it, but no control character: behind a line end it begins the next line.
+# A combining mark changes the character before it, but no control character: behind a line end it begins the next line.
 _NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
@@ -191,7 +206,7 @@ class View(Struct, frozen=True):
     """A text in which some characters are replaced by others, with a map of its places to those of the original.
 
     The map has pieces: place `starts[n]` is `origins[n]` in the original, and the places up to the next start follow.
-    An origin of -1 marks the inside of what was one character.
+    An origin of -1 marks the inside of what was one character: `…` becomes `...`, which has two such places.
     """
 
     text: str
@@ -209,7 +224,6 @@ class View(Struct, frozen=True):
 
 
 def with_lf(text: str) -> View:
-    """Return a view in which each CRLF is an LF."""
     starts, origins = [0], [0]
     for number, found in enumerate(re.finditer("\r\n", text)):
         starts.append(found.start() - number + 1)
@@ -228,7 +242,7 @@ def folded(text: str) -> View:
         done = found.start()
         for piece, look in _clusters(found.group()):
             parts.append(look)
-            if len(piece) != len(look) or len(piece) > 1:
+            if len(piece) != len(look) or len(piece) > 1:  # else the places go on as before
                 if len(look) > 1:
                     starts.append(length + 1)
                     origins.append(-1)
@@ -253,7 +267,7 @@ def _clusters(run: str) -> Iterator[tuple[str, str]]:
             start = end
 
 
-# How to look, what the difference is called, and what is done about it.
+# Each is a function that finds matches, the name of the difference, and what is done about it (for the note).
 _KEPT = "; the file's own were kept where new_string keeps those of old_string."
 MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
     (find_with_any_line_ends, "line ends", "; the file's own were kept."),
@@ -266,21 +280,20 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
 
 # Margins
 
-# Characters of a step of indentation. Two margins are to each other as two of these numbers.
-_STEPS = (1, 2, 3, 4, 8)
+_STEPS = (1, 2, 3, 4, 8)  # characters of one step of indentation
 
 _Rule = Callable[[str], str | None]  # from a margin of `old_string` to that of the file; None if it does not tell
 
 
-def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str] | None:
-    """Return a function that re-indents a line, written with the margins of `lines`, for those of `own`.
+def learn_shift(lines: Sequence[str], file_lines: Sequence[str]) -> Callable[[str], str] | None:
+    """Return a function that re-indents a line of `new_string` as the file is indented.
 
-    `own` are the same lines in the file. The function raises `ToolError` for a line whose margin cannot be derived.
-    Return None if the margins of `lines` and `own` do not all differ in the same way.
+    It learns from `lines` of `old_string` and the same lines in the file. It raises `ToolError` for a line whose margin
+    cannot be derived. Return None if the margins of `lines` and `file_lines` do not all differ in the same way.
     """
-    pairs = {(_margin(line), _margin(mine)) for line, mine in zip(lines, own, strict=True) if line.strip()}
+    pairs = {(_margin(line), _margin(other)) for line, other in zip(lines, file_lines, strict=True) if line.strip()}
     known = dict(pairs)
-    if len(known) < len(pairs):
+    if len(known) < len(pairs):  # lines with the same margin have different ones in the file
         return None
     rule = _added_margin(known) or _removed_margin(known) or _scaled_margin(known)
     if rule is None:
@@ -292,8 +305,8 @@ def learn_shift(lines: Sequence[str], own: Sequence[str]) -> Callable[[str], str
         margin = _margin(line)
         if (wanted := known.get(margin, rule(margin))) is None:
             raise ToolError(
-                "old_string matched apart from indentation, but new_string has a line whose indentation cannot be told "
-                f"from it: {line.strip()[:80]!r}. Give both as the file is indented.",
+                "old_string matched apart from indentation, but for a line of new_string the indentation cannot be "
+                f"derived from it: {line.strip()[:80]!r}. Indent both as the file is indented.",
                 kind="validation_error",
             )
         return wanted + line[len(margin) :]
@@ -306,14 +319,14 @@ def _margin(line: str) -> str:
 
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
-    # Every margin of the file is the same text in front of the margin of `old_string`.
+    """Return a rule if every margin of the file is that of `old_string` with the same text in front of it."""
     fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
     (front,) = map(str, fronts)
 
     def rule(margin: str) -> str | None:
-        # To put tabs before spaces, where neither mixes them, would be a guess at the width of a tab.
+        # Tabs before spaces, where neither of the two mixes them, would be a guess at the width of a tab.
         is_mixed = len(set(front + margin)) > 1 and len(set(front)) < 2 and len(set(margin)) < 2
         return None if is_mixed else front + margin
 
@@ -321,7 +334,7 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
-    # Every margin of `old_string` is the same text in front of the margin of the file.
+    """Return a rule if every margin of `old_string` is that of the file with the same text in front of it."""
     fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
@@ -330,7 +343,10 @@ def _removed_margin(known: dict[str, str]) -> _Rule | None:
 
 
 def _scaled_margin(known: dict[str, str]) -> _Rule | None:
-    """Return a rule for steps of another width, such as two spaces or a tab in place of four spaces."""
+    """Return a rule for steps of another width, such as two spaces or a tab in place of four spaces.
+
+    Two pairs of margins (one of them may be no margin at all) give the ratio of the steps; all others must fit it.
+    """
     chars, own_chars = set("".join(known)), set("".join(known.values()))
     if len(chars) != 1 or len(own_chars) != 1:
         return None
@@ -338,14 +354,14 @@ def _scaled_margin(known: dict[str, str]) -> _Rule | None:
     widths = sorted((len(margin), len(own)) for margin, own in known.items())  # in `old_string`, and in the file
     (first, own_first), (last, own_last) = (0, 0) if len(widths) == 1 else widths[0], widths[-1]
     step, own_step = last - first, own_last - own_first
-    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):
+    if not any(own_step * one == step * other for one in _STEPS for other in _STEPS):  # no usual ratio, such as 2 to 4
         return None
     if any((own - own_first) * step != own_step * (width - first) for width, own in widths):  # not all in proportion
         return None
 
     def rule(margin: str) -> str | None:
-        more, rest = divmod(own_step * (len(margin) - first), step)
-        is_known = set(margin) <= {char} and not rest and own_first + more >= 0
-        return own_char * (own_first + more) if is_known else None
+        added, remainder = divmod(own_step * (len(margin) - first), step)
+        is_known = set(margin) <= {char} and not remainder and own_first + added >= 0
+        return own_char * (own_first + added) if is_known else None
 
     return rule

@@ -11,23 +11,20 @@ import uuid
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.tools.observation import as_shown
 
 EMPTY_NOTEBOOK = b'{\n "cells": [],\n "metadata": {},\n "nbformat": 4,\n "nbformat_minor": 5\n}\n'
 MAX_OUTPUT_CHARS = 2_000  # of one cell's output that is shown
 _MARK = re.compile(r"^# %% \[(code|markdown|raw)\](?: (\S+))?[ \t]*\r?$", re.MULTILINE)
-_UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # half of a surrogate pair is no character
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNFIT = re.compile(rf"{_MARK.pattern}|[\0\ud800-\udfff]", re.MULTILINE)  # in a source: could not be read back
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is no character
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
-_INDENT = re.compile(rb"\{\r?\n( +|\t)")
-_COMPACT = re.compile(rb'\s*\{"\w+":\S')
 
 Cell = dict[str, Any]
 
 
-class _Output(Struct, kw_only=True):
+class _Output(msgspec.Struct, kw_only=True):
     output_type: str = ""
     text: str | list[str] = ""
     data: dict[str, Any] = {}
@@ -35,23 +32,19 @@ class _Output(Struct, kw_only=True):
     evalue: str | None = None
 
 
-class _Cell(Struct):
+class _Cell(msgspec.Struct):
     cell_type: Literal["code", "markdown", "raw"]
     source: str | list[str]
     id: str = ""
     outputs: list[_Output] = []
 
 
-class _Notebook(Struct):
+class _Notebook(msgspec.Struct):
     """A notebook as far as it is read here. Cells are written as the file has them, with all their keys."""
 
     nbformat: Literal[4]
     cells: list[_Cell]
     nbformat_minor: int = 0
-
-    @property
-    def has_ids(self) -> bool:
-        return self.nbformat_minor >= 5
 
     @property
     def names(self) -> list[str]:
@@ -66,9 +59,9 @@ def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
 
     With outputs, each cell is followed by what it printed as lines `#> …`; these are not part of what is edited.
     """
-    if (found := _parse(content)) is None:
+    _, notebook = _parse(content) or ({}, None)
+    if notebook is None:
         return None
-    _, notebook = found
     parts = []
     for name, cell in zip(notebook.names, notebook.cells, strict=True):
         source = _joined(cell.source)
@@ -76,9 +69,9 @@ def cells_as_text(content: bytes, *, with_outputs: bool = False) -> str | None:
             return None
         parts.append(f"# %% [{cell.cell_type}] {name}\n{source}\n")
         if with_outputs and (output := _output_text(cell)):
-            cut = output[:MAX_OUTPUT_CHARS]
-            left = f"\n[{len(output) - len(cut):,} more characters]" if len(output) > len(cut) else ""
-            parts += [f"#> {line}\n" for line in (cut + left).splitlines()]
+            more = len(output) - MAX_OUTPUT_CHARS
+            note = f"\n[{more:,} more characters]" if more > 0 else ""
+            parts += [f"#> {line}\n" for line in (output[:MAX_OUTPUT_CHARS] + note).splitlines()]
     return "".join(parts)
 
 
@@ -87,29 +80,32 @@ def notebook_from_text(text: str, before: bytes) -> bytes:
 
     Raises `ValueError` if there is text before the first mark, if a cell is named twice, or if `before` is no notebook.
     """
-    if (found := _parse(before)) is None:
+    file, notebook = _parse(before) or ({}, None)
+    if notebook is None:
         raise ValueError("it is no notebook of version 4")
-    file, notebook = found
     marks = list(_MARK.finditer(text))
     if text[: marks[0].start() if marks else len(text)].strip():
         raise ValueError("it does not begin with a line such as `# %% [code]`, which begins each cell")
-    cells, taken, changed = dict(zip(notebook.names, file["cells"], strict=True)), set[str](), []
+    old_cells = dict(zip(notebook.names, file["cells"], strict=True))
+    used_names: set[str] = set()
+    cells: list[Cell] = []
     for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
-        kind, name = mark.groups()
-        if name in taken:
+        kind, name = mark[1], mark[2] or ""  # a new cell may have no name
+        if name and name in used_names:
             raise ValueError(f"the cell {name} is there twice: leave the name out for a new cell")
-        taken |= {name} if name else set()
-        source, old = text[mark.end() + 1 : end].removesuffix("\n"), cells.get(name or "")
+        used_names.add(name)
+        source, old = text[mark.end() + 1 : end].removesuffix("\n"), old_cells.get(name)
         if old is None or not _joined(old["source"]).endswith("\r"):
             source = source.removesuffix("\r")  # of a line that was added among some that end with CRLF
         if old is not None and (_joined(old["source"]), old["cell_type"]) == (source, kind):
-            changed.append(old)
+            cells.append(old)
         else:
-            changed.append(_with_source(old or _new_cell(name, notebook), kind, source))
-    return _as_written_before({**file, "cells": changed}, before)
+            cells.append(_with_source(old or _new_cell(name, notebook), kind, source))
+    return _as_written_before({**file, "cells": cells}, before)
 
 
 def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
+    """Return the whole JSON of a notebook, and the parts of it that are read here; None if it is of no known form."""
     try:
         file = json.loads(content.decode("utf-8-sig"))
         return file, msgspec.convert(file, _Notebook)
@@ -117,10 +113,10 @@ def _parse(content: bytes) -> tuple[dict[str, Any], _Notebook] | None:
         return None
 
 
-def _new_cell(name: str | None, notebook: _Notebook) -> Cell:
-    if not notebook.has_ids:
+def _new_cell(name: str, notebook: _Notebook) -> Cell:
+    if notebook.nbformat_minor < 5:  # cells had no ids yet
         return {}
-    is_id = name and _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place
+    is_id = _ID.fullmatch(name) and not name.isdecimal()  # a number may be meant as the cell's place
     is_free = is_id and all(name != cell.id for cell in notebook.cells)
     return {"id": name if is_free else uuid.uuid4().hex[:8]}
 
@@ -142,11 +138,11 @@ def _with_source(cell: Cell, kind: str, source: str) -> Cell:
 
 def _as_written_before(notebook: dict[str, Any], before: bytes) -> bytes:
     """Return the JSON with the indentation, escapes, line ends and byte order mark that the file had."""
-    found = _INDENT.search(before)
+    found = re.search(rb"\{\r?\n( +|\t)", before)
     written = json.dumps(
         notebook,
         indent=(len(found[1]) if found[1] != b"\t" else "\t") if found else None,
-        separators=(",", ":") if not found and _COMPACT.match(before) else None,
+        separators=(",", ":") if not found and re.match(rb'\s*\{"\w+":\S', before) else None,
         ensure_ascii=before.isascii() and b"\\u" in before,
     )
     written = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written) + "\n" * before.endswith(b"\n")

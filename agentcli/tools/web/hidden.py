@@ -17,7 +17,7 @@ _LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
 
 
 def visible_text(text: str) -> str:
-    """`text` without control characters, direction marks and whatever else shows nothing; line ends become `\\n`."""
+    """Return a text without control characters, direction marks and all else that shows nothing; lines end with LF."""
     return _SHOWS_NOTHING.sub("", _LINE_END.sub("\n", text))
 
 
@@ -29,10 +29,10 @@ def hides(style: str) -> bool:
         excused.add("opacity")  # an animation may fade it in
     if any("background-clip" in name for name in declared):
         excused.add("color")  # the background is seen through the letters
-    if not re.search("hidden|clip", " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))):
-        excused |= {"width", "height", "max-width", "max-height"}  # its contents may be larger
-    judged = ((_HIDING[name], value) for name, value in declared.items() if name in _HIDING.keys() - excused)
-    return any(pattern.fullmatch(value) is not None for pattern, value in judged)
+    overflow = " ".join(declared.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))
+    if "hidden" not in overflow and "clip" not in overflow:
+        excused |= {"width", "height", "max-width", "max-height"}  # its contents are shown beyond its size
+    return any(_HIDING[name].fullmatch(declared[name]) for name in declared.keys() & _HIDING.keys() - excused)
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
@@ -41,7 +41,7 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     shown: set[str] = set()
     for selectors, body in outer_rules(style_sheet):
         is_hidden = hides(body)
-        for selector in selectors.split(",") if not selectors.startswith("@") else ():
+        for selector in () if selectors.startswith("@") else selectors.split(","):
             selector = _plain(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)
@@ -52,14 +52,14 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
 
 _NAME = re.compile(r"[.#][\w-]+")
 _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
-_LONGEST_SHEET = 500_000  # characters
+_MAX_SHEET_CHARS = 500_000
 
 
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
     depth, start, opened = 0, 0, 0  # open braces, and the positions of an outer rule's start and of its brace
-    sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
+    sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_MAX_SHEET_CHARS], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
             case "{":
@@ -69,7 +69,7 @@ def outer_rules(sheet: str) -> list[tuple[str, str]]:
             case "}":
                 depth = max(0, depth - 1)
                 if depth == 0:
-                    if opened >= start:
+                    if opened >= start:  # else a closing brace without an opening one
                         rules.append((sheet[start:opened].lstrip(), sheet[opened + 1 : mark.start()]))
                     start = mark.end()
             case _ if depth == 0:  # the end of a statement such as `@import`

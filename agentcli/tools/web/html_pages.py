@@ -26,8 +26,8 @@ MAX_DEPTH = 256  # elements inside each other; pages have up to about 50
 MIN_CHARS = 500  # a page with fewer characters is shown with its menus
 MAX_LINK_CHARS = 500  # longer addresses carry data for a script
 MAX_ALT_CHARS = 300  # of an image's description
-_OPENED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
-# No browser of today shows these, or only once a script has run, or (svg) its text cannot be told from what it hides.
+_FOLLOWED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
+# No browser of today shows these, or only after a script has run; the text of an svg may be hidden in many ways.
 # The library itself drops `noscript` and `template`.
 _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio video datalist frameset svg".split())
 
@@ -37,7 +37,7 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
 
     Menus are left out if there is enough other text.
     """
-    head = re.split(r"<(?:body|svg)\b", page[:200_000], maxsplit=1, flags=re.IGNORECASE)[0]
+    head = re.split(r"<(?:body|svg)\b", page[:200_000], maxsplit=1, flags=re.IGNORECASE)[0]  # an svg has titles, too
     title = re.search(r"(?is)<title(?:\s[^<>]{0,2000})?>(.*?)(?:</title|\Z)", head)
     style_sheet = "\n".join(re.findall(r"(?is)<style(?:\s[^<>]{0,2000})?>(.*?)(?:</style|\Z)", page))
     hidden_names = hiding_names(style_sheet)
@@ -65,23 +65,27 @@ def _convert(page: str, base_url: str, reader: _Reader) -> str:
     return visible_text(result.content or "").strip()
 
 
+_NO_CODE = 1_000_000  # a depth that no element has
+
+
 class _Reader:
     """Decides for the library what becomes of every element, link and image."""
 
     def __init__(self, hidden_names: frozenset[str], *, with_menus: bool) -> None:
         self._hidden = hidden_names
         self._with_menus = with_menus
-        self._code_depth = 1_000_000  # of the code block that the parser is in; deeper elements are inside it
+        self._code_depth = _NO_CODE  # of the code block that the parser is in; deeper elements are inside it
         self.left_out_menus = False  # True if the page has menus
         self.is_cut = False
 
     def visit_element_start(self, element: Any) -> str:
+        """Return `skip` to leave an element out with all in it, else `continue`; called in the order of the page."""
         if element.depth > MAX_DEPTH:
             self.is_cut = True
             return "skip"
         tag, attributes = element.tag_name, element.attributes()
         if element.depth <= self._code_depth:
-            self._code_depth = element.depth if tag == "pre" else 1_000_000
+            self._code_depth = element.depth if tag == "pre" else _NO_CODE
         if not self._with_menus and (tag == "nav" or attributes.get("role") == "navigation"):
             self.left_out_menus = True
             return "skip"
@@ -96,7 +100,7 @@ class _Reader:
         return is_unseen or tag in _NEVER_SHOWN or hides(attributes.get("style", ""))
 
     def visit_link(self, element: Any, href: str | None, text: str | None, title: str | None) -> Any:
-        if element.depth > self._code_depth:
+        if element.depth > self._code_depth:  # Markdown shows no links in code
             return {"type": "custom", "output": text or ""}
         shown = " ".join((text or "").split())
         target = _address(href, element.attributes().get("href"))
@@ -114,17 +118,21 @@ class _Reader:
 
 
 def _address(target: str | None, written: str | None) -> str:
-    """Return a link's whole address if it leads to another page, with its scheme as a browser reads it."""
+    """Return the address of a link to another page; empty for links within the page, of other schemes, or too long.
+
+    `target` is the absolute address that the library made of the attribute `written`.
+    """
+    # Browsers ignore blanks and control characters in an address: `java script:` has a scheme.
     target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
-    has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _OPENED.match(written)
-    leads_away = _OPENED.match(target) and not has_other_scheme and not written.startswith("#")
+    has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _FOLLOWED.match(written)
+    leads_away = _FOLLOWED.match(target) and not has_other_scheme and not written.startswith("#")
     is_shown = leads_away and len(target) <= MAX_LINK_CHARS
     return target.replace("(", "%28").replace(")", "%29") if is_shown else ""
 
 
-# Before, text in the colour of its background is removed. Colours are those of `style`, `bgcolor`, `<font>` and the
-# plain rules of the page's own style sheets, inherited from element to element. If they are not certain, because of a
-# style sheet elsewhere for example, such text is only marked.
+# Text in the colour of its background is removed before the conversion. Colours are those of `style`, `bgcolor`,
+# `<font>` and the plain rules of the page's own style sheets, inherited from element to element. If they are not
+# certain, because of a style sheet elsewhere for example, such text is only marked.
 
 Colour = tuple[int, int, int]
 Unknown = Literal["unknown"]  # a picture, a gradient, a variable
@@ -141,7 +149,7 @@ _NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNOREC
 _NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
 _VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 _OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
-# An element whose end is not written ends where the next one of its kind begins, unless an element of these is between.
+# Elements whose end may be missing: each ends where the next one of its kind begins, unless one of these lies between.
 _ENDS = {"li": "ul ol", "td": "table", "th": "table", "tr": "table", "p": "", "dt": "dl", "dd": "dl"}
 _BLOCKS = frozenset("div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
 
@@ -179,8 +187,8 @@ def without_unreadable(page: str, style_sheet: str) -> str:
     """Return the page without text in the colour of its background; if that is not certain, with marks around it."""
     if not re.search(r"(?i)color|background|<font", page):
         return page
-    elsewhere = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
-    walk = _ColourWalk(style_sheet, is_certain=not re.search(elsewhere, page))
+    other_styles = r"(?i)<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme"
+    walk = _ColourWalk(style_sheet, has_all_styles=not re.search(other_styles, page))
     walk.feed(page)
     walk.close()
     walk.end_text()
@@ -190,11 +198,11 @@ def without_unreadable(page: str, style_sheet: str) -> str:
 class _ColourWalk(HTMLParser):
     """Collects a page in `parts`, without the text that `end_text` leaves out."""
 
-    def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
+    def __init__(self, style_sheet: str, *, has_all_styles: bool) -> None:
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []  # the page so far
         self.has_hidden = False  # True if text was left out or marked
-        self._is_certain = is_certain  # no style sheet elsewhere may change the colours
+        self._has_all_styles = has_all_styles  # False if a style sheet elsewhere may change the colours
         self._text: list[str] = []  # text whose colours are the same, since the last tag
         self._rules: dict[str, dict[str, str]] = {}  # declarations by tag, `.class` or `#id`
         self._has_unresolved_rules = False  # rules that may colour an element, and that are not followed here
@@ -208,7 +216,7 @@ class _ColourWalk(HTMLParser):
                     self._rules.setdefault(name, {}).update(declared)
                 elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
                     self._has_unresolved_rules = True
-        # The rules of both count even if a page has no such tags.
+        # The open elements, outermost first. The rules of `html` and `body` count even if a page has no such tags.
         self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -236,6 +244,7 @@ class _ColourWalk(HTMLParser):
 
     def _close(self, tag: str, stops: list[str]) -> None:
         """Close the innermost element of that name with all within it, unless one of `stops` is further in."""
+        # Not the first, which is the page itself. The limit keeps pages with many open elements fast.
         for number in range(len(self._open) - 1, max(0, len(self._open) - 100), -1):
             if self._open[number].tag == tag:
                 del self._open[number:]
@@ -257,8 +266,9 @@ class _ColourWalk(HTMLParser):
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
             self.has_hidden = True
+            # Style sheets elsewhere do not matter where the page itself declares both colours.
             is_declared = element.colour_is_declared and element.background_is_declared
-            is_certain = not self._has_unresolved_rules and (self._is_certain or is_declared)
+            is_certain = not self._has_unresolved_rules and (self._has_all_styles or is_declared)
             text = " " if is_certain else MARK.format(text)
         self.parts.append(text)
 
@@ -295,7 +305,7 @@ def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
     image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
     if "url(" in image or "gradient(" in image or "var(" in value:
         return "unknown"
-    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))
+    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))  # `rgb(…)`, or words
     return next((colour for colour, opacity in filter(None, found) if opacity >= _MIN_COVERING), None)
 
 
@@ -304,7 +314,7 @@ def main() -> None:
     for limit, wanted in limits.items():
         _, hard = resource.getrlimit(limit)
         lowest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):  # macOS knows the memory limit and sets none
+        with contextlib.suppress(ValueError, OSError):  # macOS has the memory limit, but rejects every value for it
             resource.setrlimit(limit, (lowest, lowest))
     page = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     json.dump(markdown_of(page, sys.argv[1]), sys.stdout)

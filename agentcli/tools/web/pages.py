@@ -1,8 +1,8 @@
 """Fetches pages as text that a model can read, and searches the web through Tavily.
 
-A fetch is not led anywhere that its address does not say. Every address on the way is judged, its host is resolved
-once, every resolved address is checked, and the connection goes to a checked one. Cookies and credentials are not
-kept. Proxies are not used because they would resolve the name again.
+A page cannot lead a fetch where its address does not. Every address on the way is judged, its host is resolved once,
+every resolved address is checked, and the connection goes to a checked one. Cookies and credentials are not kept.
+Proxies are not used because they would resolve the name again.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
@@ -32,12 +31,11 @@ from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.workspace import SearchProvider, SearchResult, Web, WebPage
 from agentcli.version import __version__
 
-# The kind of error and the advice of a status; those that pass are the same everywhere.
-_Refusals = Mapping[int, tuple[ToolErrorKind, str]]
+_Refusals = Mapping[int, tuple[ToolErrorKind, str]]  # by the HTTP status: the kind of error, and advice
 
 
 def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherwise: str) -> tuple[ToolErrorKind, str]:
-    """Return the kind of error that an HTTP status is, and advice for the model."""
+    """Return the kind of error that an HTTP status is, and advice: `otherwise` if `refusals` does not have it."""
     if status in (408, 425, 429) or status >= 500:
         kind: ToolErrorKind = "rate_limit" if status == 429 else "transient_error"
         return kind, f"Try again in {wait_s:g} s." if wait_s is not None else "Try again later."
@@ -54,7 +52,7 @@ _HEADERS = {
     "accept-encoding": "gzip",
     "connection": "close",
 }
-_HOW_TO_GRANT = "The user can grant a host of their own with the setting web.hosts."
+_HOW_TO_GRANT = "The user can allow a host of their own with the setting web.hosts."
 _PAGE_REFUSALS: _Refusals = {
     **dict.fromkeys((404, 410), ("not_found", "Check the address, or search for the page.")),
     **dict.fromkeys(
@@ -64,7 +62,7 @@ _PAGE_REFUSALS: _Refusals = {
 }
 
 
-class _Page(Struct, frozen=True):
+class _Page(msgspec.Struct, frozen=True):
     """A page as it arrived. `url` is the last of its redirects."""
 
     url: WebUrl
@@ -111,7 +109,7 @@ async def _request(web: Web, url: WebUrl) -> _Page | WebUrl:
     except Timeout as error:
         raise ToolError(str(error), kind="timeout") from error
     except ProviderError as error:
-        hint = " web_fetch connects directly, without a proxy." if isinstance(error, ConnectionFailed) else ""
+        hint = " web_fetch does not use proxies." if isinstance(error, ConnectionFailed) else ""
         kind: ToolErrorKind = "transient_error" if error.is_retryable else "execution_error"
         raise ToolError(f"{error}{hint}", kind=kind) from error
     finally:
@@ -137,7 +135,7 @@ async def _find_addresses(web: Web, url: WebUrl) -> Sequence[str]:
 
 
 def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
-    """Return the address of a redirect within the site, or to an address that needs no question."""
+    """Return where a redirect leads: within the site, or to what needs no question. Raises `ToolError` otherwise."""
     location = response.headers.get("location", "")
     if not location:
         raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
@@ -147,12 +145,13 @@ def _redirect_target(web: Web, url: WebUrl, response: Response) -> WebUrl:
         raise ToolError(f"{url.host} redirects to a bad address: {error}.", kind="permission_denied") from error
     if blocked := why_blocked(target, web.granted_hosts):
         raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
-    stays = _site_of(target) == _site_of(url) and (target.scheme, url.scheme) != ("http", "https")
-    if not stays and web.judge(str(target)).verdict != "allow":
+    is_same_site = _site_of(target) == _site_of(url)
+    loses_encryption = url.scheme == "https" and target.scheme == "http"
+    if (not is_same_site or loses_encryption) and web.judge(str(target)).verdict != "allow":
         # The site chose the address, so a very long one, which may hold anything, is not shown to the model.
         shown = str(target) if len(str(target)) <= 1_000 else f"a long address on {target.host}"
         raise ToolError(
-            f"{url.host} redirects to another site: fetch {shown} itself if it is needed.", kind="permission_denied"
+            f"{url.host} redirects to another site. If you need it, fetch {shown}.", kind="permission_denied"
         )
     return target
 
@@ -164,6 +163,7 @@ def _site_of(url: WebUrl) -> str:
 
 
 async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
+    """Return the page of a response. Raises `ToolError` if there is none, or if it is no text or too large."""
     headers, status = response.headers, response.status
     if not 200 <= status < 300 or status in (204, 205):
         wait_s = retry_after_seconds(headers)
@@ -175,10 +175,10 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
     _require_readable(headers.get("content-type", ""))
     encoding, declared = headers.get("content-encoding", "").strip().lower(), headers.get("content-length", "")
     if encoding not in ("", "identity", "gzip"):
-        raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
+        raise ToolError(f"{url.host} sent the page with a compression that was not asked for: {encoding[:40]}.")
     message = f"The page is larger than {max_bytes / 1e6:g} MB. Look for a smaller one on {url.host}."
     too_large = ToolError(message, kind="validation_error")
-    if declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes:
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes:  # 20: int() rejects very long ones
         raise too_large
     body = bytearray()
     async for piece in response.pieces():
@@ -195,7 +195,7 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
 MAX_HTML_CHARS = 3_000_000  # of a page are turned into Markdown; a note says that the rest is left out
 CONVERSION_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters becomes
-_SLACK = 1_000  # characters that show nothing among the first ones
+_SLACK = 1_000  # characters that are read beyond the limit, in place of those that show nothing
 _SNIFFED = 2_048  # characters at the start of a body by which its kind is recognized
 _UNKNOWN_TYPES = ("", "application/octet-stream", "application/unknown", "unknown/unknown", "*/*")
 _TEXT_TYPES = frozenset(
@@ -220,7 +220,7 @@ def _require_readable(content_type: str) -> None:
         names = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
         name = names.get(kind.partition("/")[0], "")
         raise ToolError(
-            f"The address holds {f'{name} ({kind})' if name else kind}, and web_fetch reads text only. "
+            f"This address is {f'{name} ({kind})' if name else kind}, but web_fetch reads only text. "
             "Look for a page about it, or ask the user to put the file into the workspace.",
             kind="validation_error",
         )
@@ -229,39 +229,34 @@ def _require_readable(content_type: str) -> None:
 async def _as_text(page: _Page, max_chars: int) -> WebPage:
     """Return a page as text: HTML as Markdown, one long line of JSON formatted, other text as it is.
 
-    Raises:
-        ToolError: If it is binary, or its HTML cannot be read.
+    Raises `ToolError` if it is binary, or its HTML cannot be read.
     """
-    kind, text, url = media_type(page.content_type), decoded(page.body, page.content_type), str(page.url)
+    kind, text = media_type(page.content_type), decoded(page.body, page.content_type)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
         raise ToolError(
-            f"The address holds binary data ({kind or 'no type given'}), and web_fetch reads text only.",
+            f"This address is binary data ({kind or 'no type given'}), but web_fetch reads only text.",
             kind="validation_error",
         )
     is_unnamed_html = kind in _UNKNOWN_TYPES and re.match(r"\s*<(!doctype html|html)", text[:_SNIFFED], re.IGNORECASE)
+    notes: list[str] = []
     if is_unnamed_html or kind in ("text/html", "application/xhtml+xml"):
-        converted = await _as_markdown(text[:MAX_HTML_CHARS], url)
-        notes = []
         if len(text) > MAX_HTML_CHARS:
             notes.append(f"The page is longer than {MAX_HTML_CHARS:,} characters of HTML: its end was left out.")
+        converted = await _as_markdown(text[:MAX_HTML_CHARS], str(page.url))
         if converted.cut:
             notes.append("Parts nested too deep were left out.")
-        beginning = beginning_of(converted.markdown, max_chars)
-        return WebPage(
-            url=url,
-            title=converted.title,
-            content_type=kind,
-            text=beginning,
-            total_chars=len(converted.markdown),
-            notes=tuple(notes),
-        )
-    if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
-        with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
-            text = msgspec.json.format(text, indent=2)
-    beginning = text[: max_chars + _SLACK]  # cleaning all of 10 MB would take a second
-    cleaned = visible_text(beginning)
-    total = len(cleaned) if len(beginning) == len(text) else len(text)
-    return WebPage(url=url, title="", content_type=kind, text=beginning_of(cleaned, max_chars), total_chars=total)
+        title, text, total = converted.title, converted.markdown, len(converted.markdown)
+    else:
+        if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
+            with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
+                text = msgspec.json.format(text, indent=2)
+        cleaned = visible_text(text[: max_chars + _SLACK])  # cleaning all of 10 MB would take a second
+        total = len(cleaned) if len(text) <= max_chars + _SLACK else len(text)
+        title, text = "", cleaned
+    beginning = beginning_of(text, max_chars)
+    return WebPage(
+        url=str(page.url), title=title, content_type=kind, text=beginning, total_chars=total, notes=tuple(notes)
+    )
 
 
 def media_type(content_type: str) -> str:
@@ -271,11 +266,12 @@ def media_type(content_type: str) -> str:
 
 
 def _is_binary(sample: str) -> bool:
+    """Return True for a text with a NUL near its start, or of which 5 % are control or broken characters."""
     odd = sum(map(sample.count, "\0\ufffd\x01\x02\x03\x04\x05\x06"))
     return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
 
 
-class _ConvertedPage(Struct, frozen=True):
+class _ConvertedPage(msgspec.Struct, frozen=True):
     """The answer of html_pages.py. `cut`: parts nested too deep are missing."""
 
     title: str
@@ -294,7 +290,7 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
         stdin=page.encode("utf-8", errors="replace"),
     )  # fmt: skip
     if end.exit_code in (None, -signal.SIGXCPU, -signal.SIGKILL):
-        raise ToolError("The page is built so that reading it takes too long.", kind="validation_error")
+        raise ToolError("The page could not be read: converting it takes too long.", kind="validation_error")
     try:
         return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
@@ -316,13 +312,13 @@ _SEARCH_REFUSALS: _Refusals = {
 }
 
 
-class _TavilyResult(Struct, frozen=True):
+class _TavilyResult(msgspec.Struct, frozen=True):
     title: str | None = None
     url: str | None = None
     content: str | None = None
 
 
-class _TavilyAnswer(Struct, frozen=True):
+class _TavilyAnswer(msgspec.Struct, frozen=True):
     results: list[_TavilyResult]
 
 
@@ -342,9 +338,9 @@ class Tavily:
             async with asyncio.timeout(self._time_limit_s):
                 answer = msgspec.convert(await client.fetch_json("/search", request), _TavilyAnswer)
         except (TimeoutError, Timeout) as error:
-            raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
+            raise ToolError("The search did not answer in time. Try again.", kind="timeout") from error
         except msgspec.ValidationError as error:
-            raise ToolError(f"The search answered in a form that cannot be read: {error}.") from error
+            raise ToolError(f"The answer of the search could not be read: {error}.") from error
         except ProviderError as error:
             raise _search_failure(error) from error
         finally:
@@ -360,9 +356,9 @@ def _search_failure(error: ProviderError) -> ToolError:
     text = visible_text(text).strip()[:300]
     message = text if text.endswith((".", "!", "?")) else f"{text}."
     if isinstance(error, ConnectionFailed):
-        return ToolError(f"The search cannot be reached. {message}", kind="transient_error")
+        return ToolError(f"The search could not be reached. {message}", kind="transient_error")
     if error.status is None and not isinstance(error, AuthError):
-        return ToolError("The search answered with something that is not Tavily's: tell the user.")
+        return ToolError("The answer of the search does not come from Tavily. Tell the user.")
     kind, advice = _judge_status(error.status or 401, error.retry_after, _SEARCH_REFUSALS, "Tell the user.")
     message = f"Tavily refused the search: {message} {advice}"
     return ToolError(message, kind=kind, code=str(error.status), retry_after=error.retry_after)
@@ -379,8 +375,8 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
         )
     if provider is None:
         raise ToolError(
-            "web_search needs a key of Tavily (free at https://app.tavily.com): ask the user to set the environment "
-            "variable TAVILY_API_KEY and to start again. Until then, web_fetch reads pages whose address is known.",
+            "web_search needs a key of Tavily (free at https://app.tavily.com). Ask the user to set the environment "
+            "variable TAVILY_API_KEY and to restart. Until then, use web_fetch for pages whose address you know.",
             kind="dependency_error",
         )
     results: dict[str, SearchResult] = {}

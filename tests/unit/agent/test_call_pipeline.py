@@ -18,7 +18,7 @@ from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.infra.shared import FileLocks
-from agentcli.infra.state_files import DataFolder
+from agentcli.infra.state_files import DataFolder, SessionData
 from agentcli.llm.messages import Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
@@ -268,7 +268,7 @@ async def test_a_long_result_begins_with_its_first_page_and_continues_with_read_
         END,
     ]
     async with on_stage(tmp_path, script, tools=[Tool("long", "Long.", Named, run, "none")]) as stage:
-        stage.session.runtime.calls.workspace.resources.data = data.of_session("s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(data, "s")
         await stage.ask("Go")
     first = str(stage.results["c1"].content)
     assert first.endswith('[page 1 of 3; read_more with result_id="c1" and page=2 shows the next]')
@@ -288,7 +288,7 @@ async def test_read_more_finds_text_that_an_observation_level_left_out(
     script = [{"tool_calls": [call("things", id="c")]}, {"tool_calls": [more]}, END]
     async with on_stage(tmp_path, script, tools=[listing(items)]) as stage:
         stage.session.runtime.calls.services.levels = Levels(usual=level)
-        stage.session.runtime.calls.workspace.resources.data = DataFolder(tmp_path / "data").of_session("s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(tmp_path / "data"), "s")
         await stage.ask("Go")
     first = str(stage.results["c"].content)
     assert shown in first
@@ -298,7 +298,7 @@ async def test_read_more_finds_text_that_an_observation_level_left_out(
 
 async def test_what_is_shown_whole_is_kept_nowhere_else(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, THINGS, tools=[listing(["one", "two"])]) as stage:
-        stage.session.runtime.calls.workspace.resources.data = DataFolder(tmp_path / "data").of_session("s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(tmp_path / "data"), "s")
         await stage.ask("Go")
     assert stage.results["c"].content == "Found 2 items:\none\ntwo"
     assert not (tmp_path / "data").exists()
@@ -314,7 +314,7 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
         [{"tool_calls": [call("long", id="c1")]}, {"tool_calls": [call("think", thought="Large.", id="c2")]}, END],
         tools=[Tool("long", "Long.", Named, run, "none")],
     ) as stage:
-        stage.session.runtime.calls.workspace.resources.data = data.of_session("s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(data, "s")
         await stage.ask("Go")
         path = next(word for word in str(stage.results["c1"].content).split() if word.startswith(str(tmp_path)))
         assert "1,100,000 bytes" in str(stage.results["c1"].content)

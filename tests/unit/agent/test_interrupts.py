@@ -427,7 +427,7 @@ async def test_a_subscriber_that_left_is_forgotten(tmp_path: Folder) -> None:
         await anext(leaving)
         await leaving.aclose()
         await stage.ask("Again")
-        assert len(stage.session._subscribers) == 1
+        assert len(stage.session._subscribers._queues) == 1
 
 
 async def test_a_session_is_rebuilt_from_its_log(tmp_path: Folder) -> None:

@@ -139,7 +139,7 @@ async def test_a_running_call_continues_in_the_background_and_the_turn_with_it(t
         (job,) = sandbox.jobs.list()
         assert (job.id, job.command, job.is_running) == ("job_1", SLOW, True)
         said = str(finished.result.content)
-        assert said.startswith("The person sent this to the background: it goes on as job job_1 (process group ")
+        assert said.startswith("The person sent this to the background: it continues as job job_1 (process group ")
         assert said.endswith(f"kill -- -{job.pid}\nOutput so far:\nbegun\n")
         assert finished.structured["output_file"] == str(job.output_file)
         assert not finished.result.is_error

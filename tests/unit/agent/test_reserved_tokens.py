@@ -9,9 +9,8 @@ import uuid
 
 import pytest
 
-from agentcli.agent.requests.attempts import most_tokens
 from agentcli.llm.messages import user_message
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, most_tokens
 from agentcli.llm.provider import Request
 from agentcli.llm.token_encoders import EncoderRow, encoders
 

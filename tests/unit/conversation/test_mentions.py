@@ -170,7 +170,7 @@ def test_a_long_file_is_attached_to_its_first_page(workspace: Workspace) -> None
     _, block = with_attachments("@long", workspace, bare_names=False)
     assert isinstance(block, Text)
     assert len(block.text) < 60_000
-    assert "go on with offset=" in block.text
+    assert "continue with offset=" in block.text
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def folders(*paths: str) -> list[RealPath]:
 )  # fmt: skip
 def test_the_longest_path_counts(masked: list[str], shown: list[str], expected: list[str]) -> None:
     steps = plan_hiding(folders(*masked), folders(*shown))
-    assert [f"{step.what} {step.path}" for step in steps] == expected
+    assert [f"{step.action} {step.path}" for step in steps] == expected
 
 
 def test_files_are_hidden_one_by_one() -> None:

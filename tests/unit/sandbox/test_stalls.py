@@ -187,7 +187,7 @@ async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
     script = SERVES.replace("{ready}", "print('up', flush=True)")
     output = await asyncio.wait_for(bench.acall("bash", command=python(script), timeout_ms=60_000), 10)
     assert "It listens on :" in str(output.content)
-    assert "goes on as job job_1" in str(output.content)
+    assert "continues as job job_1" in str(output.content)
     assert "Output so far:\nup" in str(output.content)
     assert not output.is_error
     (job,) = bench.sandbox.jobs.list()

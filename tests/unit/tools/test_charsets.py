@@ -31,14 +31,30 @@ ADDED = {
 }
 
 
+SETTINGS = {"cp932": "shift_jis", "euc_jp": "euc-jp", "gbk": "gbk", "big5": "big5", "euc_kr": "euc-kr"}
+
+
 @pytest.mark.parametrize("codec", TEXTS)
-def test_a_recognised_charset_is_read_and_written_in_its_own_characters(bench: Bench, codec: str) -> None:
+def test_a_named_or_recognised_charset_is_read_and_written_in_its_own_characters(bench: Bench, codec: str) -> None:
+    bench.workspace.settings.charset = SETTINGS.get(codec, "")
     path = bench.put("a", TEXTS[codec].encode(codec))
     read = bench.call("file_read", path="a")
     assert read.structured == {"text": TEXTS[codec], "total_lines": TEXTS[codec].count("\n"), "encoding": codec}
     assert "guess" not in str(read.content)
     bench.call("file_edit", path="a", old_string="mode=1", new_string=f"mode=2 # {ADDED[codec]}")
     assert path.read_bytes() == TEXTS[codec].replace("mode=1", f"mode=2 # {ADDED[codec]}").encode(codec)
+
+
+@pytest.mark.parametrize("codec", SETTINGS)
+def test_a_charset_of_east_asia_that_nothing_names_is_a_guess_and_only_ascii_is_changed(
+    bench: Bench, codec: str
+) -> None:
+    path = bench.put("a", TEXTS[codec].encode(codec))
+    assert "tools.charset" in bench.text("file_read", path="a")
+    error = bench.fails("file_edit", path="a", old_string="mode=1", new_string=f"mode=2 # {ADDED[codec]}")
+    assert "its encoding is not certain" in str(error)
+    bench.call("file_edit", path="a", old_string="mode=1", new_string="mode=2")
+    assert path.read_bytes() == TEXTS[codec].replace("mode=1", "mode=2").encode(codec)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.builtin.files import LARGEST_EDITABLE
+from agentcli.tools.builtin.files import MAX_EDITABLE_BYTES
 from agentcli.tools.text.apply import Edit, apply_edits, describe_nearest
 from agentcli.tools.text.encoding import DecodedText, decode
 from tests.properties import examples
@@ -84,7 +84,7 @@ def test_an_edit_beside_several_is_an_error_and_not_passed_over(bench: Bench, be
     path = bench.put("a", "one\ntwo\n")
     error = bench.fails("file_edit", path="a", edits=[{"old_string": "two", "new_string": "2"}], **beside)
     assert error.kind == "invalid_parameters"
-    assert "put this one among edits" in str(error)
+    assert "put this one into edits, too" in str(error)
     assert path.read_text() == "one\ntwo\n"
 
 
@@ -240,7 +240,7 @@ def test_the_sign_for_such_bytes_does_not_take_their_place(bench: Bench) -> None
 
 def test_a_file_too_large_to_be_edited_is_an_error_that_says_what_to_use(bench: Bench) -> None:
     with bench.put("a").open("wb") as file:
-        file.truncate(LARGEST_EDITABLE + 1)
+        file.truncate(MAX_EDITABLE_BYTES + 1)
     error = bench.fails("file_edit", path="a", old_string="a", new_string="b")
     assert error.kind == "validation_error"
     assert "sed -i" in str(error)
@@ -315,9 +315,7 @@ _STRINGS = st.text("ab é\n", max_size=6)
 
 def edited(text: str, edits: list[Edit]) -> str:
     """A UTF-8 file's text after edits; its bytes must say the same."""
-    applied = apply_edits(text.encode(), DecodedText(text, "utf-8"), edits)
-    assert applied.content.decode() == applied.decoded.text
-    return applied.decoded.text
+    return apply_edits(DecodedText(text, "utf-8"), edits)[0].text
 
 
 def lf(text: str) -> str:
@@ -348,7 +346,7 @@ def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(
         assert (after[: len(head)], after[len(after) - len(tail) :]) == (head, tail)
         assert lf(after) == lf(head) + new + lf(tail)
     else:
-        with pytest.raises(ToolError, match=f"stands {len(exact) or count} times"):
+        with pytest.raises(ToolError, match=f"occurs {len(exact) or count} times"):
             edited(text, [Edit(old, new)])
 
 
@@ -372,7 +370,8 @@ def test_an_edit_of_a_file_changes_no_byte_outside_it(before: str, after: str, e
     content = bom + head + "<old>".encode(name) + tail
     decoded = decode(content)
     assert decoded is not None
-    assert apply_edits(content, decoded, [Edit("<old>", "")]).content == bom + head + tail
+    edited, _ = apply_edits(decoded, [Edit("<old>", "")])
+    assert edited.encoded(edited.text) == bom + head + tail
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])

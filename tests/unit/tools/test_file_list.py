@@ -52,7 +52,9 @@ def test_what_is_listed_of_a_project(bench: Bench, given: dict[str, Any], paths:
     given = {**given, "pattern": given["pattern"].replace("{ws}", str(bench.ws))} if "pattern" in given else given
     output = bench.call("file_list", **given)
     assert output.structured == {"paths": paths, "total": len(paths)}
-    ignored = ["[ignored files match: 1; include_ignored lists them]"] if given == {"pattern": "*.log"} else []
+    ignored = (
+        ["[ignored files that match: 1. To list them, set include_ignored.]"] if given == {"pattern": "*.log"} else []
+    )
     assert output.content == "\n".join([*(paths or ["No files."]), *ignored])
 
 

@@ -28,7 +28,7 @@ def test_lines_are_numbered_from_one_with_a_tab(bench: Bench) -> None:
 def test_offset_and_limit_choose_lines_and_the_result_says_how_to_continue(bench: Bench) -> None:
     bench.put("a", "".join(f"line {n}\n" for n in range(1, 11)))
     output = bench.call("file_read", path="a", offset=3, limit=2)
-    assert output.content == "3\tline 3\n4\tline 4\n[lines 3-4 of 10; go on with offset=5]"
+    assert output.content == "3\tline 3\n4\tline 4\n[lines 3-4 of 10; continue with offset=5]"
     assert output.structured["text"] == "line 3\nline 4\n"
     assert output.structured["total_lines"] == 10
 
@@ -45,7 +45,7 @@ def test_without_a_limit_two_thousand_lines_are_shown(bench: Bench, lines: int) 
     bench.put("a", "x\n" * lines)
     shown = bench.text("file_read", path="a").split("\n")
     assert shown[1_999] == "2000\tx"
-    assert shown[2_000:] == [f"[lines 1-2000 of {lines}; go on with offset=2001]"]
+    assert shown[2_000:] == [f"[lines 1-2000 of {lines}; continue with offset=2001]"]
 
 
 def test_limit_zero_means_all_lines(bench: Bench) -> None:
@@ -157,7 +157,7 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
     assert output.structured["text"] == line + "\n"
 
 
-GUESSED = f"[not UTF-8; read as %s, which is a guess. {HOW_TO_NAME_CHARSET}]"
+GUESSED = f"[The file is not UTF-8. It was read as %s, which is a guess. {HOW_TO_NAME_CHARSET}]"
 
 
 @pytest.mark.parametrize(

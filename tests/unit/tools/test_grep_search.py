@@ -200,7 +200,7 @@ def test_files_that_hold_secrets_neither_show_nor_count(bench: Bench) -> None:
 @pytest.mark.parametrize("start", ["", "(?<!x)"])
 def test_the_end_of_a_line_is_where_ripgrep_has_it_and_crlf_is_explained(bench: Bench, start: str) -> None:
     bench.put("a", b"foo\r\nbar\r\n")
-    assert bench.text("grep_search", pattern=f"{start}foo$").startswith("No matches.\n[before CRLF, $ does not match")
+    assert bench.text("grep_search", pattern=f"{start}foo$").startswith("No matches.\n[$ does not match before CRLF")
     assert bench.text("grep_search", pattern="no$") != "No matches."
     bench.put("b", b"xfoo\nfoo\n")
     assert bench.text("grep_search", pattern=f"{start}\\bfoo$") == "b:2:foo"
@@ -211,7 +211,7 @@ def test_a_file_that_was_not_searched_to_its_end_is_reported(bench: Bench) -> No
     bench.put("evil", f"{'x' * 60}w\nxxy\n")
     bench.put("fine", "xxy\n")
     text = bench.text("grep_search", pattern="^(?=x)(x+x+)+[yz]")
-    assert text.startswith("fine:1:xxy\n[not searched to its end: evil: ")
+    assert text.startswith("fine:1:xxy\n[a file was not searched to its end: evil: ")
 
 
 def test_text_in_other_encodings_is_found(bench: Bench) -> None:
@@ -229,7 +229,7 @@ def test_binary_files_are_passed_over(bench: Bench) -> None:
 
 def test_of_a_binary_file_nothing_is_shown_from_its_first_nul_on(bench: Bench) -> None:
     bench.put("late", b"needle\n" + b"filler\n" * 20_000 + b"\0needle\n")
-    note = "[matches, but is binary: not shown from its first NUL byte on: late]"
+    note = "[binary, so not searched after the first NUL byte: late]"
     assert bench.text("grep_search", pattern="needle") == f"late:1:needle\n{note}"
     assert bench.call("grep_search", pattern="needle").structured["total"] == 1
     bench.put("early", b"\0needle\n")

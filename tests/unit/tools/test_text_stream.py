@@ -95,7 +95,7 @@ def test_a_line_far_down_a_large_file_is_read_in_constant_memory(bench: Bench, e
     assert shown_lines[:3] == [
         f"900001\t{line}",
         f"900002\t{line}",
-        "[lines 900001-900002 of 1000000; go on with offset=900003]",
+        "[lines 900001-900002 of 1000000; continue with offset=900003]",
     ]
     assert int(kilobytes) < 24_000
 

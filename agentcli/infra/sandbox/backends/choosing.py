@@ -19,11 +19,12 @@ from contextlib import closing, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
+from agentcli.infra.sandbox.backends.linux import NO_HOSTS, PROGRAMS, Bubblewrap, Landlock, probe_landlock, rendered
 from agentcli.infra.sandbox.confinement import (
     MAX_PLANS,
     Bounds,
     Confinement,
+    FullConfinement,
     Launch,
     Protection,
     Unconfined,
@@ -34,7 +35,6 @@ from agentcli.infra.sandbox.confinement import (
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
 from agentcli.infra.sandbox.mount_points import MountPoints
 from agentcli.infra.sandbox.protection.planning import plan_protection
-from agentcli.tools.command import Profile
 
 _INSTALLERS = ("apt-get install", "dnf install", "pacman -S", "zypper install", "apk add")
 
@@ -70,7 +70,7 @@ def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinem
     """Return a backend that really runs `true`, in bounds like those of a command. Raises what `choose` catches."""
     if kind == "landlock":
         return Landlock(probe_landlock(), why, tmp=tmp)
-    candidates: list[Confinement] = [Seatbelt(tmp)]
+    candidates: list[Confinement] = [Seatbelt(tmp)]  # of the kind "seatbelt"
     if kind == "bubblewrap":
         program = next((program for program in programs if program.is_file()), None)
         if program is None:
@@ -95,7 +95,7 @@ def how_to_install() -> str:
 
 def _advice(message: str) -> str:
     """Explain a message that would be the same at the next try; empty for any other."""
-    return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
+    return next((advice for part, advice in _ADVICE.items() if part in message), "")
 
 
 def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
@@ -103,26 +103,22 @@ def _error_of_running_true(confinement: Confinement, folder: Path) -> str:
     bounds = Bounds(profile="workspace-write", roots=(root,), home=Path("/"))
     try:
         with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
-            done = run_probe(launch.argv, launch.pass_fds)
+            _, problem = run_probe(launch.argv, launch.pass_fds)
+            return problem
     except FileNotFoundError as error:
         if Path(error.filename or "/").is_relative_to(root):  # a folder disappeared after the planning: try again
             return str(error)
         raise
-    message = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
-    return message if done.returncode else ""
 
 
 _REMOVE_TIMEOUT_S = 30.0
 _DOCKER_LIMITS = ("--memory=4g", "--pids-limit=512")
 
 
-class Docker:
+class Docker(FullConfinement):
     """Implements `Confinement`. The image must hold what commands need. Descriptors are not passed on."""
 
     name = "docker"
-    weakness = ""
-    keeps_names = True
-    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
 
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
@@ -132,11 +128,9 @@ class Docker:
     def why(self) -> str:
         """The reason why no command can run, as `docker version` gives it; empty where its daemon answers."""
         try:
-            done = run_probe([self._program, "version"], ())
+            _, message = run_probe([self._program, "version"], ())
         except (OSError, subprocess.SubprocessError) as error:
             message = getattr(error, "strerror", None) or str(error)
-        else:
-            message = done.stderr.decode(errors="replace").strip() if done.returncode else ""
         advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
         return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
 
@@ -169,8 +163,7 @@ class Docker:
                 )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
-        return (*plan_protection(bounds, "").problems, *proxy)
+        return (*plan_protection(bounds, "").problems, *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()))
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
@@ -178,25 +171,25 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
-    held = [
+    made = [  # mount points for what is missing
         *filter(mount_points.hold, protection.missing_folders),
         *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
     ]
-    always_writable = [
+    always_writable = [  # the cache, and folders that are mounted only so that they cannot be renamed
         *map(str, filter(None, (bounds.resources.cache,))),
         *(path for path in protection.writable if path not in folders),
     ]
     mounts = [
         *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
         *(_docker_bind(path, path, is_writable=True) for path in always_writable),
-        *(_docker_bind(path, path) for path in (*protection.read_only, *held) if path not in granted),
+        *(_docker_bind(path, path) for path in (*protection.read_only, *made) if path not in granted),
     ]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):
         if place.path not in shown and any(is_inside(place.path, folder) for folder in (*folders, *granted)):
-            hidden = _docker_bind(os.devnull, place.path)
-            nothing = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
-            mounts.append(nothing if place.is_folder else hidden)
+            empty_file = _docker_bind(os.devnull, place.path)
+            empty_folder = f"type=tmpfs,destination={place.path},tmpfs-mode=0000,tmpfs-size=4096"
+            mounts.append(empty_folder if place.is_folder else empty_file)
     return mounts
 
 
@@ -213,13 +206,10 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty",
 _IN_GIT_FOLDER = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 
 
-class Seatbelt:
+class Seatbelt(FullConfinement):
     """Implements `Confinement`. `tmp` is the person's TMPDIR, which commands share."""
 
     name = "seatbelt"
-    weakness = ""
-    keeps_names = True
-    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, tmp: Path, program: Path = SANDBOX_EXEC) -> None:
@@ -237,11 +227,10 @@ class Seatbelt:
         )
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        proxy = ("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()
         return (
             "Processes that a command leaves behind are not ended with it.",
             "Commands share your temporary folder and can see your other processes.",
-            *proxy,
+            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
         )
 
 
@@ -264,32 +253,35 @@ def seatbelt_profile(bounds: Bounds, *, tmp: Path) -> str:
         *(_protections(bounds) if may_write else ()),
         _rule("deny file-read*", _below(bounds.masked)),
         _rule("allow file-read*", _below(bounds.readable_again)),
-        _rule("deny file-write*", _below(bounds.masked)),
+        _rule("deny file-write*", _below(bounds.masked)),  # whatever was allowed above
     ]
     return "\n".join(rule for rule in rules if rule) + "\n"
 
 
 def _protections(bounds: Bounds) -> list[str]:
-    """Protect names in the roots, and the folders above them from being renamed with what is in them."""
+    """Return the rules that make protected names in the roots read-only.
+
+    The folders around these names must not be renamed: what is in them would get other paths, which no rule is about.
+    """
     rules: list[str] = []
     git = _without_case(".git")
     in_git = "|".join(map(_without_case, _IN_GIT_FOLDER))
-    for root in bounds.roots:
-        for path in _spellings(root):
-            inside = _without_case(path.rstrip("/"))
-            protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118  # an absolute one stays
-            patterns = [
-                *(f"^{_without_case(each)}(/|$)" for each in protected if each.startswith(path.rstrip("/") + "/")),
-                f"^{inside}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
-            ]
-            parents = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
-            git_folders = f"(regex {_pattern(f'^{inside}/(.*/)?{git}$')})"
-            unlinked = [*(f"(literal {_quoted(parent)})" for parent in parents), git_folders]
-            rules += [
-                _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in patterns]),
-                _rule("deny file-write-unlink", unlinked),
-            ]
-    return [*rules, _rule("allow file-write*", _below(bounds.writable))]
+    for path in (path for root in bounds.roots for path in _spellings(root)):
+        root_pattern = _without_case(path.rstrip("/"))
+        # `join` leaves absolute names as they are; those outside of this root are left out below.
+        protected = [os.path.join(path, name) for name in bounds.protected]  # noqa: PTH118
+        read_only = [
+            *(f"^{_without_case(each)}(/|$)" for each in protected if is_inside(each, path) and each != path),
+            # The parts of every repository, also of submodules and linked worktrees.
+            f"^{root_pattern}/(.*/)?{git}/((modules|worktrees)/.*/)?({in_git})(/|$)",
+        ]
+        around = [path, *(str(parent) for parent in Path(path).parents if str(parent) != "/")]
+        git_folders = f"(regex {_pattern(f'^{root_pattern}/(.*/)?{git}$')})"
+        rules += [
+            _rule("deny file-write*", [f"(regex {_pattern(pattern)})" for pattern in read_only]),
+            _rule("deny file-write-unlink", [*(f"(literal {_quoted(folder)})" for folder in around), git_folders]),
+        ]
+    return [*rules, _rule("allow file-write*", _below(bounds.writable))]  # the last, so it wins over the others
 
 
 def _below(folders: Sequence[Path]) -> list[str]:
@@ -302,7 +294,7 @@ def _rule(what: str, filters: Sequence[str]) -> str:
 
 
 def _spellings(path: Path) -> list[str]:
-    """Return a path and its real name; it need not exist."""
+    """Return both names of a path that a link into /private gives a second one: `/tmp/a` and `/private/tmp/a`."""
     text = os.path.normpath(path)
     for name in ("/tmp", "/var", "/etc"):  # noqa: S108  # names of links
         if text == name or text.startswith(name + "/"):

@@ -58,8 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     plan, *command = sys.argv[1:]
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # Python adds LC_CTYPE to what os.environ holds
-        lines = file.read().split(b"\0")
-    environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+        environment = dict(line.split(b"=", 1) for line in file.read().split(b"\0") if b"=" in line)
     bound_and_become(os.getppid(), int(plan), list(map(os.fsencode, command)), environment)
 
 
@@ -114,7 +113,7 @@ def _restrict(parent: int, program: bytes, paths: tuple[list[str], list[str], li
     version_3, no_capabilities = 0x20080522, bytes(24)
     _check(_libc.capset(struct.pack("Ii", version_3, 0), no_capabilities), "capabilities")
     code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "the filter of system calls")
 
 
@@ -124,7 +123,7 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
     attributes = struct.pack("QQQ", everything, _TCP, _ABSTRACT_SOCKETS_AND_SIGNALS)
     known = attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8]  # older versions know only the first fields
     ruleset = _check(_libc.syscall(_CREATE_RULESET, known, ctypes.c_size_t(len(known)), 0), "a Landlock ruleset")
-    _allow(ruleset, "/", _READ_DIR | _EXECUTE)
+    _allow(ruleset, "/", _READ_DIR | _EXECUTE)  # the names of masked files can be seen too
     for path in (*_all_but("/", masked), *shown):
         _allow(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE)
     for path in (*(f"/dev/{device}" for device in _DEVICES), *writable):
@@ -134,17 +133,17 @@ def _restrict_files(abi: int, masked: list[str], shown: list[str], writable: lis
 
 def _all_but(folder: str, masked: list[str]) -> Iterator[str]:
     """Yield the fewest paths below which everything may be read except what is masked."""
-    inner = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
-    if not inner:
+    masked_below = [mask for mask in masked if mask == folder or mask.startswith(folder.rstrip("/") + "/")]
+    if not masked_below:
         yield folder
-    elif folder not in inner:
+    elif folder not in masked_below:
         try:
             with os.scandir(folder) as entries:
                 paths = [entry.path for entry in entries]
         except OSError:
             return
         for path in paths:
-            yield from _all_but(path, inner)
+            yield from _all_but(path, masked_below)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -203,7 +202,7 @@ def _leave_the_namespaces() -> None:
     if _libc.unshare(_NEW_MOUNTS):
         _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "user namespaces are forbidden here")
         for name, text in (
-            ("setgroups", b"deny"),
+            ("setgroups", b"deny"),  # else the map of groups is refused (user_namespaces(7))
             ("uid_map", b"%d %d 1" % (uid, uid)),
             ("gid_map", b"%d %d 1" % (gid, gid)),
         ):

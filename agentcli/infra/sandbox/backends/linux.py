@@ -31,6 +31,7 @@ from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import (
     NOTHING,
     Bounds,
+    FullConfinement,
     HideStep,
     Launch,
     Mount,
@@ -77,13 +78,10 @@ RELAY = "/run/agentcli/relay.py"
 _MAX_DESCRIPTORS = 240
 
 
-class Bubblewrap:
+class Bubblewrap(FullConfinement):
     """Implements `Confinement`. `namespaces` is a key of `NAMESPACES`; `hidden` is a folder for what hides files."""
 
     name = "bubblewrap"
-    weakness = ""
-    keeps_names = True
-    hides_in: tuple[Profile, ...] = ("read-only", "workspace-write")
     why = ""
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
@@ -151,11 +149,11 @@ class Layout:
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
-        for path in self._grants:
+        for path in self._grants:  # what was granted wins over what is protected
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
         self._mask(inside)
-        self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
+        self._hide_sockets([step.path for step in (*outside, *inside) if step.action != "show"])
         if resources.proxy_socket is not None:
             self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
             self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
@@ -177,15 +175,15 @@ class Layout:
         ]
         # A path with a link in it is not shown: a command could have changed the link to lead anywhere.
         shown = find_places(path for path in (*map(str, self._bounds.readable_again), *python) if is_real(path))
-        inner = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
+        inside = {place for place in (*masked, *shown) if any(is_inside(place.path, area) for area in self._areas)}
         # Programs look for settings in the home. Inside a hidden folder it is an empty folder, which they can enter.
         reachable = (*self._areas, os.path.realpath(self._bounds.home))
-        outside = plan_hiding((p for p in masked if p not in inner), (p for p in shown if p not in inner), reachable)
-        return outside, plan_hiding((p for p in masked if p in inner), (p for p in shown if p in inner))
+        outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
+        return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
 
     def _mask(self, steps: Sequence[HideStep]) -> None:
         for step in steps:
-            match step.what:
+            match step.action:
                 case "hide":
                     self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
                 case "hide folder":
@@ -201,8 +199,8 @@ class Layout:
         The latter costs a quarter of what a bind does. If a command changes its mode and writes to it, that is gone
         with the command.
         """
-        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
-        for path in sorted({*protection.read_only, *files}, key=_depth):
+        made = [path for path, text in protection.missing_files.items() if self._mount_points.hold(path, text)]
+        for path in sorted({*protection.read_only, *made}, key=_depth):
             self._bind(path)
         for path in filter(self._mount_points.hold, protection.missing_folders):
             if kind_of(path) == "folder":
@@ -216,7 +214,8 @@ class Layout:
             place = find_place(path)
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
                 continue
-            if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
+            # Of a private folder the command sees only what is shown in it.
+            if not is_private(place.path) or any(is_inside(place.path, shown) for shown in self._shown_in_private):
                 self._mounts.append(Mount(place.path, NOTHING))
 
 
@@ -251,6 +250,9 @@ def writable_folders(mounts: Iterable[Mount]) -> list[str]:
     """Return the folders in which a command can change the disk; none of them is inside another."""
     paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
     return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]
+
+
+NO_HOSTS = ("Commands reach no host, granted or not.",)
 
 
 class Landlock:
@@ -288,19 +290,22 @@ class Landlock:
             yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
-        masked = [place.path for place in find_places(bounds.masked)]
-        readable = [path for path in masked if any(is_inside(path, str(root)) for root in bounds.roots)]
+        readable = [
+            place.path
+            for place in find_places(bounds.masked)
+            if any(is_inside(place.path, str(root)) for root in bounds.roots)
+        ]
         of_writing = (
             "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
             "Commands can write git hooks and other protected names; what they change is put back afterwards.",
             *(f"Commands can read {path}." for path in readable),
         )
-        signals = "Commands can send signals to your other processes (Linux before 6.12)."
+        signals = ("Commands can send signals to your other processes (Linux before 6.12).",) if self.abi < 6 else ()
         return (
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
-            *((signals,) if self.abi < 6 else ()),  # version 6 keeps signals inside
-            *(("Commands reach no host, granted or not.",) if bounds.resources.proxy_socket is not None else ()),
+            *signals,  # version 6 of Landlock keeps them inside
+            *(NO_HOSTS if bounds.resources.proxy_socket is not None else ()),
             *(of_writing if bounds.profile == "workspace-write" else ()),
         )
 
@@ -308,10 +313,10 @@ class Landlock:
 def probe_landlock() -> int:
     """Return the kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
     with _plan_file(Bounds(profile="read-only", roots=(), home=Path("/")), None) as plan:
-        done = run_probe(launcher_words(plan), (plan,))
-    if done.returncode != 0:
-        raise OSError(done.stderr.decode(errors="replace").strip())
-    return int(done.stdout)
+        output, problem = run_probe(launcher_words(plan), (plan,))
+    if problem:
+        raise OSError(problem)
+    return int(output)
 
 
 def launcher_words(plan: int, python: Path | None = None) -> list[str]:
@@ -326,10 +331,11 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
-    own = find_places(filter(None, (bounds.resources.cache, scratch)))
+    always_written = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
-    written = [*filter(is_real, map(str, granted)), *(place.path for place in own)]
+    written = [*filter(is_real, map(str, granted)), *(place.path for place in always_written)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
-    hidden, visible = [s.path for s in steps if s.what != "show"], [s.path for s in steps if s.what == "show"]
+    hidden = [step.path for step in steps if step.action != "show"]
+    visible = [step.path for step in steps if step.action == "show"]
     return memory_file(marshal.dumps(("restrict", program, (hidden, visible, written))))

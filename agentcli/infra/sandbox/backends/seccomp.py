@@ -5,8 +5,6 @@ include/uapi/linux/{seccomp,filter,bpf_common,audit}.h. Numbers of the calls: ar
 include/uapi/asm-generic/unistd.h (aarch64).
 """
 
-from __future__ import annotations
-
 import errno
 import platform
 import struct
@@ -23,86 +21,32 @@ CLONE_NEWTIME = 0x00000080
 # Name: (number on x86_64, number on aarch64); None where the architecture has no such call.
 DENIED: dict[str, tuple[int | None, int | None]] = {
     # other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "perf_event_open": (298, 241),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440), "pidfd_getfd": (438, 438), "kcmp": (312, 272), "perf_event_open": (298, 241),
     # interfaces of the kernel with a history of holes, which ordinary programs do without
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "bpf": (321, 280),
-    "userfaultfd": (323, 282),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "fanotify_init": (300, 262),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "bpf": (321, 280),
+    "userfaultfd": (323, 282), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "fanotify_init": (300, 262), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
     # what is mounted where, and namespaces
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "open_tree_attr": (467, 467),
-    "setns": (308, 268),
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467), "setns": (308, 268),
     # the machine itself
-    "reboot": (169, 142),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "vhangup": (153, 58),
-    "syslog": (103, 116),
-}
+    "reboot": (169, 142), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105),
+    "finit_module": (313, 273), "delete_module": (176, 106), "swapon": (167, 224), "swapoff": (168, 225),
+    "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171), "iopl": (172, None),
+    "ioperm": (173, None), "vhangup": (153, 58), "syslog": (103, 116),
+}  # fmt: skip
 
 # Calls that change a file's mode, owner, times or attributes, which Landlock lets pass anywhere.
 CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, None),
-    "fchown": (93, 55),
-    "lchown": (94, None),
-    "fchownat": (260, 54),
-    "utime": (132, None),
-    "utimes": (235, None),
-    "futimesat": (261, None),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-}
-
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
+    "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
+    "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7), "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16), "removexattrat": (466, 466), "file_setattr": (469, 469),
+}  # fmt: skip
 
 # Calls that set a file's mode: numbers as in `DENIED`, which argument is the mode, which holds an opening's flags.
 GIVES_MODE: dict[str, tuple[int | None, int | None, int, int | None]] = {
@@ -136,7 +80,6 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 
-
 # For some calls the answer depends on the flags in an argument: which argument, the test, the values that it looks for,
 # and the answer otherwise, with a label to jump to it from elsewhere. If a value is found, the call is denied. An
 # `ioctl` could type into the terminal that agentcli runs in.
@@ -147,6 +90,30 @@ _FLAGS = {
 }
 
 
+class _Assembler:
+    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
+        self._labels: dict[str, int] = {}  # positions in the code
+
+    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
+        self._code.append((opcode, operand, if_true, if_false))
+
+    def label(self, name: str) -> None:
+        self._labels[name] = len(self._code)
+
+    def assembled(self) -> bytes:
+        return b"".join(
+            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
+            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
+        )
+
+    def _distance(self, label: str, at: int) -> int:
+        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
+        return self._labels[label] - at - 1 if label else 0
+
+
 @cache
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
     """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
@@ -155,10 +122,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     vsock, Bluetooth …) are never allowed. With `keeps_attributes` no file's mode, owner, times or attributes can be
     changed. No file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is
     refused fails with EPERM, `clone3` and `openat2` with ENOSYS: their flags are behind a pointer, and programs fall
-    back to `clone` and `openat`.
-
-    Raises:
-        NotImplementedError: There is no filter for this processor.
+    back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
@@ -176,7 +140,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
         code.add(_LOAD, _LOW_HALF_OF[argument])
         for value in values:
             code.add(test, value, if_true="allowed" if name == "socket" else "denied")
-        code.label(label)
+        code.label(label)  # nobody jumps to an empty one
         code.add(_RETURN, otherwise)
     _deny_set_user_id(code, column)
     for label, number in (("denied", errno.EPERM), ("missing", errno.ENOSYS)):
@@ -216,27 +180,3 @@ def _deny_set_user_id(code: _Assembler, column: int) -> None:
         code.add(_LOAD, _LOW_HALF_OF[mode])
         code.add(_ANY_BIT, S_ISUID, if_true="denied")
         code.add(_RETURN, _ALLOW)
-
-
-class _Assembler:
-    """Instructions with jumps to labels, which lie ahead: this machine cannot jump backwards."""
-
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []  # opcode, operand, and the labels to jump to if true, if false
-        self._labels: dict[str, int] = {}  # positions in the code
-
-    def add(self, opcode: int, operand: int, *, if_true: str = "", if_false: str = "") -> None:
-        self._code.append((opcode, operand, if_true, if_false))
-
-    def label(self, name: str) -> None:
-        self._labels[name] = len(self._code)
-
-    def assembled(self) -> bytes:
-        return b"".join(
-            struct.pack("<HBBI", opcode, self._distance(if_true, at), self._distance(if_false, at), operand)
-            for at, (opcode, operand, if_true, if_false) in enumerate(self._code)
-        )
-
-    def _distance(self, label: str, at: int) -> int:
-        """Return how many instructions a jump skips; `struct` refuses one that does not fit into a byte."""
-        return self._labels[label] - at - 1 if label else 0

@@ -23,9 +23,8 @@ from agentcli.infra.changes.groups import MAX_DIFFS_CHARS, ChangeGroup, by_weigh
 from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
-from agentcli.infra.sandbox.dry_runs.background import BackgroundRuns, Detaching
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
-from agentcli.infra.sandbox.processes.shell import Launcher, Shell
+from agentcli.infra.sandbox.processes.shell import BackgroundRuns, Detaching, Launcher, Shell
 from agentcli.tools.command import (
     NO_GRANTS,
     ApplyOutcome,
@@ -38,7 +37,7 @@ from agentcli.tools.command import (
 )
 
 _GIT_TIMEOUT_S = 20.0
-_LEFT = "what it left running was ended, because nothing of a dry run goes on"
+_ENDED = "what it left running was ended, because nothing of a dry run goes on"
 
 _WATCH_EVERY_S = 0.25
 _MIN_FREE_MEMORY = 0.03  # of all there is: with less the kernel would soon end somebody's program
@@ -68,7 +67,7 @@ class OverlayDryRun:
 
     result: CommandResult
     groups: Sequence[ChangeGroup]
-    private: PrivateFolder
+    private: PrivateFolder  # holds the contents of changed files
     hides: Callable[[Path], Literal["", "here", "always"]]  # "here": only this dry run could not see the path
     too_much: str = ""  # the limit that the command exceeded, if any, so that its changes were not read
     cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
@@ -226,13 +225,13 @@ class DryRuns:
     ) -> tuple[CommandResult, str]:
         """Run the command; return its result, and the reason if it took too much of the machine."""
         # Set by the person, who sends the command to the background, or by the watch, to end it.
-        detach = detaching.sign if detaching is not None else asyncio.Event()
+        detach = detaching.wants_detach if detaching is not None else asyncio.Event()
         watching = asyncio.create_task(_watch(folder, self._limits.max_bytes, detach))
         try:
             result = await self._shell().exec(command, on_output=on_output, detach=detach, launch=overlays.launch)
-            is_background = detach.is_set() and not watching.done() and result.exit_code is None
-            if detaching is not None and result.job is not None and is_background:
-                result = await detaching.end_of(command, result, self._shell(), too_much=watching)
+            is_wish_of_person = detach.is_set() and not watching.done() and result.exit_code is None
+            if detaching is not None and result.job is not None and is_wish_of_person:
+                result = await detaching.result_of_job(command, result, self._shell(), too_much=watching)
         finally:
             watching.cancel()
         too_much = watching.result() if watching.done() and watching.exception() is None else ""
@@ -242,16 +241,14 @@ class DryRuns:
                 result,
                 job=None,
                 output_file=result.job.output_file,
-                stall="; ".join(filter(None, (too_much or result.stall, _LEFT))),
+                stall="; ".join(filter(None, (too_much or result.stall, _ENDED))),
             )
         return result, too_much
 
     def _read(self, overlays: Overlays, bounds: Bounds, caches: CacheLayers) -> tuple[list[ChangeGroup], list[str]]:
         """Read what the command did; return its changes, and the names of folders that are newly kept as caches.
 
-        Raises:
-            OSError: An overlay could not be read.
-            TooMuch: The command changed more than the limits.
+        Raises `OSError`, and `TooMuch` if the command changed more than the limits.
         """
         reader = OverlayReader(self._limits, overlays.started_ns)
         budget = [MAX_DIFFS_CHARS]  # what remains for diffs; `group_changes` reduces it from overlay to overlay
@@ -281,8 +278,9 @@ class DryRuns:
         """
         repositories = [one for one in groups if one.summary.what == "repository" and one.summary.kind == "changed"]
         lost = lost_work.find_lost_files(groups)
-        tops = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}  # their worktrees
-        for root, top in sorted({(root, "") for root in lost} | tops):
+        # Where git is asked: a root, and below it the folder of a worktree, with a slash at its end, or nothing.
+        worktrees = {(one.changes.root, one.paths[0].partition(".git")[0]) for one in repositories}
+        for root, top in sorted({(root, "") for root in lost} | worktrees):
             if not root.endswith("/.git"):  # such a root is the repository of a linked worktree, without files of work
                 look_before = partial(look_in, Path(root, top))
                 look_after = partial(look_before, launch=overlays.look)
@@ -337,7 +335,7 @@ def _without_others_data(bounds: Bounds, search_path: str) -> Bounds:
 
 def _hides(bounds: Bounds, path: Path) -> bool:
     """Return True if a command in these bounds cannot see a path. Of the folders around it the innermost decides."""
-    if not is_real(str(path)):
+    if not is_real(str(path)):  # nothing is there, or a link leads there
         return False
     shown = find_places((*bounds.readable_again, *bounds.writable, *bounds.roots))
     is_hidden = {place.path: True for place in find_places(bounds.masked)} | {place.path: False for place in shown}
@@ -357,8 +355,9 @@ async def _watch(folder: Path, max_bytes: int, detach: asyncio.Event) -> str:
 
 
 def _find_excess(folder: Path, max_bytes: int, free_at_first: int) -> str:
+    """Return what a command takes too much of, as the end of a sentence; empty for a modest one."""
     free = shutil.disk_usage(folder).free
-    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):
+    if free < min(_MIN_FREE_DISK_BYTES, free_at_first // 2):  # half, where little was free before it began
         return "it filled the disk"
     if free_at_first - free > max_bytes and sum(_sizes_below(folder)) > max_bytes:
         return f"it wrote more than {max_bytes // 1_000_000:,} MB"
@@ -369,7 +368,7 @@ def _sizes_below(folder: Path) -> Iterator[int]:
     for where, _, files in os.walk(folder):
         for name in files:
             with suppress(OSError):
-                yield Path(where, name).lstat().st_blocks * 512
+                yield Path(where, name).lstat().st_blocks * 512  # its unit, whatever the blocks of the disk (stat(2))
 
 
 def _free_memory() -> float:

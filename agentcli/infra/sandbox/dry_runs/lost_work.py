@@ -7,7 +7,7 @@ configures.
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -48,37 +48,29 @@ class _RepositoryState(NamedTuple):
     refs: dict[str, str]
     head: str
     staged: list[str]
-    stash: dict[str, str]
+    stashes: dict[str, str]
 
     @property
     def commit(self) -> str:
+        """The commit of HEAD; empty on a branch that has none yet."""
         return self.refs.get(self.head, "" if self.head.startswith("refs/") else self.head)
 
 
 async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
-    """Describe what changed in the repository whose `.git` is `folder`."""
+    """Describe what changed in the repository whose `.git` is `folder`, and what is lost by that.
+
+    Lost are commits that no ref leads to any more, and stashes that were dropped.
+    """
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
     before, after = await _state(git, look_before), await _state(git, look_after)
     if before == after:
         return GitChanges("", ())
     moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
-    log, script = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}", ""
-    for name in moved[:MAX_REFS]:
-        old, new = before.refs.get(name, ""), after.refs.get(name, "")
-        line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
-        script += f"echo {shlex.quote(line)}; "
-        script += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
-    old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
-    lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
-    has_moved = before.commit and after.commit and before.commit != after.commit
-    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
-    output = await look_after(  # lost commits come first, because the middle of a long output is cut
-        f"({lost_commits} {_NEXT} {script} {_NEXT} {diffs}{git} {_DIFF} --cached) 2>/dev/null"
-        f" | head -c {MAX_DIFF_BYTES}; true"
-    )
-    commits, refs, diff = _parts(output, 3)
-    lost = [*commits.splitlines(), *(f"stash {title}" for id, title in before.stash.items() if id not in after.stash)]
-    staged = [f"staged: {line.partition(' ')[2].split(' ', 3)[-1]}" for line in after.staged]
+    lost_commits, refs, diff = _parts(await look_after(_script_for_changes(git, before, after, moved)), 3)
+    lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
+    lost = [*lost_commits.splitlines(), *lost_stashes]
+    # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`, of which the end is shown.
+    staged = [f"staged: {line.split(' ', 4)[-1]}" for line in after.staged]
     lines = [
         *([f"HEAD: {_short(before.head)} → {_short(after.head)}"] if before.head != after.head else ()),
         *refs.splitlines(),
@@ -88,6 +80,27 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         *(line for line in diff.splitlines() if not line.startswith(_GITS_OWN)),
     ]
     return GitChanges("\n".join(lines).rstrip() + "\n", tuple(lost))
+
+
+def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
+    """Return a script that prints three parts: lost commits, the `moved` refs with their new commits, and diffs.
+
+    Lost commits come first, because the middle of a long output is cut.
+    """
+    log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
+    refs = ""
+    for name in moved[:MAX_REFS]:
+        old, new = before.refs.get(name, ""), after.refs.get(name, "")
+        line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
+        refs += f"echo {shlex.quote(line)}; "
+        # Of a new ref, which has no old commit, these are the newest commits.
+        refs += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
+    old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
+    lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
+    has_moved = before.commit and after.commit and before.commit != after.commit
+    diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
+    diffs += f"{git} {_DIFF} --cached"
+    return f"({lost_commits} {_NEXT} {refs} {_NEXT} {diffs}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
@@ -119,11 +132,12 @@ async def _state(git: str, look: Look) -> _RepositoryState:
         f" {git} symbolic-ref -q HEAD || {git} rev-parse -q --verify HEAD; {_NEXT}"
         f" {git} {_DIFF} --cached --raw --abbrev; {_NEXT} {git} stash list --format='%H %gd %gs'; true"
     )
-    refs, head, staged, stash = _parts(output, 4)
-    by_ref, by_commit = (
-        {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stash)
+    refs, head, staged, stashes = _parts(output, 4)
+    # Lines of refs are `REF COMMIT`, those of stashes `COMMIT stash@{0} TITLE`.
+    commits_by_ref, titles_by_commit = (
+        {key: rest for key, _, rest in (line.partition(" ") for line in text.splitlines())} for text in (refs, stashes)
     )
-    return _RepositoryState(by_ref, head.strip(), staged.splitlines(), by_commit)
+    return _RepositoryState(commits_by_ref, head.strip(), staged.splitlines(), titles_by_commit)
 
 
 def _parts(output: str, count: int) -> list[str]:
@@ -197,10 +211,9 @@ def with_lost_work(
     }
     marked = []
     for group in groups:
-        summary = group.summary
-        if group.changes.root == root and not summary.loses and summary.kind != "created" and lost & {*group.paths}:
-            notes = ("overwrites what was not committed", *summary.notes)
-            group = group._replace(summary=replace(summary, notes=notes, loses="work"))
+        loses_more = not group.summary.loses and group.summary.kind != "created"
+        if loses_more and group.changes.root == root and lost.intersection(group.paths):
+            group = _marked(group, "work", "overwrites what was not committed")
         marked.append(group)
     return marked
 
@@ -218,15 +231,18 @@ def with_loss_of_tree(groups: Sequence[ChangeGroup], changes: ChangeSet) -> list
     marked = []
     for group in groups:
         if is_most and count and gone_files.intersection(group.paths):
-            summary = replace(group.summary, loses="tree", notes=(*notes, *group.summary.notes))
-            group, notes = group._replace(summary=summary), []  # only the first marked group has the note
+            group, notes = _marked(group, "tree", *notes), []  # only the first marked group has the note
         marked.append(group)
     return marked
 
 
+def _marked(group: ChangeGroup, loses: Literal["work", "tree"], *notes: str) -> ChangeGroup:
+    return group._replace(summary=replace(group.summary, loses=loses, notes=(*notes, *group.summary.notes)))
+
+
 def _is_written_over(diff: str) -> bool:
     """Return True if a diff leaves no line of the old text, however it is indented."""
-    lines = diff.partition("\n@@ ")[2].splitlines()[1:]
+    lines = diff.partition("\n@@ ")[2].splitlines()[1:]  # behind the head of the first hunk
     old, new = ({line[1:].strip() for line in lines if line[0] == sign} - {""} for sign in "-+")
     return bool(old) and not old & new and not any(line[0] == " " for line in lines)
 

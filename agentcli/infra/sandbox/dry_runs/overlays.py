@@ -32,7 +32,16 @@ from agentcli.infra.changes.state import (
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Mount, is_inside, memory_file, run_probe
+from agentcli.infra.sandbox.confinement import (
+    Bounds,
+    Confinement,
+    Launch,
+    Mount,
+    is_inside,
+    kind_of,
+    memory_file,
+    run_probe,
+)
 from agentcli.infra.sandbox.mount_points import NOTE, Note
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
@@ -40,13 +49,15 @@ from agentcli.tools.command import Command, DryRunLimits
 # The fifth field of a line of mountinfo is the mount point, the one behind " - " the kind (proc_pid_mountinfo(5)).
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .*? - (\S+)", re.MULTILINE)
 
-
 # Other machines may change files on these, and set their times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
 
 
 class Overlay(NamedTuple):
-    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself."""
+    """The overlay over `area`. Below it are a layer of caches, where there is one, and then the area itself.
+
+    `merged` is what commands see, `upper` takes what they change, and `work` is a folder for the kernel's own use.
+    """
 
     area: str
     caches: str
@@ -79,8 +90,9 @@ class Overlays:
             make_private_folder(self._bounds.resources.cache)
         with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             areas = writable_folders(launch.mounts)
-            if own := next((area for area in areas if is_inside(str(folder), area)), ""):
-                raise OSError(0, f"{own} holds agentcli's own data, so what a command does there cannot be held back")
+            # These are no errors of the system, so their number is 0, and the reason is the message.
+            if area := next((each for each in areas if is_inside(str(folder), each)), ""):
+                raise OSError(0, f"{area} holds agentcli's own data, so what a command does there cannot be held back")
             if why_not := _why_no_overlay(areas):
                 raise OSError(0, why_not)
             clock = folder / "started"  # a file, because the clock of file times differs from the machine's
@@ -169,7 +181,7 @@ class OverlayReader:
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
-                        changes.stale.add(covered)
+                        changes.stale.add(covered)  # somebody else has changed it meanwhile
                 is_covered = True
             elif not is_covered and below is not None:
                 changes.before[path] = below
@@ -184,8 +196,9 @@ class OverlayReader:
         self._entries += 1
         self._bytes += size
         if self._entries > self._limits.max_entries or self._bytes > self._limits.max_bytes:
-            mb = self._limits.max_bytes // 1_000_000
-            raise TooMuch(f"it changed more than {self._limits.max_entries:,} files or {mb:,} MB")
+            raise TooMuch(
+                f"it changed more than {self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
+            )
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -197,8 +210,8 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
     with _plan_file(overlays, 0) as plan:
-        done = run_probe(launcher_words(plan), (plan,))
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+        _, problem = run_probe(launcher_words(plan), (plan,))
+    return problem
 
 
 def _plan_file(
@@ -216,8 +229,8 @@ def _plan_file(
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
     """Make the folders of an overlay. Its root has the mode and owner of the upper folder."""
     upper, work, merged = (folder / name for name in ("upper", "work", "merged"))
-    for one in (upper, work, merged):
-        one.mkdir(parents=True, mode=0o700)
+    for path in (upper, work, merged):
+        path.mkdir(parents=True, mode=0o700)
     copy_access(Path(area), upper)
     return Overlay(area, caches, str(upper), str(work), str(merged))
 
@@ -240,17 +253,17 @@ def _mounted() -> list[tuple[str, str]]:
     with suppress(OSError):
         text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     return [
-        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))
+        (kind, re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))  # `\040` is a space
         for place, kind in _MOUNT.findall(text)
     ]
 
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
     """Return True for a cache by its name or its tag, which a folder that was there before must have had then."""
-    if ".git" in path.split("/"):
-        return False
-    is_folder = "folder" in {now.kind, below.kind if below is not None else now.kind}
-    return is_cache(path, is_folder=is_folder) or (is_folder and is_tagged((below or now).source))
+    is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
+    is_in_repository = ".git" in path.split("/")
+    is_named_so = is_cache(path, is_folder=is_folder)
+    return not is_in_repository and (is_named_so or (is_folder and is_tagged((below or now).source)))
 
 
 def _is_opaque(where: str) -> bool:
@@ -290,10 +303,8 @@ class CacheLayers:
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            missing = next(
-                one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir()
-            )
-            _remove(self._layer(root) / missing)
+            outermost_missing = next(folder for folder in parents_of(path) if not (Path(root) / folder).is_dir())
+            _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
     def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
@@ -301,7 +312,7 @@ class CacheLayers:
 
         Return the caches that are new and marked by a cache tag.
         """
-        if self._users > 1 or not paths:
+        if self._users > 1 or not paths:  # one is the caller
             return []
         known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
@@ -317,7 +328,7 @@ class CacheLayers:
         return [path for path in tagged if path in known]
 
     def _layer(self, root: str) -> Path:
-        return self._folder / f"caches-{[*self._caches].index(root)}"
+        return self._folder / f"caches-{[*self._caches].index(root)}"  # numbered in the order of their first use
 
 
 def copy_access(source: Path, target: Path) -> None:
@@ -333,20 +344,17 @@ def _merge(source: str, target: str) -> None:
     waiting = [(source, target)]
     while waiting:
         source, target = waiting.pop()
-        if _is_real_folder(source) and _is_real_folder(target):
+        kinds = {kind_of(source), kind_of(target)}
+        if kinds == {"folder"}:
             waiting += [(f"{source}/{name}", f"{target}/{name}") for name in os.listdir(source)]  # noqa: PTH208
             continue
-        if _is_real_folder(source) != _is_real_folder(target):
+        if "folder" in kinds:  # a folder and something else cannot be renamed over each other
             _remove(Path(target))
         os.rename(source, target)  # noqa: PTH104
 
 
-def _is_real_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
-
-
 def _remove(path: Path) -> None:
-    if _is_real_folder(str(path)):
+    if kind_of(str(path)) == "folder":
         remove_tree(path)
     else:
         path.unlink(missing_ok=True)

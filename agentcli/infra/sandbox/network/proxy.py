@@ -55,18 +55,15 @@ class NetworkProxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> Path:
-        """Start to serve, and return the socket. Raises `OSError`."""
-        self.socket.unlink(missing_ok=True)
+    async def start(self) -> None:
+        """Start to serve. Raises `OSError`."""
         self._server = await asyncio.start_unix_server(self._accept, self.socket, limit=_MAX_HEAD_BYTES)
         self.socket.chmod(0o600)
-        return self.socket
 
     async def aclose(self) -> None:
         """Break off all connections; safe to call twice."""
         if self._server is not None:
             self._server.close()
-            self._server = None
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

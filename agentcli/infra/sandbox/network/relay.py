@@ -25,10 +25,9 @@ def relay_command(script: str, proxy_socket: str) -> list[str]:
 
 def relay_environment() -> dict[str, str]:
     """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
-    proxy = f"http://{LOOPBACK}:{PORT}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     others = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1") | {"NODE_USE_ENV_PROXY": "1"}
-    return {spelling: proxy for name in names for spelling in (name, name.lower())} | others
+    return {spelling: f"http://{LOOPBACK}:{PORT}" for name in names for spelling in (name, name.lower())} | others
 
 
 def python_folders() -> list[str]:
@@ -44,8 +43,10 @@ def main() -> None:
         _start_relay(server, proxy_socket)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
         signal.signal(number, signal.SIG_DFL)
-    original = Path("/proc/self/environ").read_bytes()  # Python adds LC_CTYPE to what os.environ holds
-    environment = dict(line.split(b"=", 1) for line in original.split(b"\0") if b"=" in line)
+    # Python adds LC_CTYPE to what os.environ holds.
+    environment = dict(
+        line.split(b"=", 1) for line in Path("/proc/self/environ").read_bytes().split(b"\0") if b"=" in line
+    )
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606  # the arguments are the command
     except OSError as error:
@@ -63,7 +64,7 @@ def _start_relay(server: socket.socket, proxy_socket: str) -> None:
     if os.fork():
         os._exit(0)
     Path("/proc/self/comm").write_text(RELAY_NAME)
-    listening = os.dup2(server.fileno(), 3) if server.fileno() != 3 else 3
+    listening = os.dup2(server.fileno(), 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -63,7 +63,7 @@ def main(requests: socket.socket) -> None:
     listening.register(requests, select.POLLIN)
     listening.register(wakeup, select.POLLIN)
     while ends_at is None or (has_children and time.monotonic() < ends_at):
-        ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}
+        ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}  # milliseconds
         if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, notes):
             listening.unregister(requests)
             ends_at = time.monotonic() + GRACE_WITHOUT_PARENT_S + PATIENCE_S
@@ -173,6 +173,7 @@ class Supervisor:
             self._send_lines()
             return 0
         self._queue_line(f"pid {self._main} {os.getpid()}")
+        # Only on Linux are the command's orphans children of the supervisor.
         while self._has_children or (not _IS_LINUX and processes_below(self._main)):
             self._send_lines()
             if time.monotonic() > self._give_up_at:
@@ -191,11 +192,11 @@ class Supervisor:
         options = marshal.loads(request)  # noqa: S302  # agentcli's own
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
-        # The command wants each passed descriptor under a number of `wanted`. First all get higher numbers, so that
-        # none is overwritten before it is in its place.
+        # The command wants each passed descriptor under a number of `wanted`. First all get numbers above these and
+        # above the three standard streams, so that none is overwritten before it is in its place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
         os.chdir(cwd)
-        main_output = 0 if terminal else output
+        main_output = 0 if terminal else output  # a terminal is opened as 0, and is all three streams
         streams = [(main_output, 1), (main_output, 2), *zip(sources, wanted, strict=True)]
         if launcher_words is not None:  # the launcher is called here, so the arguments that would start it are left out
             main = _fork_bounded(argv[launcher_words:], environment, streams, plan=wanted[-1])
@@ -212,7 +213,7 @@ class Supervisor:
         """Wait for what comes next, and act on it: a byte from agentcli, output, the end of a process, a time limit."""
         now = time.monotonic()
         pause_s = min(self._limit_at - now, self._kill_at - now, _COUNT_EVERY_S)
-        if self._kill_at < float("inf"):
+        if self._kill_at < float("inf"):  # while the tree ends, look more often
             pause_s = min(pause_s, 0.1) if self._kill_at > now else 0.02
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0, pause_s * 1000))}
         if self._wakeup in ready:
@@ -344,7 +345,7 @@ def _fork_bounded(
     code = 126
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

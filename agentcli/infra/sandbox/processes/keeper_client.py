@@ -1,7 +1,5 @@
 """Starts commands through a keeper, waits for them, and ends them with everything they have started."""
 
-from __future__ import annotations
-
 import asyncio
 import marshal
 import os
@@ -29,94 +27,6 @@ keeper.main(keeper.socket.socket(fileno=int(sys.argv[2])))
 SWARMED = "it was ended because it started processes without end"
 
 
-class Keeper:
-    """The small process that starts commands; these can read its `environment`, so it holds nothing secret."""
-
-    def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
-        self._environment = environment
-        self._max_processes = max_processes
-        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
-        self._requests: socket.socket | None = None  # the socket on which the keeper takes commands
-
-    async def start(
-        self,
-        launch: Launch,
-        *,
-        cwd: Path,
-        environment: Mapping[str, str],
-        output: int,
-        time_limit_s: float | None = None,
-        terminal: str = "",
-    ) -> Process:
-        """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
-        argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
-        variables = {
-            os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
-        }
-        folder = os.fsencode(cwd)
-        if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
-            raise ValueError("embedded null byte")
-        options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
-        request = marshal.dumps((argv, variables, folder, *options))
-        ours, theirs = socket.socketpair()
-        try:
-            self._ask(theirs, launch.note)
-            ours.setblocking(False)
-            socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
-            await asyncio.get_running_loop().sock_sendall(ours, request)
-            process = Process(ours, launch)
-            try:
-                await process.started()
-            except asyncio.CancelledError:  # it may run already
-                await asyncio.shield(process.end())
-                raise
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return process
-
-    def _ask(self, channel: socket.socket, note: int | None) -> None:
-        """Send a command's socket and the session's note to the keeper, which is started where none runs."""
-        descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
-        if self._requests is not None:
-            with suppress(OSError):  # it was killed, and another one is needed
-                socket.send_fds(self._requests, [b"n"], descriptors)  # descriptors need a byte to come with
-                return
-        socket.send_fds(self._launch(), [b"n"], descriptors)
-
-    def _launch(self) -> socket.socket:
-        """Start a keeper, and return the socket on which it takes requests."""
-        self._close()
-        self._requests, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=self._environment,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        return self._requests
-
-    def _close(self) -> None:
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
-
-    async def aclose(self) -> None:
-        """Close the socket, and wait until the keeper has ended what may be left, and itself."""
-        self._close()
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, PATIENCE_S)
-
-
 class Process:
     """A command and all it starts, as its supervisor had reported at the last `look`."""
 
@@ -134,18 +44,14 @@ class Process:
 
     async def started(self) -> None:
         """Wait until the command runs. Raises `OSError` if it could not be started."""
-        await self._until(lambda: bool(self.pid) or self.is_gone)
+        await self.until(lambda: bool(self.pid) or self.is_gone)
         if not self.pid:
             raise self._error
 
-    async def wait(self) -> None:
-        """Wait for the end of the command itself, which sets `exit_code`."""
-        await self._until(lambda: self.exit_code is not None)
-
     async def wait_until_gone(self) -> None:
-        await self._until(lambda: self.is_gone)
+        await self.until(lambda: self.is_gone)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         self.look()
         while not condition():
             await readable(self._control.fileno())
@@ -176,7 +82,7 @@ class Process:
         """
         with suppress(OSError):
             socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
-        await self._until(lambda: self._keeps_output or self.is_gone)
+        await self.until(lambda: self._keeps_output or self.is_gone)
         return self._keeps_output
 
     def look(self) -> None:
@@ -222,14 +128,101 @@ class Process:
         self._control.close()
 
 
+class Keeper:
+    """The small process that starts commands; these can read its `environment`, so it holds nothing secret."""
+
+    def __init__(self, environment: Mapping[str, str], *, max_processes: int = MAX_PROCESSES) -> None:
+        self._environment = environment
+        self._max_processes = max_processes
+        self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
+        self._requests: socket.socket | None = None  # the socket on which the keeper takes commands
+
+    async def start(
+        self,
+        launch: Launch,
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        output: int,
+        time_limit_s: float | None = None,
+        terminal: str = "",
+    ) -> Process:
+        """Start a program in a session of its own, with a `terminal` or no input. Raises `OSError`, `ValueError`."""
+        argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
+        variables = {
+            os.fsencode(name): os.fsencode(value) for name, value in {**environment, **launch.environment}.items()
+        }
+        folder = os.fsencode(cwd)
+        if any(b"\0" in text for text in (folder, *argv, *variables, *variables.values())):
+            raise ValueError("embedded null byte")
+        options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
+        request = marshal.dumps((argv, variables, folder, *options))
+        control, supervisors_end = socket.socketpair()
+        try:
+            self._ask(supervisors_end, launch.note)
+            control.setblocking(False)
+            socket.send_fds(control, [len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
+            await asyncio.get_running_loop().sock_sendall(control, request)
+            process = Process(control, launch)
+            try:
+                await process.started()
+            except asyncio.CancelledError:  # it may run already
+                await asyncio.shield(process.end())
+                raise
+        except BaseException:
+            control.close()
+            raise
+        finally:
+            supervisors_end.close()
+        return process
+
+    def _ask(self, channel: socket.socket, note: int | None) -> None:
+        """Send a command's socket and the session's note to the keeper, which is started where none runs."""
+        descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
+        if self._requests is not None:
+            with suppress(OSError):  # it was killed, and another one is needed
+                socket.send_fds(self._requests, [b"n"], descriptors)  # descriptors need a byte to come with
+                return
+        socket.send_fds(self._launch(), [b"n"], descriptors)
+
+    def _launch(self) -> socket.socket:
+        """Start a keeper, and return the socket on which it takes requests."""
+        self._close()
+        self._requests, keepers_end = socket.socketpair()
+        with keepers_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[1]), str(keepers_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=self._environment,
+                pass_fds=(keepers_end.fileno(),),
+                start_new_session=True,
+            )
+        return self._requests
+
+    def _close(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
+    async def aclose(self) -> None:
+        """Close the socket, and wait until the keeper has ended what may be left, and itself."""
+        self._close()
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, PATIENCE_S)
+
+
 async def readable(descriptor: int) -> None:
     """Wait until something can be read, or the other end is closed. Any number of tasks may wait for one descriptor."""
     loop = asyncio.get_running_loop()
-    own = os.dup(descriptor)  # a loop knows one reader for each number
+    copy = os.dup(descriptor)  # a loop knows one reader for each number
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(own, lambda: None if ready.done() else ready.set_result(None))
+    loop.add_reader(copy, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready
     finally:
-        loop.remove_reader(own)
-        os.close(own)
+        loop.remove_reader(copy)
+        os.close(copy)

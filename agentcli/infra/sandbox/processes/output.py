@@ -56,7 +56,7 @@ class CommandOutput:
         if len(self._line) > _MAX_LINE_CHARS or is_end:
             # A `\r` at the end is kept, because the next text is then written over this line.
             self._line = as_shown(self._line) + ("\r" if self._line.endswith("\r") and not is_end else "")
-        if len(self._line) > _MAX_LINE_CHARS or is_end:
+        if len(self._line) > _MAX_LINE_CHARS or is_end:  # too long even as it is shown
             complete, self._line = complete + self._line, ""
         text = as_shown(complete)
         missing_in_head = max(0, self._half - len(self._head))
@@ -108,8 +108,7 @@ class CommandOutput:
         return (*self._joined(), covered)
 
     def _joined(self) -> tuple[str, int]:
-        if len(self._tail) > self._half:
-            self._cut_middle()
+        self._cut_middle()
         if not self._cut:
             return self._head + self._tail, 0
         self.write()
@@ -184,7 +183,7 @@ class _Live:
 
     @property
     def _max_piece(self) -> int:
-        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)
+        return max(_LIVE_PIECE, _LIVE_FREELY - self._shown)  # the latter as long as not much was shown
 
     def _skip_to_last(self, max_chars: int) -> None:
         over = max(0, len(self._pending) - max_chars)
@@ -226,7 +225,7 @@ def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) 
         return text, start + size
     head, head_size = _whole_text(file.read(most_bytes // 2))
     file.seek(end - most_bytes // 2)
-    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))  # the end of a character that is cut in two
     tail, size = _whole_text(data, is_complete=is_complete)
     missing = end - start - head_size - len(data)
     return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections import namedtuple
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 _IS_LINUX = sys.platform == "linux"
 
@@ -30,33 +30,34 @@ def ask_below(root: int) -> int:
 
 
 def kill_below(root: int, spare: Collection[int] = ()) -> None:
-    """Send SIGKILL to a tree, also by groups: a signal to a group reaches what forks faster than it is found."""
-    found = _freeze_below(root, spare)
-    for group in _groups(found):
-        _send_group(group, signal.SIGKILL)
-    for process in found:
-        _send(process, signal.SIGKILL)
+    """Send SIGKILL to a tree."""
+    _send_to_all(_freeze_below(root, spare), signal.SIGKILL)
 
 
 def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """Send SIGSTOP to a tree, walk by walk, until no walk finds anything new; return all that were found."""
     frozen: dict[tuple[int, int], ProcessInfo] = {}
-    for _ in range(100):
+    for _ in range(100):  # a tree that still grows then is signalled as far as it was found
         found = {(each.pid, each.started): each for each in processes_below(root, spare)}
-        found = {key: process for key, process in found.items() if key not in frozen}
-        if not found:
+        if not found.keys() - frozen.keys():
             break
-        for group in _groups(found.values()):
-            _send_group(group, signal.SIGSTOP)
-        for process in found.values():
-            _send(process, signal.SIGSTOP)
+        _send_to_all([process for key, process in found.items() if key not in frozen], signal.SIGSTOP)
         frozen |= found
     return list(frozen.values())
 
 
-def _groups(processes: Iterable[ProcessInfo]) -> set[int]:
-    """Return the groups of processes of a tree. Its first process began a session, so no other process is in them."""
-    return {process.group for process in processes} - {os.getpgrp(), 0, 1}
+def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> None:
+    """Send a signal to processes of a tree and to their groups: that reaches what forks faster than it is found.
+
+    The tree's first process began a session, so no other process is in these groups.
+    """
+    for group in {process.group for process in processes} - {os.getpgrp(), 0, 1}:
+        try:
+            os.killpg(group, number)
+        except OSError:  # it has ended, or belongs to somebody else
+            pass
+    for process in processes:
+        _send(process, number)
 
 
 def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
@@ -82,6 +83,7 @@ def look_at(pid: int) -> ProcessInfo | None:
     """Return one process, from /proc/PID/stat (proc(5)); None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
+            # `PID (NAME) STATE PARENT GROUP …`, with any character in the name; the 22nd is when the process started.
             fields = file.read(4_096).rpartition(b")")[2].split()
         return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
     except (OSError, IndexError):
@@ -90,14 +92,9 @@ def look_at(pid: int) -> ProcessInfo | None:
 
 def _listed_by_ps() -> list[ProcessInfo]:
     """Ask ps(1) on macOS. A process whose parent has ended counts as a child of its session's first process."""
-    read, write = os.pipe()
-    ps = os.posix_spawnp(
-        "ps", ["ps", "-axo", "pid=,ppid=,pgid=,stat="], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)]
-    )
-    os.close(write)
-    with os.fdopen(read, encoding="ascii") as file:
-        listed = file.read()
-    os.waitpid(ps, 0)
+    from subprocess import PIPE, run  # here, because Linux does not need it
+
+    listed = run(["ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=PIPE, encoding="ascii", check=False).stdout
     found = []
     for line in listed.splitlines():
         pid, parent, group, state = line.split(maxsplit=3)
@@ -116,7 +113,7 @@ def _namespace_depth(pid: int) -> int:
             (numbers,) = [line for line in file.read().split(b"\n") if line.startswith(b"NSpid:")]
     except (OSError, ValueError):
         return 0
-    return len(numbers.split()) - 1
+    return len(numbers.split()) - 1  # `NSpid: 4711 12 1`: the numbers of a process in each namespace it is in
 
 
 def _send(process: ProcessInfo, number: signal.Signals) -> None:
@@ -133,13 +130,6 @@ def _send(process: ProcessInfo, number: signal.Signals) -> None:
         finally:
             os.close(descriptor)
     except OSError:  # it has ended, or belongs to somebody else
-        pass
-
-
-def _send_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except OSError:
         pass
 
 

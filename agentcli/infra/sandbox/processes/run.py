@@ -1,7 +1,5 @@
 """Waits for a command: reads its output, notices when it stalls, and ends it or lets it go on as a job."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -48,7 +46,7 @@ class Run:
         on_output: Callable[[str], None],
         *,
         new_file: Callable[[str], Path],
-        on_detached: Callable[[Run], None],
+        on_detached: Callable[[Any], None],  # takes this run
     ) -> None:
         self.was_refused = False  # True if the command could not be confined, so nothing ran
         self.id = ""  # of a job: the name of its file
@@ -58,7 +56,7 @@ class Run:
         self._on_output = on_output
         self._pipe, self._report = ends
         self._new_file, self._on_detached = new_file, on_detached
-        self._file: Path | None = None  # of a job: the file with its output
+        self._file: Path | None = None  # of a job: the file with its output; None while a call waits for the command
         self._read_bytes = 0  # bytes at the start of the file that `read_new` returned, or that the call's result has
         self._is_leftover = False  # True if the command has ended, and the job is what it left running
         self._stall: Stall | None = None  # why the command is silent now, as far as is known
@@ -92,7 +90,7 @@ class Run:
         if _read_report(self._report).has_begun or not refusal:
             return True
         await self.process.wait_until_gone()
-        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
+        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)  # until its output is read
         return not self._output.beginning.startswith(refusal)
 
     async def _read(self) -> None:
@@ -106,12 +104,13 @@ class Run:
                 if self._output.has_much_to_write:
                     self._writing = asyncio.ensure_future(asyncio.to_thread(self._output.write))
                     await asyncio.shield(self._writing)
-                if len(data) < _CHUNK:
+                if len(data) < _CHUNK:  # that was all
                     break
 
     async def _wait(self, detach: asyncio.Event | None) -> bool:
         """Wait for the command's end; return True if it goes on, because `detach` is set or it listens as a server."""
-        exited = asyncio.ensure_future(self.process.wait())
+        exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
+        # On a terminal of its own a command prints there, so it always seems silent here.
         others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
             others.append(asyncio.ensure_future(detach.wait()))
@@ -130,6 +129,7 @@ class Run:
         detector = StallDetector(self.process.supervisor)
         while self._file is None or not self.process.is_over():
             quiet_s, end = self._silence_and_last_output()
+            # The first look comes one pause early, because a look compares the CPU time with that of the one before.
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
             if pause_s <= 0:
@@ -142,7 +142,7 @@ class Run:
                 self._stall = found  # a server that is busy with a request stays a server
             if listens and self._file is None:
                 return
-            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)  # at most so long, because file times may be wrong
 
     def _silence_and_last_output(self) -> tuple[float, str]:
         """Return for how many seconds nothing was printed, and the end of what was printed before."""
@@ -164,9 +164,8 @@ class Run:
         return self.process.is_over()
 
     async def _end_and_collect(self) -> CommandResult:
-        stall = self._stall.text if self._stall else ""
         await self.process.end()
-        return await self._collect(timed_out=True, stall=stall)
+        return await self._collect(timed_out=True, stall=self._stall.text if self._stall else "")
 
     async def _collect(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
         heard_at = 0.0
@@ -255,7 +254,7 @@ class Run:
     def read_new(self, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
         assert self._file is not None
-        is_over = self.process.is_over()
+        is_over = self.process.is_over()  # if so, the file is complete when it is read
         try:
             with self._file.open("rb") as file:
                 text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
@@ -279,7 +278,7 @@ class Run:
 
 
 def _available(pipe: int) -> bytes | None:
-    """Read from a pipe without waiting; return None if nothing has come yet, and nothing at the pipe's end."""
+    """Read from a pipe without waiting; return None if nothing has come yet, and no bytes at the pipe's end."""
     try:
         return os.read(pipe, _CHUNK)
     except BlockingIOError:

@@ -5,9 +5,12 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.linux import rendered
@@ -36,7 +39,7 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
-_MAX_ARGUMENT_CHARS = 30_000  # each may take four bytes
+_MAX_ARGUMENT_CHARS = 30_000  # of the 128 KiB that Linux takes in one argument; each may take four bytes
 
 
 @contextmanager
@@ -78,9 +81,9 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Sandbox.run` does, confined by `launch` if that is given. A job is detached once it begins.
+        """Run a command as `Sandbox.run` does, confined by `launch` if that is given.
 
-        Where the confinement could not be set up, it is planned again.
+        With `is_job` it becomes a job as soon as it has begun.
         """
         for _ in range(MAX_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
@@ -155,7 +158,6 @@ class Shell:
         await self._get(id).process.end()
 
     async def end(self, id: str) -> None:
-        """End a job and take it off the list."""
         run = self._get(id)
         self._jobs.remove(run)
         await run.stop_watching()
@@ -180,10 +182,89 @@ class Shell:
 def _arguments(shell: str, before: str, text: str) -> list[str]:
     """Return the arguments after `-c`: the command `text` behind the script `before`.
 
-    Linux takes at most 128 KiB in one argument, so a longer command is passed in several, which the shell joins.
+    A command that is too long for one argument is passed in several, which the shell joins: `${1}${2}`.
     """
     if len(text) < _MAX_ARGUMENT_CHARS:
         return [before + text]
     parts = [text[at : at + _MAX_ARGUMENT_CHARS] for at in range(0, len(text), _MAX_ARGUMENT_CHARS)]
-    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
-    return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
+    joined = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    return [f'{before}_c="{joined}"; set --; eval "unset _c; $_c"', shell, *parts]
+
+
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Detaching:
+    """Sends a command that runs as a dry run to the background once `wants_detach` is set."""
+
+    wants_detach: asyncio.Event
+    report: Callable[[CommandResult], None]  # takes the result that names the job
+
+    async def result_of_job(
+        self, command: Command, detached: CommandResult, shell: Shell, *, too_much: asyncio.Task[str]
+    ) -> CommandResult:
+        """Report the job that a command became, and return its result at the end.
+
+        If `too_much` ends first, return `detached`: the job still runs.
+        """
+        assert detached.job is not None
+        self.report(detached)
+        id = detached.job.id
+        try:
+            while not too_much.done():
+                job = next(job for job in shell.list() if job.id == id)
+                if (outcome := job.outcome) is not None:
+                    output = await asyncio.to_thread(shell.read, id, command.most_bytes)
+                    return replace(
+                        detached, output=output, exit_code=outcome.exit_code, timed_out=outcome.timed_out, job=None
+                    )
+                await asyncio.sleep(_POLL_S)
+        except asyncio.CancelledError:
+            await asyncio.shield(shell.end(id))
+            raise
+        return detached
+
+
+class BackgroundRuns:
+    """The dry runs of a session, each in a task of its own, so that it can outlive the call that made it."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[CommandResult]] = set()
+
+    async def start(
+        self, run: Callable[[Detaching | None], Awaitable[CommandResult]], detach: asyncio.Event | None
+    ) -> CommandResult:
+        """Run a command and return its result.
+
+        If `detach` is set meanwhile, return at once a result that names the job; its `later` is the result at the end.
+        """
+        if detach is None:
+            return await run(None)
+        job_result: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        # `detach` is the person's wish. The run itself also sets `wants_detach`, if the command takes too much of the
+        # machine.
+        wants_detach = asyncio.Event()
+        waiting = asyncio.ensure_future(detach.wait())
+        waiting.add_done_callback(lambda _: wants_detach.set())
+        running = asyncio.ensure_future(run(Detaching(wants_detach, job_result.set_result)))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        try:
+            await asyncio.wait((running, job_result), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait((running,))
+            had_ended = not running.cancelled() and running.exception() is None  # before it was cancelled
+            if had_ended and (dry_run := running.result().dry_run) is not None:
+                await dry_run.discard()
+            raise
+        finally:
+            waiting.cancel()
+        return replace(job_result.result(), later=running) if job_result.done() else await running
+
+    async def cancel(self) -> None:
+        running = [*self._running]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

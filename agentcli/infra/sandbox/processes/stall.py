@@ -63,7 +63,7 @@ class StallDetector:
         previous, self._previous = self._previous, (now, cpu_s)
         if previous is None or not pids:
             return None
-        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)
+        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)  # the last look may have been just now
         if share > _MAX_SERVER_CPU_SHARE:
             return None
         for stall in _stalls(pids, quiet_s, last_output):
@@ -110,18 +110,19 @@ def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> b
 def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
     """Return True if some process may write to a pipe. One of a reader's own threads may, if it has several."""
     return len(_threads(reader)) > 1 or any(
-        pid != reader and held == pipe and _is_writable(pid, number)
-        for pid, own in targets.items()
-        for number, held in own.items()
+        pid != reader and target == pipe and _is_writable(pid, number)
+        for pid, descriptors in targets.items()
+        for number, target in descriptors.items()
     )
 
 
 def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
     """Return the ports that a tree listens on, and True if it has connections."""
     found: set[tuple[str, int]] = set()  # states and local ports
-    for pid, own in targets.items():  # each process may be in a network namespace of its own
-        sockets = set(filter(_is_socket, own.values()))
+    for pid, descriptors in targets.items():  # each process may be in a network namespace of its own
+        sockets = set(filter(_is_socket, descriptors.values()))
         for table in ("tcp", "tcp6") if sockets else ():
+            # `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 34567`, below a header
             for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
                 _, local, _, state, *_, inode = line.split()[:10]
                 if f"socket:[{inode}]" in sockets:
@@ -154,6 +155,7 @@ def _threads(pid: int) -> list[str]:
 def _waits(pid: int) -> Iterator[tuple[str, int]]:
     """Yield the system call that each waiting thread is in, with its first argument, mostly a descriptor."""
     for thread in _threads(pid):
+        # `0 0x3 0x7ffd20 0x400 0x0 0x0 0x0 0x7ffd18 0x7f2a40`: the call's number, its six arguments, two pointers
         words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
         call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or waits outside of a call
         if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
@@ -178,7 +180,10 @@ def _is_writable(pid: int, descriptor: int) -> bool:
 
 
 def _lock_holder(pid: int) -> int | None:
-    """Return the process that holds the lock which `pid` waits for, from /proc/locks."""
+    """Return the process that holds the lock which `pid` waits for, from /proc/locks.
+
+    A lock is `1: POSIX ADVISORY WRITE HOLDER 08:02:77 0 EOF`, and who waits for it `1: -> POSIX ADVISORY WRITE PID …`.
+    """
     lines = [line.split() for line in _read("/proc/locks").splitlines()]
     awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
     holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
@@ -186,7 +191,7 @@ def _lock_holder(pid: int) -> int | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time so far, with that of the children it has waited for."""
+    """Return the CPU time so far, with that of the children it has waited for: utime, stime, cutime and cstime."""
     return sum(map(int, _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -82,7 +82,7 @@ def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if "*" not in name]
     lower = {entry.lower() for entry in entries}
     endings = tuple(name[1:] for name in names if name[0] == "*")
-    found = [name for name in names if name.partition("/")[0].lower() in lower]
+    found = [name for name in names if name.partition("/")[0].lower() in lower]  # of `a/b` only `a` is looked for
     return [*found, *(entry for entry in entries if entry.endswith(endings))]
 
 
@@ -117,8 +117,8 @@ def _stamps(path: Path, max_entries: int) -> State:
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
-    now = watched(roots).items()
-    return [path for path, state in now if before.get(path) != state and _may_start_programs(path, git)]
+    states = watched(roots).items()
+    return [path for path, state in states if state != before.get(path) and _may_start_programs(path, git)]
 
 
 def _may_start_programs(path: Path, git: str) -> bool:
@@ -127,7 +127,8 @@ def _may_start_programs(path: Path, git: str) -> bool:
         return looks_like_git_dir(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git" or not path.is_file():
         return path.name != ".git" or _starts_programs(path, git)
-    # A `.git` file leads to the repository of a submodule or a linked worktree. The latter is judged by its main one.
+    # A `.git` file leads to the repository of a submodule, which is looked at, or to the folder of a linked worktree,
+    # which takes its settings from another repository, and counts.
     folder = Path(path_in(str(path), "gitdir: ") or path.parent)
     return not (folder / "config").is_file() or (folder / "commondir").exists() or _starts_programs(folder, git)
 
@@ -172,9 +173,9 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
             seen.add(found)
             if len(seen) > _MAX_REPOSITORIES:
                 return "one of more repositories than are looked at"
-            own, common = found.splitlines()
-            common = os.path.realpath(Path(where[1], common))
-            top = (ask(where, "rev-parse --show-toplevel") or own).removesuffix("\n")
+            git_folder, common = found.splitlines()
+            common = os.path.realpath(Path(where[1], common))  # git names it from where it was started
+            top = (ask(where, "rev-parse --show-toplevel") or git_folder).removesuffix("\n")
             if program := _program_in(ask(where, "config --list --null --show-scope"), common, top):
                 return program
             index = (ask(where, "ls-files --stage -z --full-name :/") or "").split("\0")
@@ -185,7 +186,7 @@ def program_setting(folder: Path, *, git: str, environment: Mapping[str, str], s
                 return f"one of more repositories than are looked at in {top}"
             waiting += [("-C", place) for place in nested if os.path.lexists(f"{place}/.git")]
             waiting += [
-                ("--git-dir", module) for git_folder in {own, common} for module in modules_in(f"{git_folder}/modules")
+                ("--git-dir", module) for each in {git_folder, common} for module in modules_in(f"{each}/modules")
             ]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"one that cannot be looked for: {error}"
@@ -212,6 +213,7 @@ def _program_in(settings: str | None, common: str, top: str) -> str:
             return f"{text.partition(chr(10))[0]} in {common}/config"
         if setting.key == "hookspath" and setting.value:
             hooks.append(os.path.expanduser(setting.value))  # noqa: PTH111  # a Path raises where there is no such user
+    # A relative folder of hooks starts where git runs them, see planning.py; an absolute one stays.
     found = (Path(start, folder, _HOOK) for folder in hooks for start in (top, common))
     return next((str(hook) for hook in found if os.path.lexists(hook)), "")
 

@@ -46,11 +46,6 @@ class HeldFolder(NamedTuple):
 class HeldFolders(dict[str, HeldFolder]):
     """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
 
-    def hold_if_present(self, path: str) -> None:
-        if path not in self:
-            with suppress(OSError):
-                self[path] = self._held_at(path)
-
     def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
         """Open a folder that a killed process held, at its old path or where its inode was `found`.
 
@@ -58,16 +53,16 @@ class HeldFolders(dict[str, HeldFolder]):
         is among the `known` ones.
         """
         with suppress(OSError):
-            now = self._held_at(found or path)
+            now = self.open_at(found or path)
             names = {basename(each) for each in known if dirname(each) == path}
-            is_same = now.place == before.place
-            if is_same and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))):  # noqa: PTH208
+            has_names = not found or not names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))  # noqa: PTH208
+            if now.place == before.place and has_names:
                 self[path] = before._replace(descriptor=now.descriptor)
                 self[path].restore_access()
             else:
                 os.close(now.descriptor)
 
-    def _held_at(self, path: str) -> HeldFolder:
+    def open_at(self, path: str) -> HeldFolder:
         with self.reached(path) as (folder, name):
             descriptor = os.open(name or ".", _FOLDER, dir_fd=folder)
             status = os.fstat(descriptor)
@@ -79,7 +74,7 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Yield a descriptor of a folder, opened from the nearest held folder around it, following no link."""
+        """Yield a descriptor of a folder, opened from the nearest held folder at or around it, following no link."""
         anchor = path
         while anchor not in self and anchor != "/":
             anchor = dirname(anchor)
@@ -103,7 +98,7 @@ class HeldFolders(dict[str, HeldFolder]):
             return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
 
     def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
-        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or a socket."""
+        """Return the state of a path, with contents up to `max_bytes`; None where nothing is, or nothing to be kept."""
         with self.reached(path) as (folder, name):
             entry = entry_at(name, folder=folder)
             if entry is None or entry.kind == "other":
@@ -144,14 +139,14 @@ class HeldFolders(dict[str, HeldFolder]):
                     write_atomically(folder, name, fill)
 
     def move_into(self, aside: str, path: str) -> None:
-        """Make the folder `aside`, and move what is at a path into it, under a name without a dot in front."""
-        with self.reached(path) as (folder, name), self.reached(aside) as (outer, own):
-            os.mkdir(own, 0o700, dir_fd=outer)
+        """Make the folder `aside`, and move what is at a path into it, under a name that no program looks for."""
+        with self.reached(path) as (folder, name), self.reached(aside) as (around_aside, aside_name):
+            os.mkdir(aside_name, 0o700, dir_fd=around_aside)
             try:
-                with self.opened(aside) as inner:
-                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=inner)
+                with self.opened(aside) as aside_folder:
+                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=aside_folder)
             except OSError:
-                os.rmdir(own, dir_fd=outer)
+                os.rmdir(aside_name, dir_fd=around_aside)
                 raise
 
 

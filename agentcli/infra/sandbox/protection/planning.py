@@ -15,6 +15,7 @@ from typing import cast
 from agentcli.infra.sandbox.confinement import Bounds, Protection, find_places, is_inside, is_real, kind_of
 from agentcli.infra.sandbox.git_config import NamedPaths, named_paths, path_in, text_of
 from agentcli.infra.sandbox.mount_points import COMMON_FOLDER_IS_HERE
+from agentcli.infra.sandbox.secret_files import TICK_NS
 
 # One that can be committed to costs six mounts, about a millisecond; one that is read-only as a whole costs one.
 MAX_COMMITTABLE = 3
@@ -24,7 +25,6 @@ _MAX_TO_FOLLOW = 20
 MAX_MODULES = 100
 _MAX_WORKTREES = 30
 _MAX_MODULE_DEPTH = 6
-_TICK_NS = 20_000_000  # within a tick of its file system's clock a file can change twice and keep one stamp
 
 # Git refuses a folder where it includes a file, so a file is mounted on. It is recognised as a mount point by its
 # content, which means nothing to git.
@@ -52,7 +52,8 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_committable: int = MAX_COMM
     for root in map(str, bounds.roots):
         if may_commit:
             plan.add(planner.plan_repository(root))
-        for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118  # an absolute one stays
+        # `join` leaves absolute names as they are; those outside of this root are left out.
+        for path in (os.path.join(root, name) for name in bounds.protected):  # noqa: PTH118
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = scan.repositories(root)
@@ -88,7 +89,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def _bounded(found: Protection, folder: str, number: int, may_commit: bool) -> Protection:
-    """Return the plan `found` for a repository, but after many others only the read-only mount of its folder."""
+    """Return the plan `found` for a repository, but after many others only the first of its mounts, on its folder."""
     if may_commit or number < _MAX_TO_FOLLOW or not (found.writable or found.read_only[1:] or found.missing_folders):
         return found
     problem = f"{folder} takes hooks or settings from elsewhere, which commands can write: there are too many like it."
@@ -181,10 +182,11 @@ class RepositoryPlanner:
             gaps += self._add_programs(module, "", self._named(module), found)
         linked = _folders_in(f"{folder}/worktrees")
         found.read_only += linked[_MAX_WORKTREES:]
-        for one in linked[:_MAX_WORKTREES]:
+        for linked_folder in linked[:_MAX_WORKTREES]:
             for name in ("commondir", "gitdir"):
-                gaps += _add_entry(one, name, found) if kind_of(f"{one}/{name}") != "nothing" else []
-            gaps += _add_worktree_config(one, named, found)
+                if kind_of(f"{linked_folder}/{name}") != "nothing":
+                    gaps += _add_entry(linked_folder, name, found)
+            gaps += _add_worktree_config(linked_folder, named, found)
         if gaps:
             found = Protection(problems=[f"{gaps[0]}, so all of {folder} is read-only: commands cannot commit."])
             self._add_read_only(folder, worktree, found)
@@ -192,8 +194,8 @@ class RepositoryPlanner:
 
     def _add_read_only(self, folder: str, worktree: str, plan: Protection) -> None:
         plan.read_only.append(folder)
-        for one in (folder, *modules_in(f"{folder}/modules")):
-            self._add_named(self._named(one), one, worktree if one == folder else "", plan)
+        for each in (folder, *modules_in(f"{folder}/modules")):
+            self._add_named(self._named(each), each, worktree if each == folder else "", plan)
 
     def _add_programs(self, folder: str, worktree: str, named: NamedPaths, plan: Protection) -> list[str]:
         """Add the parts of a git folder that name programs; return the reasons why some of them cannot be protected."""
@@ -220,13 +222,13 @@ class RepositoryPlanner:
             self.stamps[files[0]] = stamp
         named = named_paths(files, self._home, self._git)
         # With nothing named and no further git folders, the plan can change only with this file, as its stamp shows.
-        inner = (f"{folder}/{name}" for name in ("modules", "worktrees"))
-        is_old = stamp is not None and stamp[1] < looked_ns - _TICK_NS
-        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, inner))
+        further_folders = (f"{folder}/{name}" for name in ("modules", "worktrees"))
+        is_old = stamp is not None and stamp[1] < looked_ns - TICK_NS
+        self.is_plain &= is_old and named == NamedPaths() and not any(map(os.path.lexists, further_folders))
         if not named.has_worktree_config:
             return named
         folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MAX_WORKTREES])
-        return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], self._home, self._git)
+        return named_paths([*files, *(f"{each}/config.worktree" for each in folders)], self._home, self._git)
 
     def _add_named(self, named: NamedPaths, folder: str, worktree: str, plan: Protection) -> None:
         """Add the folders of hooks and the files of configuration that are `named`, if commands can write them.
@@ -242,8 +244,9 @@ class RepositoryPlanner:
         for path, is_file in is_included.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
-            if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
-                (plan.missing_folders if is_missing else plan.read_only).remove(path)  # git would refuse a folder
+            is_mount_point = path in plan.read_only and _holds(path, NO_CONFIGURATION)  # that of another command
+            if is_file and (is_missing or is_mount_point):  # git would refuse a folder at this path
+                (plan.missing_folders if is_missing else plan.read_only).remove(path)
                 plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:

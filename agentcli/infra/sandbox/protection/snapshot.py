@@ -34,7 +34,7 @@ _MAX_DEPTH = 200  # folders
 _PATIENCE_S = 15.0  # a keeper takes no longer to end what a killed session left running
 
 _GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also where a link is in the place of a folder
-_EXECUTABLE = 0o7111
+_EXECUTABLE = 0o7111  # with the set-user-ID, set-group-ID and sticky bits
 _BEYOND_LIMITS = KeptState("file", 0, is_kept=False)
 
 
@@ -99,12 +99,14 @@ class ProtectedSnapshot:
     @contextmanager
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
         """Accept all changes while the context is open, for a command that the person let out of the sandbox."""
-        self._forget_all_but(self._revert(Reverts()))
+        # What confined commands changed until now is still reverted; where that fails, it is tried again later.
+        failed = self._revert(Reverts())
+        self._forget_all_but(failed)
         self._remove_saved()  # so that after a kill nothing is reverted that the person may have allowed
         try:
             yield
         finally:
-            if self._running:
+            if self._running:  # confined commands, which are held to what is there now
                 self._record(plan())
             self._save()
 
@@ -117,7 +119,10 @@ class ProtectedSnapshot:
             saved = json.loads(file.read_text())
             self._aside_folders, self._running = saved["asides"], [saved["granted"]]
             self._before = {path: state and KeptState(*state) for path, state in saved["before"].items()}
-            held = {path: HeldFolder(-1, (*a,), (*b,), mode) for path, (_, a, b, mode) in saved["held"].items()}
+            held = {
+                path: HeldFolder(-1, tuple(place), tuple(around), mode)  # -1, because it is not open in this process
+                for path, (_, place, around, mode) in saved["held"].items()
+            }
         except (FileNotFoundError, ValueError, KeyError):  # nothing, not written whole, or another version's
             return Reverts()
         known = (*self._before, *held)
@@ -127,7 +132,7 @@ class ProtectedSnapshot:
         lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
         for root in self._aside_folders[1:] if lost else ():
             for found, folder in Scan().folders(root).items():
-                if path := lost.get(folder.stamp[0], ""):
+                if path := lost.get(folder.stamp[0], ""):  # the inode
                     self._held.hold_again(path, held[path], known, found)
         report = Reverts(saved["report"])
         self._forget_all_but(self._revert(report))
@@ -148,7 +153,9 @@ class ProtectedSnapshot:
         """Record the places that are not known yet, and hold the folders around them."""
         places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
         for path in sorted({*self._aside_folders[1:], *protection.writable, *map(dirname, places)}):
-            self._held.hold_if_present(path)
+            if path not in self._held:
+                with suppress(OSError):
+                    self._held[path] = self._held.open_at(path)
         self._record_places(places)
 
     def _record_places(self, places: Sequence[str]) -> None:
@@ -174,14 +181,15 @@ class ProtectedSnapshot:
             self._before[path] = state
             if state is not None:
                 self._free_bytes -= len(state.content)
-                self._left_out |= set() if state.is_kept else {dirname(path)}
+                if not state.is_kept:
+                    self._left_out.add(dirname(path))
             # Short names come first, as those of settings are; long ones have numbers in them.
             for number, child in enumerate(sorted(children, key=len), rank + 1):
                 heappush(waiting, (number, child))
 
     def _accept(self, path: str, content: str | None = None) -> None:
         """Record a file with this content, or else all that is at a path now, and the new folders around it."""
-        if content is None:
+        if content is None:  # what is recorded at and below the path is recorded anew
             recorded = {each for each in self._before if is_inside(each, path)}
             self._before = {each: state for each, state in self._before.items() if each not in recorded}
             self._record_places([*recorded])
@@ -198,7 +206,7 @@ class ProtectedSnapshot:
                 with suppress(OSError):
                     state = self._held.look(each)
                 mode = state.mode if state is not None and state.kind == kind else 0o755
-                # No command makes a new file executable.
+                # A command may have set the mode by now: it cannot make a new file executable, nor lock a folder.
                 state = KeptState(kind, mode & ~_EXECUTABLE if each == path else mode | stat.S_IRWXU)
             self._before[each] = state._replace(content=content or "", is_kept=True) if each == path else state
 
@@ -206,7 +214,7 @@ class ProtectedSnapshot:
         """Restore everything that differs; return the paths at which that failed."""
         failed: list[str] = []
         for step, paths in ((self._restore_folder, self._held), (self._restore_if_changed, self._before)):
-            for path in sorted(paths):
+            for path in sorted(paths):  # outer ones first
                 try:
                     step(path, report)
                 except OSError as error:
@@ -241,25 +249,26 @@ class ProtectedSnapshot:
 
     def _restore_if_changed(self, path: str, report: Reverts) -> None:
         """Compare a recorded path with what is there now, and restore it unless the change was granted."""
-        want, granted = self._before[path], self._granted
-        if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
+        recorded, granted = self._before[path], self._granted
+        if recorded == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):  # unknown, or may change
             return
-        now = self._held.look(path, MAX_BYTES if want is None or want.is_kept else -1)
-        if want is not None and not want.is_kept:  # only the stamp is known
-            if now != want:
+        # Of a file without room for its contents the stamps are compared: -1 has no contents read.
+        now = self._held.look(path, MAX_BYTES if recorded is None or recorded.is_kept else -1)
+        if recorded is not None and not recorded.is_kept:  # only the stamp is known
+            if now != recorded:
                 self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
-        elif want is not None and now is not None and want.kind == now.kind == "folder":
-            if now.mode != want.mode:
-                self._held.set_mode(path, want.mode)
+        elif recorded is not None and now is not None and recorded.kind == now.kind == "folder":
+            if now.mode != recorded.mode:
+                self._held.set_mode(path, recorded.mode)
                 _report(report, path)
             for below in self._held.paths_in(path):
                 if below not in self._before and not any(is_inside(each, below) for each in granted):
                     self._move_aside(below, report)
-        elif now != want:
+        elif now != recorded:
             self._move_aside(path, report)
-            if want is not None:
-                self._held.make(path, want)
+            if recorded is not None:
+                self._held.make(path, recorded)
                 _report(report, path)
 
     def _move_aside(self, path: str, report: Reverts) -> None:
@@ -275,8 +284,8 @@ class ProtectedSnapshot:
                 if folder == self._aside_folders[-1]:
                     raise
             else:
-                return _report(report, path, f" (what stood there is in {aside})")
-        return None
+                _report(report, path, f" (what stood there is in {aside})")
+                return
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
         """Forget the recorded states, except those at and below the paths that could not be reverted."""

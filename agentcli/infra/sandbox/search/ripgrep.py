@@ -32,7 +32,7 @@ _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 _ESCAPED = re.compile(r"[*?\[\]{}\\,!# ]")
 
 _PIPE_BYTES = 1024 * 1024  # so that the program need not wait while its output is looked at
-_PIECE_BYTES = 256 * 1024  # handed over at a time, or a little more: looking at many small pieces costs more
+_PIECE_BYTES = 256 * 1024  # handed over at a time: looking at many small pieces costs more
 _ERROR_BYTES = 1024 * 1024
 
 _FORMATS = {
@@ -51,7 +51,8 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
     name = pattern.removeprefix("**/")
     if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
-        # A glob for names alone can be a file type, for which ignore rules hold.
+        # A glob for names alone can be a file type, for which ignore rules hold. In a type, `:` and `include:` have a
+        # meaning of their own.
         return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
     # Any other glob makes ripgrep list ignored files too: the files asked for are those that both listings have.
     options = _glob_options(pattern, listing.folder, listing.base)
@@ -138,11 +139,11 @@ def _glob_options(glob: str, where: Path, base: Path | None) -> list[str]:
     """Return the `--glob` options for a glob: from `base` on and, if it names folders, also from `where` on."""
     if not glob:
         return []
-    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
-    options = [f"--glob={sign}{glob}"]
-    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))
+    negation, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
+    options = [f"--glob={negation}{glob}"]
+    below = _ESCAPED.sub(r"\\\g<0>", _path_below(where, base))  # a path, whose letters have no further meaning
     if below and "/" in glob.removeprefix("**/").rstrip("/"):
-        options.append(f"--glob={sign}{below}/{glob.removeprefix('/')}")
+        options.append(f"--glob={negation}{below}/{glob.removeprefix('/')}")
     return options
 
 
@@ -154,10 +155,13 @@ async def _run(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
 ) -> SearchOutcome:
     """Run ripgrep in a folder, and let `reader` read its output. Raises `ToolError` for a bad pattern."""
-    argv = [find_rg(), *_ALWAYS, *arguments]
     try:
         ended = await stream_output(
-            argv, cwd=folder, environment=environment, take=reader.feed, time_limit_s=TIME_LIMIT_S
+            [find_rg(), *_ALWAYS, *arguments],
+            cwd=folder,
+            environment=environment,
+            take=reader.feed,
+            time_limit_s=TIME_LIMIT_S,
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
@@ -170,6 +174,7 @@ async def _run(
         raise ToolError(f"Could not start ripgrep: {error}.", kind="invalid_parameters") from error
     reader.end()
     unreadable = ended.errors.count(_UNREADABLE)
+    # Exit code 2 is also that of a search in which single files could not be read.
     if not ended.timed_out and (
         ended.exit_code < 0 or (ended.exit_code == 2 and not ended.output_bytes and not unreadable)
     ):
@@ -219,7 +224,6 @@ async def stream_output(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            bufsize=0,
             start_new_session=True,
         ) as process,
     ):
@@ -242,18 +246,11 @@ async def stream_output(
 def _read_to_the_end(process: subprocess.Popen[bytes], take: Callable[[bytes], None]) -> int:
     """Give `take` all output of a program, and wait for its end; return the output's size in bytes."""
     assert process.stdout is not None
-    output = process.stdout.fileno()
     with contextlib.suppress(OSError, AttributeError):  # a person may have no room left; only Linux has it
-        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    pieces: list[bytes] = []
-    total = passed_on = 0
-    while piece := os.read(output, _PIPE_BYTES):
-        pieces.append(piece)
+        fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    total = 0
+    while piece := process.stdout.read(_PIECE_BYTES):
+        take(piece)
         total += len(piece)
-        if total - passed_on >= _PIECE_BYTES:
-            take(b"".join(pieces))
-            pieces, passed_on = [], total
-    if pieces:
-        take(b"".join(pieces))
     process.wait()
     return total

@@ -2,9 +2,8 @@
 
 import base64
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -13,16 +12,19 @@ from agentcli.tools.sandbox import FoundRows
 T = TypeVar("T")
 
 
-class Reader(ABC, Generic[T]):
-    """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
+class Reader(Generic[T]):
+    """Reads output from `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte.
+
+    Paths begin with `./`, which is left out of what is passed on, except by `NameReader`.
+    """
 
     def __init__(self, take: Callable[[T], None]) -> None:
         self.binary: set[bytes] = set()
         self._take = take
         self._unfinished: list[bytes] = []  # pieces of a line or a name that has not ended
 
-    @abstractmethod
-    def feed(self, piece: bytes) -> None: ...
+    def feed(self, piece: bytes) -> None:
+        raise NotImplementedError
 
     def end(self) -> None:
         """Read the rest."""
@@ -46,6 +48,9 @@ class NameReader(Reader[str]):
             self._take(names.decode(errors="surrogateescape"))
 
 
+_COUNT = re.compile(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
+
+
 class CountReader(Reader[Sequence[FoundRows]]):
     """Reads `--count --null`: a path, NUL, the count, a line end."""
 
@@ -56,18 +61,7 @@ class CountReader(Reader[Sequence[FoundRows]]):
         end = data.find(b"\n", data.rfind(b"\0")) + 1 if b"\0" in data else 0  # a path may hold a line end
         self._rest = data[end:]
         if end:
-            self._take(_counts(data[:end]))
-
-
-def _counts(data: bytes) -> list[FoundRows]:
-    """Read complete counts: `PATH NUL COUNT`, a line end, and the next path."""
-    path, *rest = data.split(b"\0")
-    found = []
-    for part in rest:
-        number, _, next_path = part.partition(b"\n")
-        found.append((path[2:], number))
-        path = next_path
-    return found
+            self._take(_COUNT.findall(data[:end]))
 
 
 # Messages behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
@@ -95,7 +89,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
         head, nul, rows = rest.partition(b"\0")
         if nul and b"\n" in rows:
             path = self._name_in(head)
-            if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):
+            if rows := self._without_message(path, rows[: rows.rfind(b"\n")]):  # without the last line end
                 self._take([(path, rows)])
         elif _MATCHES in rest:
             self.binary.add(rest[2 : rest.rindex(_MATCHES)])
@@ -153,7 +147,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
             self._path = head[2:]
         else:
             rows = last
-        if rows := self._without_message(self._path, rows[:-1]):
+        if rows := self._without_message(self._path, rows[:-1]):  # without the last line end
             found.append((self._path, rows))
 
     def _name_in(self, head: bytes) -> bytes:
@@ -170,49 +164,30 @@ class RowReader(Reader[Sequence[FoundRows]]):
         return rows[:end]
 
 
-class _Text(msgspec.Struct, frozen=True):
-    text: str | None = None  # else the bytes are no UTF-8
-    base64: str | None = msgspec.field(default=None, name="bytes")
-
-    def raw(self) -> bytes:
-        return (self.text or "").encode() if self.base64 is None else base64.b64decode(self.base64)
-
-
-class _Data(msgspec.Struct, frozen=True, kw_only=True):
-    path: _Text = _Text()
-    lines: _Text = _Text()
-    line_number: int | None = None
-    absolute_offset: int = 0
-    binary_offset: int | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    type: str
-    data: _Data
-
-
 class JsonReader(Reader[Sequence[FoundRows]]):
-    """Reads `--json`, which alone shows where a match of several lines ends; its further lines are marked by `+`."""
+    """Reads `--json`, which alone shows where a match of several lines ends; its further lines are marked by `+`.
+
+    Each line is a message: `{"type":"match","data":{"path":{"text":"./a.py"},"lines":{"text":"x = 1\\n"}, …}}`.
+    """
 
     def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
         super().__init__(take)
         self._rows: list[tuple[int, bytes]] = []  # of the file under way, with their byte offsets
-        self._decode = msgspec.json.Decoder(_Message).decode
 
     def feed(self, piece: bytes) -> None:
         found: list[FoundRows] = []
         for line in self._whole(piece).split(b"\n"):
             if line.startswith(b'{"type":"'):
-                self._read(self._decode(line), found)
+                message = msgspec.json.decode(line)
+                self._read(message["type"], message["data"], found)
         if found:
             self._take(found)
 
-    def _read(self, message: _Message, found: list[FoundRows]) -> None:
-        data = message.data
-        if message.type in ("match", "context"):
-            self._rows.append((data.absolute_offset, _rows(data, b":" if message.type == "match" else b"-")))
-        elif message.type == "end":
-            path, nul = data.path.raw()[2:], data.binary_offset
+    def _read(self, kind: str, data: Mapping[str, Any], found: list[FoundRows]) -> None:
+        if kind in ("match", "context"):
+            self._rows.append((data["absolute_offset"], _rows(data, b":" if kind == "match" else b"-")))
+        elif kind == "end":
+            path, nul = _raw(data["path"])[2:], data["binary_offset"]
             rows = [row for offset, row in self._rows if nul is None or offset < nul]  # none from the first NUL byte on
             if nul is not None and self._rows:
                 self.binary.add(path)
@@ -221,9 +196,14 @@ class JsonReader(Reader[Sequence[FoundRows]]):
                 found.append((path, b"\n".join(rows)))
 
 
-def _rows(data: _Data, mark: bytes) -> bytes:
+def _rows(data: Mapping[str, Any], mark: bytes) -> bytes:
     """Return rows for the lines of a match or of its context; lines behind a match's first get a `+` as their mark."""
-    first, *further = data.lines.raw().removesuffix(b"\n").split(b"\n")
-    number = data.line_number or 0
+    first, *further = _raw(data["lines"]).removesuffix(b"\n").split(b"\n")
+    number = data["line_number"] or 0
     further_rows = (b"%d+%b" % (n, line) for n, line in enumerate(further, number + 1))
     return b"\n".join((b"%d%b%b" % (number, mark, first), *further_rows))
+
+
+def _raw(text: Mapping[str, str]) -> bytes:
+    """Return the bytes of a path or of lines: `{"text": …}`, or `{"bytes": …}` in base64 if they are no UTF-8."""
+    return text["text"].encode() if "text" in text else base64.b64decode(text["bytes"])

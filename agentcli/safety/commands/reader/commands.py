@@ -66,7 +66,7 @@ class CommandReader(WordReader):
             if operator == ")" and self._cases > 0:
                 parts, operator = [], ";"  # the words were a pattern of the `case`
             elif operator == ")" and not closing:
-                self._refuse("')' stands where no command can end")
+                self._refuse("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
                 self._note("it uses a case")
             if parts:
@@ -96,7 +96,7 @@ class CommandReader(WordReader):
             text = self.text[start : end.start() if end else None]
             if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
                 self._note("a here-document is expanded")
-                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
+                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)  # it is expanded as if quoted
                 body._double_quoted()
                 self.inside += body.inside
                 text = HOLE
@@ -110,7 +110,7 @@ class CommandReader(WordReader):
             self.at += 1
             self._note("it defines a function")
             self.has_function = True
-        elif self.text[self.at - 2 : self.at - 1] == "=":
+        elif self.text[self.at - 2 : self.at - 1] == "=":  # `name=(`
             parts.pop()
             self._note("it uses an array")
             self._skip_words(")")
@@ -119,7 +119,7 @@ class CommandReader(WordReader):
         else:
             if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
-            self._refuse("'(' stands where no command can begin")
+            self._refuse("a '(' is in the middle of a command")
             self.at -= 1  # the parenthesis is read again, as that of a subshell
 
     def _pipeline_part(self) -> CommandNode | None:
@@ -146,7 +146,8 @@ class CommandReader(WordReader):
                 break
             field = self._word()
             raw = self.text[begin : self.at]
-            if self._is_before_redirection(raw):
+            names_descriptor = raw.startswith("{") or (raw.isascii() and raw.isdigit())  # `2>x`, `{name}>x`
+            if names_descriptor and self._next_is(("<", ">")):
                 if raw.startswith("{"):
                     self._note("a redirection sets a variable")
                 self._redirection(redirects)
@@ -178,10 +179,6 @@ class CommandReader(WordReader):
             subshell=subshell,
         )
 
-    def _is_before_redirection(self, raw: str) -> bool:
-        """Return True for a number or a variable right before a redirection: it names the descriptor."""
-        return self._next_is(("<", ">")) and (raw.startswith("{") or (raw.isascii() and raw.isdigit()))
-
     def _script_inside(self) -> Script:
         """Read the commands behind a `(`. Of `((…))`, an arithmetic expression, return only the substituted ones."""
         may_compute = self._next_is("(")
@@ -191,7 +188,8 @@ class CommandReader(WordReader):
         script = self.script(")")
         self.depth -= 1
         is_one = len(script) == 1 and len(script[0].parts) == 1
-        return _substituted(script) if may_compute and is_one and self._next_is("))", -2) else script
+        is_arithmetic = may_compute and is_one and self._next_is("))", -2)  # the text just read ends with both
+        return _substituted(script) if is_arithmetic else script
 
     def _script_of(self, text: str) -> Script:
         if self.depth >= MAX_DEPTH:
@@ -251,15 +249,15 @@ class CommandReader(WordReader):
         target = self._word()
         raw = self.text[start : self.at]
         if not raw:
-            self._refuse("a redirection leads nowhere")
+            self._refuse("a redirection has no target")
             return True
         redirects.append(Redirect(operator, target))
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
-                self._note("where a here-document ends cannot be told")
+                self._note("agentcli can't predict where a here-document ends")
             is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
             self._here.append((redirects[-1], target.text if is_literal else raw))
-            redirects[-1].target = Field("" if is_literal else HOLE)
+            redirects[-1].target = Field("" if is_literal else HOLE)  # a `HOLE`: it will be expanded
         return True
 
     def _skip_blanks(self) -> None:

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
@@ -121,16 +120,16 @@ class State(Struct, frozen=True):
         return []
 
     def anywhere(self) -> State:
-        return replace(self, places=None)
+        return structs.replace(self, places=None)
 
     def entering(self, field: Field) -> State:
         paths = self.paths(field) if not field.is_glob else []
-        return replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
+        return structs.replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
         both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
         is_known = self.places is not None and other.places is not None and len(both) <= MAX_PLACES
-        return replace(self, places=both if is_known else None)
+        return structs.replace(self, places=both if is_known else None)
 
 
 # Words, as bash 5 reads them: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION)
@@ -224,10 +223,10 @@ class WordReader(ABC):
             if shape == "~" or shape.startswith("~/"):
                 text = HOME + text[1:]
             elif re.match(r"~|[A-Za-z_]\w*\+?=(?s:.*[=:])?~", shape):
-                self._note("it names a home in a way that is not read")
+                self._note("it uses a form of ~ that agentcli can't read")
                 text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
-        if is_bracket and not text.endswith(shape[shape.find("[") :]):
+        if is_bracket and not text.endswith(shape[shape.find("[") :]):  # something in or behind it is quoted
             self._note("a pattern is partly quoted")
         return Field(text, is_glob="*" in shape or "?" in shape or is_bracket, may_vanish=may_vanish)
 
@@ -252,7 +251,8 @@ class WordReader(ABC):
                 return "".join(parts)
             elif char == "\\":
                 follower = self.text[self.at + 1 : self.at + 2]
-                parts.append("" if follower == "\n" else follower if follower in '$`"\\' else "\\" + follower)
+                is_escape = follower in '$`"\\'  # before other characters the backslash stays
+                parts.append("" if follower == "\n" else follower if is_escape else "\\" + follower)
                 self.at += 2
             elif char == "`":
                 parts.append(self._backquoted())
@@ -282,7 +282,7 @@ class WordReader(ABC):
             return HOLE
         self.at += 1
         if follower in ("\\", "[") or (not quoted and follower == '"'):
-            self._note("it uses a dollar sign in a way that is not read")
+            self._note("it uses a form of $ that agentcli can't read")
             return HOLE
         return "$"
 
@@ -300,6 +300,7 @@ class WordReader(ABC):
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
         if not found[2]:
+            # `_refuse` counts only if nothing was noted before.
             self.problem = "" if self.problem == "it uses backquotes" else self.problem
             self._refuse("a backquote is not closed")
         self.at = found.end()
@@ -315,7 +316,7 @@ class WordReader(ABC):
             return HOLE
         self.at = found.end()
         if (text := unescape(found[1])) is None:
-            self._note("quotes hold what is no text")
+            self._note("its quotes contain bytes that are not text")
             return HOLE
         return text
 
@@ -341,6 +342,7 @@ def unescape(text: str) -> str | None:
             continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
         is_byte = hexadecimal is not None or octal is not None
+        # No character: a NUL, a part of one in UTF-8, a surrogate; and the private plane, where the marks are.
         if code == 0 or code > 0x10FFFF or (is_byte and code > 0x7F) or 0xD800 <= code < 0xF900:
             return None
         parts.append(chr(code))

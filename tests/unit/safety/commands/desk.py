@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import CommandAnalysis, Places, rules_by_segment
+from agentcli.safety.commands.walk import analyse
 
 _SECRET = re.compile(r"(^|/)(\.env(\.[^/]*)?|\.netrc|id_rsa|[^/]*\.(pem|key))$")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.walk import analyse
 from agentcli.safety.paths.judge import judge_path
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import with_verdicts

@@ -170,11 +170,11 @@ def test_what_people_write_is_read(expected: str, command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ('for f in *; do rm "$f"; done', "what rm changes cannot be told"),
-        ('x=a; rm -rf "$x"', "what rm changes cannot be told"),
-        ("x=rm; $x -rf /", "what it runs on a system folder cannot be told"),
-        ("chmod -R 0 $x", "what chmod changes cannot be told"),
-        ("find $x -delete", "what find changes cannot be told"),
+        ('for f in *; do rm "$f"; done', "agentcli can't predict what rm changes"),
+        ('x=a; rm -rf "$x"', "agentcli can't predict what rm changes"),
+        ("x=rm; $x -rf /", "agentcli can't predict what it runs on a system folder"),
+        ("chmod -R 0 $x", "agentcli can't predict what chmod changes"),
+        ("find $x -delete", "agentcli can't predict what find changes"),
         ("echo $x; rm a", ""),
         ("ls | xargs rm", ""),
     ],

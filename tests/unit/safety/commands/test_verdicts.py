@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import Places
+from agentcli.safety.commands.walk import analyse
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged, with_verdicts
 

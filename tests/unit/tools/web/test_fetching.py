@@ -84,7 +84,9 @@ async def test_a_redirect_to_another_site_is_reported_and_not_followed() -> None
     answers = {"/": redirect("//evil.example:{port}/?q=secret")}
     async with site(answers) as served:
         answers["/"] = redirect(f"http://evil.example:{served.port}/?q=secret")
-        with pytest.raises(ToolError, match=r"redirects to another site: fetch http://evil\.example:\d+/\?q=secret"):
+        with pytest.raises(
+            ToolError, match=r"redirects to another site. If you need it, fetch http://evil\.example:\d+/\?q=secret"
+        ):
             await web_of(served).fetch(served.url(), max_chars=100)
     assert served.paths == ["/"]
 
@@ -171,7 +173,7 @@ async def test_a_granted_local_server_is_reached_by_its_name() -> None:
     async with site({"/": reply("dev")}) as served:
         web = Web(granted_hosts=[f"localhost:{served.port}"], resolve=Names({"localhost": [["::1", HERE]]}))
         assert (await web.fetch(f"http://localhost:{served.port}/", max_chars=100)).text == "dev"
-        with pytest.raises(ToolError, match=r"The user can grant .* web\.hosts"):
+        with pytest.raises(ToolError, match=r"The user can allow .* web\.hosts"):
             await Web(resolve=Names()).fetch(f"http://localhost:{served.port}/", max_chars=100)
 
 
@@ -227,7 +229,9 @@ async def test_a_compression_bomb_is_stopped() -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x-gzip", "compress"])
 async def test_an_encoding_nobody_asked_for_is_refused(encoding: str) -> None:
-    assert "in an encoding nobody asked for" in str(await refusal(reply(b"\x1b\x03", content_encoding=encoding)))
+    assert "with a compression that was not asked for" in str(
+        await refusal(reply(b"\x1b\x03", content_encoding=encoding))
+    )
 
 
 async def test_broken_compression_is_an_error() -> None:

@@ -73,7 +73,7 @@ async def test_a_long_page_is_cut_and_says_how_to_see_more(given: dict[str, Any]
     assert len(output.structured["text"]) == shown
     assert output.structured["truncated"] == (shown < 90_000)
     assert output.full.endswith("\n" + "x" * 90_000) == (shown in (28_000, 4_000))
-    note = f"[{shown:,} of 90,000 characters; for more, fetch with a larger max_chars]"
+    note = f"[{shown:,} of 90,000 characters. For more, fetch it with a larger max_chars.]"
     assert str(output.content).endswith(note) == (shown < 90_000)
 
 
@@ -172,10 +172,10 @@ def test_a_search_gives_one_to_twenty_results(max_results: int) -> None:
         (json_reply({"detail": [{"loc": ["body"], "msg": "field"}]}, 422), "invalid_parameters", "Change the query."),
         (refused(500, "Internal"), "transient_error", "Internal. Try again later."),
         (html(502), "transient_error", "Try again later."),
-        (html(200), "execution_error", "not Tavily's"),
+        (html(200), "execution_error", "does not come from Tavily"),
         (json_reply({"answer": "no results key"}), "execution_error", "results"),
-        (json_reply([1, 2]), "execution_error", "cannot be read"),
-        (json_reply({"results": []}).but(breaks_after=4), "transient_error", "cannot be reached"),
+        (json_reply([1, 2]), "execution_error", "could not be read"),
+        (json_reply({"results": []}).but(breaks_after=4), "transient_error", "could not be reached"),
     ],
 )
 async def test_a_refused_search_says_what_to_do(answer: Reply, kind: str, says: str) -> None:
@@ -188,7 +188,7 @@ async def test_a_refused_search_says_what_to_do(answer: Reply, kind: str, says: 
 
 
 async def test_a_search_that_cannot_be_reached_says_so() -> None:
-    with pytest.raises(ToolError, match="cannot be reached") as caught:
+    with pytest.raises(ToolError, match="could not be reached") as caught:
         await search(Web(find_search=lambda: Tavily("key", base_url=refused_address())), query="x")
     assert caught.value.kind == "transient_error"
 
