@@ -131,15 +131,17 @@ _PATCH_END = "END_OF_PATCH"  # no line of a patch is this one: each begins with 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
 
-class _Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of SWE-bench's file. The agent does not see its patches and its tests.
-
-    `fail_to_pass` are the tests that must begin to pass, `pass_to_pass` those that must not fail.
-    """
+class _DecidingTests(msgspec.Struct, frozen=True, kw_only=True):
+    """The tests that decide about an instance: those that must begin to pass, and those that must not fail."""
 
     fail_to_pass: list[str] | str = msgspec.field(name="FAIL_TO_PASS")
     pass_to_pass: list[str] | str = msgspec.field(name="PASS_TO_PASS")
     test_cmd: str | None = None
+
+
+class _Instance(_DecidingTests, frozen=True, kw_only=True):
+    """A line of SWE-bench's file. The agent does not see its patches and its tests."""
+
     instance_id: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}\Z")]
     repo: Annotated[str, msgspec.Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
     base_commit: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
