@@ -139,7 +139,7 @@ class LocalSandbox:
     def _git_program(self, folder: Path, grants: Grants) -> str:
         confinement = self.confinement
         if confinement.confines and not confinement.backend.weakness:
-            return ""  # git runs in a read-only sandbox then; unless that is weak, such a program does no harm in it
+            return ""  # git is then run in a read-only sandbox that holds, where such a program does no harm
         git, scan = confinement.git(grants), confinement.scan
         return auto_executed.program_setting(folder, git=git, environment=self._environment, scan=scan)
 

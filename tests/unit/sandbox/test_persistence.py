@@ -12,6 +12,7 @@ import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.protection.held_folders import HeldFolders
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
 from agentcli.tools.command import Command
 from tests.conformance.confining import confinement_for, folder_on_disk, git
@@ -105,3 +106,21 @@ def test_no_file_becomes_one_that_runs_as_its_owner(home: Path, kind: str) -> No
     assert {"a", "d"} <= modes.keys()
     assert not [name for name, mode in modes.items() if mode & stat.S_ISUID]
     assert stat.S_IMODE(modes["a"]) == 0o750
+
+
+def test_a_folder_that_is_found_again_but_cannot_be_listed_is_not_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError
+
+    moved, old_path = str(tmp_path / "moved"), str(tmp_path / "folder")
+    Path(moved).mkdir()
+    folders = HeldFolders()
+    before = folders.open_at(moved)
+    os.close(before.descriptor)
+    monkeypatch.setattr(os, "listdir", refuse)
+    folders.hold_again(old_path, before, [f"{old_path}/config"], moved)
+    assert not folders
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(before.descriptor)  # the number that the folder would have had

@@ -259,7 +259,7 @@ def _mounted() -> list[tuple[str, str]]:
 
 
 def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
-    """Return True for a cache by its name or its tag, which a folder that was there before must have had then."""
+    """Return True for a cache: by its name, or by its tag. No tag counts that a command adds to an older folder."""
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
     is_in_repository = ".git" in path.split("/")
     is_named_so = is_cache(path, is_folder=is_folder)

@@ -55,8 +55,13 @@ class HeldFolders(dict[str, HeldFolder]):
         with suppress(OSError):
             now = self.open_at(found or path)
             names = {basename(each) for each in known if dirname(each) == path}
-            has_names = not found or not names.isdisjoint(os.listdir(f"/proc/self/fd/{now.descriptor}"))  # noqa: PTH208
-            if now.place == before.place and has_names:
+            try:
+                is_same = now.place == before.place
+                if is_same and found:
+                    is_same = not names.isdisjoint(names_in(f"/proc/self/fd/{now.descriptor}"))
+            except OSError:  # it cannot be listed
+                is_same = False
+            if is_same:
                 self[path] = before._replace(descriptor=now.descriptor)
                 self[path].restore_access()
             else:
