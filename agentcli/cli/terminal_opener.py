@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.output import banner
+from agentcli.cli.remote import RemoteCommand
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError
@@ -46,7 +48,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if is_stored else None,
         ),
     )
-    opener.on_notice = app.show_warning
+    opener.on_notice, opener.on_prompt = app.show_warning, app.show_prompt
     for notice in notices:
         app.show_warning(notice)
     app.start(prompt)
@@ -77,21 +79,32 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen sets another function.
+        # A live screen sets other functions.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
+        self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
+        store = make_store(config, options, self._notify)
         builder = Builder(
             config,
-            store=make_store(config, options, self._notify),
+            store=store,
             options=options_from(options),
             is_interactive=True,
             on_notice=self._notify,
         )
         super().__init__(config, builder)
         self._warming: asyncio.Task[None] | None = None
+        self._remote = RemoteCommand(self, store, on_notice=self._notify, on_prompt=self._show_prompt)
         self.root = project_root(config.cwd)
+
+    def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
+        commands = super().commands(on_notice)
+        commands.add(self._remote.command)
+        return commands
 
     def _notify(self, text: str) -> None:
         self.on_notice(text)  # the function that is set now
+
+    def _show_prompt(self, text: str) -> None:
+        self.on_prompt(text)  # as above
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
@@ -225,4 +238,5 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.wait([self._warming])
+        await self._remote.aclose()
         await self._builder.aclose()

@@ -111,6 +111,10 @@ class TerminalApp:
         else:
             self._view.print_line(text, "warning")
 
+    def show_prompt(self, text: str) -> None:
+        """Print a prompt that came from elsewhere, such as the page of this session."""
+        self._view.begin_prompt(text)
+
     # For the console
 
     def handle_report(self, report: str) -> None:
