@@ -136,4 +136,13 @@ class Terminal:
         self._process.wait(PATIENCE_S)
 
 
+def link_of(terminal: Terminal) -> str:
+    """Type `/remote`, and return the link that it shows."""
+    terminal.see("› Ask")
+    terminal.type("/remote\r")
+    terminal.see("The link works once")
+    links = re.findall(r"http://127\.0\.0\.1:\d+/#once=[\w-]+", terminal.text())
+    return str(links[-1])
+
+
 Open = Callable[..., Terminal]

@@ -1,6 +1,5 @@
 """`/remote`: the session of a terminal, followed and steered from a page as well; the first answer counts."""
 
-import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,20 +10,11 @@ import pytest
 
 from tests.app.http_client import Client, is_result
 from tests.app.running import PATIENCE_S, call
-from tests.app.terminal import Open, Terminal
+from tests.app.terminal import Open, link_of
 
 pytestmark = pytest.mark.slow  # each opens the program in a terminal
 
 EDIT = {"tool_calls": [call("file_edit", path="a.py", old_string="hi", new_string="hello")]}
-
-
-def link_of(terminal: Terminal) -> str:
-    """Type `/remote`, and return the link that it shows."""
-    terminal.see("› Ask")
-    terminal.type("/remote\r")
-    terminal.see("The link works once")
-    links = re.findall(r"http://127\.0\.0\.1:\d+/#once=[\w-]+", terminal.text())
-    return str(links[-1])
 
 
 def paired(link: str) -> Client:
