@@ -52,9 +52,7 @@ class RemoteCommand:
 
     async def _run(self, host: CommandHost, argument: str) -> str:
         if argument == "off":
-            was_on = self._remote is not None
-            await self.aclose()
-            return "The page is closed." if was_on else "This session has no page."
+            return "The page is closed." if await self.aclose() else "This session has no page."
         address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
         remote = await self._serve(host, address)
         link = remote.new_link()
@@ -85,10 +83,12 @@ class RemoteCommand:
         self._remote, self._address = remote, address
         return remote
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> bool:
+        """End the page; return False if there is none."""
         remote, self._remote = self._remote, None
         if remote is not None:
             await remote.aclose()
+        return remote is not None
 
 
 async def _nothing() -> None:

@@ -106,6 +106,12 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     def _show_prompt(self, text: str) -> None:
         self.on_prompt(text)  # as above
 
+    async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
+        opened = await super().open(session_id, model=model, fork=fork, take_over=take_over)
+        if await self._remote.aclose():
+            self.on_notice("The page of the session before is closed. To open one for this session: /remote")
+        return opened
+
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
         model = await self._model_of(choice)

@@ -103,3 +103,13 @@ def test_a_link_opens_one_session_once(open_terminal: Open) -> None:
         http.get(page.path)
     terminal.type("still here?\r")
     terminal.see("› still here")
+
+
+def test_the_page_ends_with_its_session(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "Hello."}])
+    page = paired(link_of(terminal))
+    terminal.type("/clear\r")
+    terminal.see("The page of the session before is closed")
+    with pytest.raises(httpx2.HTTPError):
+        page.say("is anybody there?")
+    assert paired(link_of(terminal)).id != page.id
