@@ -41,7 +41,7 @@ TURN_ENDED = b" \xc2\xb7 ready\x07"  # the end of the window's title
 TOOK = re.compile(r"[\d.]+ (s|min) .*tokens in, ")  # the line at the end of a long turn
 SCROLLBACK = 50_000
 FRAME_GAP_S = 0.01  # what comes closer together is one frame: a pseudo-terminal cuts long writes
-QUESTIONS = b"\x1b]11;?\x1b\\\x1b[?2026$p"
+QUESTIONS = b"\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 ANSWERS = b"\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\\x1b[?2026;2$y"  # a dark window that can synchronize its output
 DELTAS = 20_000
 

@@ -34,6 +34,7 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "rejected key": "blocked:kind=auth"}
 
 
 class TerminalApp:
@@ -51,7 +52,8 @@ class TerminalApp:
         self._console = console
         self._opener = opener
         self._context = context
-        self._title_state = ""
+        self._title = ""
+        self._state_at_rest = "idle"  # that is reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
@@ -140,12 +142,10 @@ class TerminalApp:
     def draw(self, columns: int, max_rows: int) -> Frame:
         """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
 
-        The window's title and the status command follow the state; while time changes the rows, another frame follows.
+        The window's title, the reported state and the status command follow the session; while time changes the rows,
+        another frame follows.
         """
-        state = "asks" if self._dialogs.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+        self._report_state()
         if self.controller.is_open:
             self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
@@ -168,6 +168,25 @@ class TerminalApp:
         menu = console.area.menu_rows(columns, room)
         above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
+
+    def _report_state(self) -> None:
+        """Report the state to a terminal that shows the state of programs; the title of another one says it."""
+        console, dialogs, is_busy = self._console, self._dialogs, self.controller.is_busy
+        state, title = self._state_at_rest, printable(self._opener.root.name or "/")
+        if dialogs.purpose == "secret":
+            state = "blocked:kind=auth"
+        elif dialogs.panel is not None:
+            state = f"blocked:kind={'question' if dialogs.panel.question.kind == 'ask' else 'permission'}"
+        elif dialogs.is_open and not self.controller.is_open:  # a model or a session is chosen first
+            state = "blocked:kind=question"
+        elif is_busy:
+            state = "working"
+        console.report_status(f"state={state}:app=agentcli")
+        if not console.shows_status:
+            title += " · asks" if dialogs.is_open else " · working" if is_busy else " · ready"
+        if title != self._title and console.environment.get("TERM") != "linux":
+            self._title = title
+            console.set_title(title)
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -217,18 +236,20 @@ class TerminalApp:
 
     def turn_ended(self, why: str) -> None:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
+        self._state_at_rest = _STATES_AFTER[why]
         if why != "interrupted":
             self._notify("The answer is there." if why == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
-        """Send a notification unless the window has the focus."""
+        """Send a notification unless the window has the focus, or the terminal makes its own of the reported state."""
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
-        if is_away and (codes := notification(text, self._notifications, self._console.environment)):
+        how = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
+        if is_away and (codes := notification(text, how, self._console.environment)):
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:
         self._dialogs.forget_questions()
-        self._actions.shows_todo = False
+        self._actions.shows_todo, self._state_at_rest = False, "idle"
         if self._warnings is not None:
             self._print_first_lines()
 

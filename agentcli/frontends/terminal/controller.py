@@ -148,8 +148,10 @@ class TerminalController(OpenerHost):
                 self._return_prompts(ids)
             case events.TakenOver():
                 self._terminal.leave()
-            case events.TurnFailed(_, is_retryable, broke_off=broke_off):
-                self._end_turn("failed", can_go_on=broke_off or is_retryable)
+            case events.TurnFailed(_, is_retryable, error_type, broke_off=broke_off):
+                self._end_turn(
+                    "rejected key" if error_type == "AuthError" else "failed", can_go_on=broke_off or is_retryable
+                )
             case events.Done(reason=reason):
                 self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
             case events.UsageReported() | events.TurnStarted() | events.Compaction():

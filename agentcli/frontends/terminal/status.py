@@ -75,7 +75,7 @@ class TerminalActions(Protocol):
         """Draw again soon."""
 
     def turn_ended(self, why: str) -> None:
-        """React to the end of a turn; `why` is "done", "failed" or "interrupted"."""
+        """React to the end of a turn; `why` is "done", "failed", "rejected key" or "interrupted"."""
 
     def await_prompt(self) -> None:
         """Show that the next prompt can be typed: a command is done, and no turn runs."""

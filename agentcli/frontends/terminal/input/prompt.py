@@ -30,8 +30,9 @@ ANSI_SEQUENCES.update(
     | {"\x1b[27u": Keys.Escape}
 )
 
-# Ask for the colour of the background (xterm OSC 11), and whether output can be synchronized (DECRQM of mode 2026).
-QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
+# Ask for the colour of the background (xterm OSC 11), whether the terminal shows the state of programs (OSC 7501), and
+# whether output can be synchronized (DECRQM of mode 2026).
+QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
