@@ -80,7 +80,7 @@ class TerminalApp:
         )
         console.keys = key_bindings(self._actions)
         console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
-        for command in screen_commands(controller, opener, console, self._appearance):
+        for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(

@@ -31,6 +31,7 @@ TWICE_S = 2.0  # within which a second Esc ends the command that the first one d
 LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has ended
 MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
 _CHUNK = 65_536
+_PAGERS_FROM_LINE = ("less", "more", "most", "vi", "vim", "view", "nvim")  # at line 9 with the argument +9
 
 _FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 _SCREENS = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
@@ -219,16 +220,27 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
-    data = text.encode(errors="replace")
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
+    """Show `text` from a line on in `$PAGER`, else in a pager that is installed; return False if there is none.
+
+    A pager that cannot begin at a line does not get what stands above it.
+    """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
+            starts_at_line = Path(argv[0]).name in _PAGERS_FROM_LINE
+            if starts_at_line and line > 1:
+                argv.append(f"+{line}")
+            data = (text if starts_at_line else text_from(text, line)).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
                 await run_program(argv, {"LESS": "R", **environment}, data)
                 return True
     return False
+
+
+def text_from(text: str, line: int) -> str:
+    """Return `text` from a line on; the first one is 1."""
+    return text.split("\n", line - 1)[-1]
 
 
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:

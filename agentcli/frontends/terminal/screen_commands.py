@@ -13,7 +13,10 @@ from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.dialogs import Dialogs
+from agentcli.frontends.terminal.input.prompt import SearchList
 from agentcli.frontends.terminal.programs import run_clipboard_programs
+from agentcli.frontends.terminal.session_text import SessionText
 from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
@@ -59,9 +62,10 @@ class Appearance:
 
 
 def screen_commands(
-    controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance
+    controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
+    find = partial(_find, controller=controller, dialogs=dialogs)
 
     async def login(host: CommandHost, provider: str) -> str:
         return await controller.log_in(provider)
@@ -73,6 +77,9 @@ def screen_commands(
 
     return (
         SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
+        SlashCommand(
+            "find", "find what was said in this session", find, "[WORDS]", group="Conversation", is_aside=True
+        ),
         SlashCommand("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
@@ -111,6 +118,17 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     if await anext(programs, None) is None and not is_short:
         raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
     return f"Copied {len(text):,} characters as they were written."
+
+
+async def _find(host: CommandHost, words: str, controller: TerminalController, dialogs: Dialogs) -> str:
+    """List the prompts, or what has the typed words; show the chosen place in the pager."""
+    text = SessionText(host.session.snapshot().conversation.entries)
+    with controller.view.activity.hide_commands():
+        chosen = await dialogs.pick(SearchList("Find", text.search, words))
+    if chosen is not None:
+        page, line = text.page_at(chosen)
+        await dialogs.page(page, line=line)
+    return ""
 
 
 def argument_options(

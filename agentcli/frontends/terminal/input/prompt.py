@@ -315,6 +315,11 @@ class Picker:
         self._query = ""
 
     @property
+    def hint(self) -> str:
+        """The text beside the title while nothing is typed."""
+        return "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
+
+    @property
     def shown(self) -> list[int]:
         """The numbers of the options that have all words of the query."""
         words = self._query.lower().split()
@@ -350,8 +355,7 @@ class Picker:
         # Details stand behind the widest label that leaves room for the first word of one.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
-        hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
-        rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
+        rows = [clipped([("accent", self.title), ("muted", f" {self._query or self.hint}")], columns)]
         for position, number in enumerate(shown[first : first + room], first):
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
@@ -362,3 +366,23 @@ class Picker:
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
         rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, max_rows)]
+
+
+class SearchList(Picker):
+    """A list of what `search` returns for the typed text, once it is asked for: keys may come in a burst."""
+
+    def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
+        super().__init__(title, ())
+        self._search, self._query = search, printable(query)
+        self._searched: str | None = None  # the query whose results are the options
+
+    @property
+    def hint(self) -> str:
+        return "(type to search)"
+
+    @property
+    def shown(self) -> list[int]:
+        if self._query != self._searched:
+            self._searched = self._query
+            self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
+        return [*range(len(self._options))]
