@@ -205,7 +205,7 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
 def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, home: Path) -> None:
     with anthropic_server() as server:
         first = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
-        first.see("How do you want to connect one")
+        first.see("How do you want to connect a model")
         first.type(ENTER)
         first.see("❯ anthropic")
         first.type(ENTER)
@@ -232,7 +232,7 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         (home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n', "utf-8")
         server._routes["GET /v1/key"] = json_reply({"data": {}})
         terminal = open_terminal(None)
-        terminal.see("How do you want to connect one")
+        terminal.see("How do you want to connect a model")
         terminal.type(ENTER)
         terminal.see("❯ anthropic")
         terminal.type("openr" + ENTER)

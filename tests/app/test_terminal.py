@@ -775,17 +775,6 @@ def test_a_window_resized_in_mid_stream_keeps_every_word(open_terminal: Open) ->
     assert not re.search(rb"\x1b\[[23]J", terminal.written)
 
 
-def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Open) -> None:
-    terminal = open_terminal(None)
-    assert "Install the built-in model" in terminal.see("No model is set up yet. How do you want to connect one")
-    terminal.type("\x1b[B\x1b[B\r")  # a server on this machine
-    terminal.see("❯ ● Use Ollama or LM Studio +none is running on this machine")
-    terminal.type("\x1b")
-    assert terminal.exit_code() == 2
-    assert "agentcli local install" in terminal.text()
-    assert "Traceback" not in terminal.text()
-
-
 def test_continue_resumes_where_the_last_session_ended(open_terminal: Open) -> None:
     first = open_terminal([{"text": "kept answer"}], "a prompt")
     first.see("kept answer")

@@ -34,7 +34,7 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
-_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "rejected key": "blocked:kind=auth"}
+_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
 class TerminalApp:
@@ -194,6 +194,8 @@ class TerminalApp:
             self._console.changed()
 
     def _placeholder(self) -> str:
+        if (picker := self._dialogs.picker) is not None and picker.is_above_input:
+            return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
@@ -274,9 +276,13 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        return await self._dialogs.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
+        if is_above_input:
+            self._console.print([])  # what is printed meanwhile stands below the head
+        picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
+        return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.released():

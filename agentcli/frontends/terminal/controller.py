@@ -11,7 +11,7 @@ from agentcli.agent.commands.command import AsPrompt, ChoiceIndex, CommandSet, S
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
-from agentcli.conversation.entries import Entry, Retracted, User
+from agentcli.conversation.entries import Entry, Queued, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
@@ -149,9 +149,8 @@ class TerminalController(OpenerHost):
             case events.TakenOver():
                 self._terminal.leave()
             case events.TurnFailed(_, is_retryable, error_type, broke_off=broke_off):
-                self._end_turn(
-                    "rejected key" if error_type == "AuthError" else "failed", can_go_on=broke_off or is_retryable
-                )
+                why = "auth" if error_type == "AuthError" else "failed"
+                self._end_turn(why, can_go_on=broke_off or is_retryable)
             case events.Done(reason=reason):
                 self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
             case events.UsageReported() | events.TurnStarted() | events.Compaction():
@@ -185,6 +184,9 @@ class TerminalController(OpenerHost):
 
         `shown` is the text as it was typed, with tokens in place of its pastes.
         """
+        if not self.is_open:
+            queued = self.view.activity.queue.follow_ups
+            self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:

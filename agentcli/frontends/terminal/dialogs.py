@@ -131,7 +131,8 @@ class Dialogs:
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
-        return self.picker is not None or self.takes_keys or self._lingering is not None
+        hides = self.picker is not None and not self.picker.is_above_input
+        return hides or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:

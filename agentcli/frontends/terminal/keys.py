@@ -250,9 +250,10 @@ class _When:
         dialogs, buffer = actions.dialogs, actions.buffer
         self.picking: Filter = Condition(lambda: dialogs.picker is not None)
         self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.writing = ~self.picking & ~self.asked
+        self.narrowing: Filter = Condition(lambda: dialogs.picker is not None and not dialogs.picker.is_above_input)
+        self.writing = ~self.narrowing & ~self.asked
         self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
-        self.prompting = self.writing & ~self.answering
+        self.prompting = self.writing & ~self.answering & ~self.picking
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
@@ -273,7 +274,7 @@ def key_bindings(actions: KeyActions) -> KeyBindings:
 def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
-    has_queue = Condition(lambda: bool(actions.activity.queued))
+    has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
     has_own_space = ~vi_navigation_mode & Condition(lambda: area.has_own_space)
     is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
@@ -328,6 +329,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     dialogs = actions.dialogs
+    takes = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown"):
         yield (key,), partial(dialogs.press, key), when.asked
@@ -340,11 +342,11 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
+        (("enter",), partial(dialogs.end_picking, taken=True), takes),
         (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), dialogs.end_picking, when.picking),
-        (("backspace",), actions.narrow_list, when.picking),
-        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
+        (("escape",), dialogs.end_picking, takes),
+        (("backspace",), actions.narrow_list, when.narrowing),
+        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )
 

@@ -124,7 +124,7 @@ async def _find(host: CommandHost, words: str, controller: TerminalController, d
     """List the prompts, or what has the typed words; show the chosen place in the pager."""
     text = SessionText(host.session.snapshot().conversation.entries)
     with controller.view.activity.hide_commands():
-        chosen = await dialogs.pick(SearchList("Find", text.search, words))
+        chosen = await dialogs.pick(SearchList("Search this session:", text.search, words))
     if chosen is not None:
         page, line = text.page_at(chosen)
         await dialogs.page(page, line=line)

@@ -21,12 +21,11 @@ MAX_EXCERPT_CHARS = 60
 
 
 class TranscriptPart(Struct, frozen=True, kw_only=True):
-    """A prompt, an answer or the result of a call, as the pager shows it."""
+    """A prompt, an answer or the result of a call, as the pager shows it; `label` says which."""
 
     label: str
     text: str
     time: float
-    is_prompt: bool = False
 
 
 class FoundPart(Struct, frozen=True, order=True):
@@ -53,7 +52,7 @@ class SessionText:
             found = [*self._with_words(words)] or [*self._with_letters(words)]
             self._found = sorted(found)[:MAX_FOUND]
         else:
-            prompts = (number for number, part in enumerate(self._parts) if part.is_prompt)
+            prompts = (number for number, part in enumerate(self._parts) if part.label == "prompt")
             self._found = [FoundPart(0, number, 0) for number in prompts]
         return [self._option(found) for found in self._found]
 
@@ -101,7 +100,7 @@ def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
     for entry in entries:
         match entry.body:
             case User(content, is_reminder=False):
-                yield TranscriptPart(label="prompt", text=f"› {message_text(content)}", time=entry.time, is_prompt=True)
+                yield TranscriptPart(label="prompt", text=f"› {message_text(content)}", time=entry.time)
             case Assistant(content=content):
                 calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
                 if (text := "".join(block.text for block in content if isinstance(block, Text))).strip():

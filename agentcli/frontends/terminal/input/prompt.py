@@ -306,18 +306,17 @@ class Picker:
     """A list to choose from: arrows move, typing narrows, Enter selects."""
 
     def __init__(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> None:
-        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
-        self.title, self.can_keep = printable(title), can_keep
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> None:  # fmt: skip
+        """Take a label and a detail of each option; the one at `current` is marked, and selected first.
+
+        With `is_above_input` the input stays, and what is typed goes there.
+        """
+        self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._current, self._selected = current, current or 0
         self._query = ""
-
-    @property
-    def hint(self) -> str:
-        """The text beside the title while nothing is typed."""
-        return "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
 
     @property
     def shown(self) -> list[int]:
@@ -355,7 +354,8 @@ class Picker:
         # Details stand behind the widest label that leaves room for the first word of one.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
-        rows = [clipped([("accent", self.title), ("muted", f" {self._query or self.hint}")], columns)]
+        hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
+        rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         for position, number in enumerate(shown[first : first + room], first):
             signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
@@ -375,10 +375,6 @@ class SearchList(Picker):
         super().__init__(title, ())
         self._search, self._query = search, printable(query)
         self._searched: str | None = None  # the query whose results are the options
-
-    @property
-    def hint(self) -> str:
-        return "(type to search)"
 
     @property
     def shown(self) -> list[int]:
