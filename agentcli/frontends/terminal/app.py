@@ -202,7 +202,7 @@ class TerminalApp:
             return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
-        waiting = self._view.activity.queued
+        waiting = self.controller.is_open and self._view.activity.queued
         return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:

@@ -16,7 +16,7 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import edit_text, run_pager, text_from
+from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
@@ -81,7 +81,7 @@ class Dialogs:
         async with self._console.released():
             was_shown = await run_pager(text, self._console.environment, line=line)
         if not was_shown:
-            self._view.print_line(text_from(text, line))
+            self._view.print_line(text.split("\n", line - 1)[-1])
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         if self.picker is not None:

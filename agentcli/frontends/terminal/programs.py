@@ -31,7 +31,6 @@ TWICE_S = 2.0  # within which a second Esc ends the command that the first one d
 LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has ended
 MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
 _CHUNK = 65_536
-_PAGERS_FROM_LINE = ("less", "more", "most", "vi", "vim", "view", "nvim")  # at line 9 with the argument +9
 
 _FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 _SCREENS = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
@@ -227,10 +226,9 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1)
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
-            starts_at_line = Path(argv[0]).name in _PAGERS_FROM_LINE
-            if starts_at_line and line > 1:
-                argv.append(f"+{line}")
-            data = (text if starts_at_line else text_from(text, line)).encode(errors="replace")
+            takes_line = line > 1 and _takes_line(argv[0])
+            argv += [f"+{line}"] if takes_line else []
+            data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
                 await run_program(argv, {"LESS": "R", **environment}, data)
@@ -238,9 +236,9 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1)
     return False
 
 
-def text_from(text: str, line: int) -> str:
-    """Return `text` from a line on; the first one is 1."""
-    return text.split("\n", line - 1)[-1]
+def _takes_line(pager: str) -> bool:
+    """Return True for a program that begins at line 9 with the argument +9; those of BusyBox do not."""
+    return Path(pager).resolve().name in ("less", "more", "most", "vi", "vim", "view", "nvim")
 
 
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
