@@ -310,7 +310,7 @@ def interrupt(table: Table, place: Place, runs: int = 7) -> None:
                 terminal.read(1.5)
                 pressed = time.perf_counter()
                 terminal.type("\x1b")
-                terminal.wait_for(b"Interrupted; ")
+                terminal.wait_for(b"Interrupted. ")
                 took.append((terminal.reads[-1].time - pressed) * 1000)
         note = f"median {median(took):.0f}, max {max(took):.0f}"
         table.row(f"{what} (best of {runs})", min(took), "ms", at_most=100, note=note)

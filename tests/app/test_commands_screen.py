@@ -90,7 +90,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.type(DOWN * 2 + ENTER)
     terminal.see("Mode plan: changes nothing")
     terminal.type("/theme\r")
-    terminal.see("❯ ● auto +as the")
+    terminal.see("❯ ● auto +match the")
     terminal.type(DOWN + ENTER)
     terminal.see(r"Theme dark\. For this session only")
 
@@ -115,7 +115,7 @@ def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open)
     terminal.type("3\r")
     terminal.see("Effort, starting with the next request: medium.")
     terminal.type("/model\r")
-    terminal.see("per million tokens: a number, or Enter for none:")
+    terminal.see(r"per million tokens \(type a number, or Enter to cancel\):")
     assert "● scripted/script.jsonl" in terminal.transcript()
 
 

@@ -68,7 +68,7 @@ def test_other_keys_do_not_close_the_list_and_esc_clears_the_prompt_before_it_qu
     terminal.type("\x12\x13\x07/mo\x1b[200~pasted\x1b[201~")  # search, stash, editor, a command, a paste
     terminal.see(f"{QUESTION}Enter an API key[^›]+› /mopasted")
     terminal.type(ESC)
-    terminal.see("Esc again clears the input")
+    terminal.see("Press Esc again to clear the input")
     terminal.type(ESC)
     terminal.see(f"{QUESTION}Enter an API key[^›]+› Your first prompt")
     terminal.settle(1.0)

@@ -133,7 +133,7 @@ class TerminalApp:
         can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
         await controller.close()
         if can_resume:
-            self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
+            self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
         await self._context.files.aclose()
         await self._opener.aclose()
 
@@ -203,7 +203,7 @@ class TerminalApp:
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
         waiting = self.controller.is_open and self._view.activity.queued
-        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
+        return self._labels.hints(send="to send the queued message", previous="to edit it") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:
@@ -240,7 +240,7 @@ class TerminalApp:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
         self._state_at_rest = _STATES_AFTER[why]
         if why != "interrupted":
-            self._notify("The answer is there." if why == "done" else "The turn failed.")
+            self._notify("The answer is ready." if why == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
         """Send a notification unless the window has the focus, or the terminal makes its own of the reported state."""
@@ -300,7 +300,7 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        end = "[ended by the user; it may have had effects]" if end is None else end
+        end = "[stopped by the user; it may have partially run]" if end is None else end
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:
@@ -315,7 +315,7 @@ class TerminalApp:
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
-            text = f"{self._labels.first('previous')} in the empty input brings it back."
+            text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._console.hint.show(text, 8.0, outlasts_typing=True)
             return
         for content in reversed(prompts):

@@ -207,7 +207,7 @@ class TerminalController(OpenerHost):
                 self._send(content, shown=shown, queue=queue)
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
-                    self.view.print_line(f"Not found: {names}. The message is sent as it is.", "warning")
+                    self.view.print_line(f"Not found: {names}. The message was sent unchanged.", "warning")
                 return
             command, argument = parsed
             self.view.begin_prompt(shown)
@@ -348,7 +348,7 @@ class TerminalController(OpenerHost):
         if all(job.id in self._named_jobs for job in jobs):
             return False
         self._named_jobs |= {job.id for job in jobs}
-        subject = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-        self.view.print_line(f"{subject} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        subject, them = ("A job is", "it") if len(jobs) == 1 else (f"{len(jobs)} jobs are", "them")
+        self.view.print_line(f"{subject} still running: {named(jobs)}. Leave again to stop {them}.", "warning")
         self._terminal.changed()
         return True

@@ -172,8 +172,8 @@ class KeyActions:
             self.controller.interrupt()
         elif not is_second:
             self._pressed["escape"] = time.monotonic()
-            effect = "clears the input" if self.buffer.text else "rewinds the conversation"
-            self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
+            effect = "clear the input" if self.buffer.text else "rewind the conversation"
+            self.console.hint.show(f"Press {self.labels.first('interrupt')} again to {effect}.", 1.0)
         elif self.buffer.text:
             self._clear()
         else:
@@ -195,11 +195,12 @@ class KeyActions:
         elif is_second:
             self.controller.leave()
         else:
-            self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
+            self.console.hint.show(f"Press {self.labels.first('cancel')} again to leave.", TWICE_S)
 
     def control_d(self) -> None:
         if self.controller.is_busy:
-            self.console.hint.show(f"It is at work: {self.labels.hints(interrupt='interrupts', leave='leaves then')}.")
+            keys = self.labels.hints(interrupt="to interrupt it", leave="to leave after that")
+            self.console.hint.show(f"A turn is running: {keys}.")
         else:
             self.controller.leave()
 
@@ -224,7 +225,7 @@ class KeyActions:
         """Show the last output as a whole; the next time, the one before it."""
         view = self.controller.view
         if not view.folded:
-            self.console.hint.show("There is nothing to unfold.")
+            self.console.hint.show("No output was shortened.")
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:

@@ -193,7 +193,7 @@ def _figures(status: Status) -> Iterator[tuple[str, str]]:
         spent = "$?" if use.cost_usd is None else f"${use.cost_usd:.2f}"
         yield "muted", spent + (f" of ${use.budget_usd:.2f}" if use.budget_usd else "")
     if use.cold_usd and not status.is_busy:
-        yield "warning", f"cache cold: ${use.cold_usd:.2f} to go on"
+        yield "warning", f"cache expired: ${use.cold_usd:.2f} to continue"
     if status.jobs:
         yield "accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"
     if status.model:

@@ -85,24 +85,24 @@ class TerminalInput(Vt100Input):
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
 # For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
 _HELP = (
-    ("send", "", "send; while it works: steer"),
-    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("send", "", "send; while the model works: steer"),
+    ("complete", "", "complete; while the model works: queue"),
     ("newline", "\\ Enter", "new line"),
     ("interrupt", "", "interrupt; twice when idle: rewind"),
-    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("cancel", "", "interrupt; clear the input; twice: leave"),
     ("leave", "", "leave"),
     ("mode", "", "next permission mode"),
-    ("previous", "", "take back what is queued; history"),
-    ("take_back", "", "choose what to take back"),
+    ("previous", "", "edit the newest queued message; history"),
+    ("take_back", "", "choose a queued message to edit"),
     ("search", "", "search the history"),
-    ("stash", "", "stash what is typed"),
-    ("unfold", "", "unfold the last output"),
+    ("stash", "", "stash the text in the input"),
+    ("unfold", "", "show all of the last output"),
     ("todo", "", "to-do list"),
-    ("background", "", "running command to the background"),
+    ("background", "", "move the running command to the background"),
     ("editor", "", "external editor"),
     ("paste_image", "", "paste an image"),
     ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
+    ("", "@  /  !  !!", "file, slash command, shell command, one hidden from the model"),
 )
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
@@ -127,7 +127,7 @@ class KeyLabels:
         for action, more, text in _HELP:
             if action == "complete" and self.keys["queue"] != self.keys["complete"]:
                 rows.append(([*map(label, self.keys["complete"])], "complete"))
-                action, text = "queue", "while it works: queue for afterwards"
+                action, text = "queue", "while the model works: queue"
             rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
         return [(labels, text) for labels, text in rows if labels]
 
