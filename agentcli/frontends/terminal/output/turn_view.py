@@ -378,7 +378,7 @@ _REASONS = {
 _ENDINGS = {
     "interrupted": "Interrupted. The conversation so far is kept.",
     "declined": "Stopped. Say what to do instead.",
-    "max_turns": "Stopped: the limit of requests for one prompt is reached (limits.max_turns).",
+    "max_turns": "Stopped at the limit of requests for one prompt (limits.max_turns).",
     "max_budget": "Stopped: the budget is used up.",
     "max_tokens": "The answer reached its length limit. Say “continue” to get the rest.",
     "stopped": "Stopped by a hook.",
