@@ -54,11 +54,15 @@ def test_each_state_is_reported_in_turn_once_the_terminal_has_answered(open_term
         see_report(terminal, state)
     assert terminal.screen.title == "project"
     terminal.see("› and again\n.*script.jsonl")
-    terminal.type("\x03\x04")  # the prompt is back in the input
+    terminal.type("\x03/login openai\r")  # Ctrl-C clears the prompt, which is back in the input
+    terminal.see("Paste your API key")
+    terminal.type("\x1b")
+    terminal.see("› Ask, or describe")
+    terminal.type("\x04")
     assert terminal.exit_code() == 0
     states = [
         *("idle", "working", "blocked:kind=question", "working", "blocked:kind=permission", "working", "done"),
-        *("working", "error", "working", "blocked:kind=auth"),
+        *("working", "error", "working", "blocked:kind=auth", "idle"),
     ]
     assert reported(terminal) == [*(f"state={state}:app=agentcli" for state in states), "state=clear"]
 

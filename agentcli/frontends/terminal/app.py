@@ -174,7 +174,7 @@ class TerminalApp:
         console, dialogs, is_busy = self._console, self._dialogs, self.controller.is_busy
         state, title = self._state_at_rest, printable(self._opener.root.name or "/")
         if dialogs.purpose == "secret":
-            state = "blocked:kind=auth"
+            state, self._state_at_rest = "blocked:kind=auth", "idle"  # a key that was rejected is being replaced
         elif dialogs.panel is not None:
             state = f"blocked:kind={'question' if dialogs.panel.question.kind == 'ask' else 'permission'}"
         elif dialogs.is_open and not self.controller.is_open:  # a model or a session is chosen first
