@@ -62,6 +62,16 @@ def test_without_the_engine_nothing_is_downloaded(open_terminal: Open) -> None:
     terminal.see(r"needs its engine first: ./install\.sh --extras local[^❯]+❯ ● Install the built-in model")
 
 
+def test_line_by_line_a_prompt_does_not_end_the_choice(open_terminal: Open) -> None:
+    terminal = open_terminal(None, "--plain")
+    question = r"connect a model\? \(type a number, or Enter to cancel\):"
+    terminal.see(question)
+    terminal.type("fix the tests\n")
+    terminal.see(rf"(?s){question} fix the tests\n.*{question}\Z")
+    terminal.type("\n")
+    assert terminal.exit_code() == 2
+
+
 def test_other_keys_do_not_close_the_list_and_esc_clears_the_prompt_before_it_quits(open_terminal: Open) -> None:
     terminal = open_terminal(None)
     terminal.see(QUESTION)

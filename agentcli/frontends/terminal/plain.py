@@ -185,6 +185,9 @@ class PlainTerminal(TerminalActions):
             answer = await self._choosing
         finally:
             self._choosing = None
+        if is_above_input and answer and not answer.isdecimal():
+            self._controller.submit(answer)
+            return await self.choose(title, options, current=current, is_above_input=True)
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:

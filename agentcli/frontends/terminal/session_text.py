@@ -52,8 +52,7 @@ class SessionText:
             found = [*self._with_words(words)] or [*self._with_letters(words)]
             self._found = sorted(found)[:MAX_FOUND]
         else:
-            prompts = (number for number, part in enumerate(self._parts) if part.label == "prompt")
-            self._found = [FoundPart(0, number, 0) for number in prompts]
+            self._found = [FoundPart(0, number, 0) for number, part in enumerate(self._parts) if part.label == "prompt"]
         return [self._option(found) for found in self._found]
 
     def page_at(self, choice: int) -> tuple[str, int]:
