@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from agentcli.cli.output import banner
 from agentcli.cli.remote import RemoteCommand
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoKey, NoModel, UsageError
+from agentcli.errors import NoKey, NoModel, UsageError, UserError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
 from agentcli.frontends.terminal.composer import InputContext
@@ -141,32 +142,40 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._builder.model_of(Conversation(entries))
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
-        options = [
-            ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another provider"),
-            ("Install the built-in model", "downloads about 1.2 GB once, then runs on this machine"),
-            ("Use Ollama or LM Studio", "start it with a model, then choose this to look again"),
-            ("Take the tour", "watch a scripted model work on a sample; your files are not touched"),
+        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit.
+
+        After the tour, and after what failed, the same list is open again.
+        """
+        options = (
+            ("Enter an API key", "of Anthropic, OpenAI, OpenRouter or another"),
+            ("Install the built-in model", "1.2 GB once, then it runs on this machine"),
+            ("Use Ollama or LM Studio", "start it with a model, then choose this"),
+            ("Take the tour", "a scripted model works on a sample"),
             ("Quit", ""),
-        ]
-        chosen: int | None = None
+        )
+        question, chosen = "How do you want to connect a model?", None
         while True:
-            question = "No model is set up yet. How do you want to connect one?"
-            chosen = await terminal.choose(question, options, current=chosen)
-            match chosen:
-                case 0:
-                    if name := await self._set_up_key(terminal):
-                        return name
-                case 1:
-                    await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
-                case 2:
-                    if not await self.models.running():
-                        detail = "none is running on this machine: start one, then choose this again"
-                        options[chosen] = (options[chosen][0], detail)
-                case 3:
-                    await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
-                case _:
-                    raise missing
+            chosen = await terminal.choose(question, options, current=chosen, is_above_input=True)
+            try:
+                match chosen:
+                    case 0:
+                        if name := await self._set_up_key(terminal):
+                            return name
+                    case 1 if not find_spec("xllamacpp"):
+                        self.on_notice("The built-in model needs its engine first: ./install.sh --extras local")
+                    case 1:
+                        await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+                    case 2:
+                        if not await self.models.running():
+                            self.on_notice("Neither Ollama nor LM Studio runs a model here. Start one, then try again.")
+                    case 3:
+                        await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
+                    case _:
+                        raise missing
+            except NoModel:
+                raise
+            except UserError as error:
+                self.on_notice(str(error))
             with suppress(NoModel):
                 return await self.models.default()
 

@@ -12,7 +12,13 @@ from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
 Topic = Literal["config", "doctor"]
-SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
+SCREEN_COMMANDS = (
+    "find",
+    "theme",
+    "copy",
+    "login",
+    "logout",
+)  # the terminal's own: elsewhere they say that they need it
 
 
 class ChoiceIndex(int):

@@ -34,6 +34,7 @@ from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
 class TerminalApp:
@@ -51,7 +52,8 @@ class TerminalApp:
         self._console = console
         self._opener = opener
         self._context = context
-        self._title_state = ""
+        self._title = ""
+        self._state_at_rest = "idle"  # that is reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
@@ -78,7 +80,7 @@ class TerminalApp:
         )
         console.keys = key_bindings(self._actions)
         console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
-        for command in screen_commands(controller, opener, console, self._appearance):
+        for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
@@ -135,7 +137,7 @@ class TerminalApp:
         can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
         await controller.close()
         if can_resume:
-            self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
+            self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
         await self._context.files.aclose()
         await self._opener.aclose()
 
@@ -144,12 +146,10 @@ class TerminalApp:
     def draw(self, columns: int, max_rows: int) -> Frame:
         """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
 
-        The window's title and the status command follow the state; while time changes the rows, another frame follows.
+        The window's title, the reported state and the status command follow the session; while time changes the rows,
+        another frame follows.
         """
-        state = "asks" if self._dialogs.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+        self._report_state()
         if self.controller.is_open:
             self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
@@ -173,20 +173,41 @@ class TerminalApp:
         above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
+    def _report_state(self) -> None:
+        """Report the state to a terminal that shows the state of programs; the title of another one says it."""
+        console, dialogs, is_busy = self._console, self._dialogs, self.controller.is_busy
+        state, title = self._state_at_rest, printable(self._opener.root.name or "/")
+        if dialogs.purpose == "secret":
+            state, self._state_at_rest = "blocked:kind=auth", "idle"  # a key that was rejected is being replaced
+        elif dialogs.panel is not None:
+            state = f"blocked:kind={'question' if dialogs.panel.question.kind == 'ask' else 'permission'}"
+        elif dialogs.is_open and not self.controller.is_open:  # a model or a session is chosen first
+            state = "blocked:kind=question"
+        elif is_busy:
+            state = "working"
+        console.report_status(f"state={state}:app=agentcli")
+        if not console.shows_status:
+            title += " · asks" if dialogs.is_open else " · working" if is_busy else " · ready"
+        if title != self._title and console.environment.get("TERM") != "linux":
+            self._title = title
+            console.set_title(title)
+
     def _tick(self) -> None:
         self._tick_timer = None
         if self._view.activity.is_moving:
             self._console.changed()
 
     def _placeholder(self) -> str:
+        if (picker := self._dialogs.picker) is not None and picker.is_above_input:
+            return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         if self.controller.is_busy:
             return self._labels.hints(interrupt="to interrupt", send="to steer", queue="to queue")
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
-        waiting = self._view.activity.queued
-        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
+        waiting = self.controller.is_open and self._view.activity.queued
+        return self._labels.hints(send="to send the queued message", previous="to edit it") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
         if max_rows < 1:
@@ -221,18 +242,20 @@ class TerminalApp:
 
     def turn_ended(self, why: str) -> None:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
+        self._state_at_rest = _STATES_AFTER[why]
         if why != "interrupted":
-            self._notify("The answer is there." if why == "done" else "The turn failed.")
+            self._notify("The answer is ready." if why == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
-        """Send a notification unless the window has the focus."""
+        """Send a notification unless the window has the focus, or the terminal makes its own of the reported state."""
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
-        if is_away and (codes := notification(text, self._notifications, self._console.environment)):
+        how = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
+        if is_away and (codes := notification(text, how, self._console.environment)):
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:
         self._dialogs.forget_questions()
-        self._actions.shows_todo = False
+        self._actions.shows_todo, self._state_at_rest = False, "idle"
         if self._warnings is not None:
             self._print_first_lines()
 
@@ -257,9 +280,13 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        return await self._dialogs.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
+        if is_above_input:
+            self._console.print([])  # what is printed meanwhile stands below the head
+        picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
+        return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.released():
@@ -277,7 +304,7 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        end = "[ended by the user; it may have had effects]" if end is None else end
+        end = "[stopped by the user; it may have partially run]" if end is None else end
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:
@@ -292,7 +319,7 @@ class TerminalApp:
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
-            text = f"{self._labels.first('previous')} in the empty input brings it back."
+            text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._console.hint.show(text, 8.0, outlasts_typing=True)
             return
         for content in reversed(prompts):

@@ -188,7 +188,7 @@ class Composer:
         if self.area.buffer.text:
             self._stash.append(self.typed)
             self.area.set_text("")
-            self._console.hint.show(f"Stashed; {self._stash_key} with an empty input brings it back.")
+            self._console.hint.show(f"Stashed. {self._stash_key} in the empty input brings it back.")
         elif self._stash:
             self.put(self._stash.pop())
 

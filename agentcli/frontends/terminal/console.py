@@ -30,6 +30,7 @@ from agentcli.frontends.terminal.text.theme import Theme
 
 FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
+REPORTS_DUE_S = 10.0  # for which the beginning of a report is not taken for keys: ssh can be slow
 SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
 _VI_MODES = {
     InputMode.INSERT: "INSERT",
@@ -74,6 +75,8 @@ class Console:
         self.exit_code = 0
         self.head: Sequence[Row] = ()  # shown above everything until the first text is printed
         self._has_title = False
+        self.shows_status = False  # once the terminal has said that it shows the state of programs
+        self._status = ""
         self._view: ConsoleView | None = None
         self.early_lines, self.early_reports = list[str](), list[str]()  # that came before there was a view
         self._frame_timer: asyncio.TimerHandle | None = None
@@ -124,7 +127,7 @@ class Console:
     async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
-            asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
+            asyncio.get_running_loop().call_later(REPORTS_DUE_S, setattr, self._input, "expects_reports", False)
             self.write_codes(QUESTIONS)
         try:
             self._view = await load()
@@ -144,6 +147,7 @@ class Console:
                 await self._view.close()
         finally:
             try:
+                self.report_status("state=clear")
                 if self._has_title:
                     self.write_codes("\x1b]2;\x07\x1b[23;0t")
                 self.screen.finish()
@@ -220,6 +224,12 @@ class Console:
         self._has_title = True
         self.write_codes(f"{store}\x1b]2;{text}\x07")
 
+    def report_status(self, status: str) -> None:
+        """Report such as `state=blocked:kind=question` (OSC 7501, "program status", revision 0.4) where it is shown."""
+        if self.shows_status and status != self._status:
+            self._status = status
+            self.write_codes(f"\x1b]7501;{status}\x1b\\")
+
     def write_codes(self, codes: str) -> None:
         """Write codes that move nothing: questions, notifications, the clipboard."""
         self.output.write_raw(codes)
@@ -258,6 +268,9 @@ class Console:
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
             self.screen.synchronizes = report[6] in "123"
+        elif report.startswith("7501;?"):
+            self.shows_status = True
+            self.changed()
         elif self._view is not None:
             self._view.handle_report(report)
         else:
@@ -265,6 +278,7 @@ class Console:
 
     def suspend(self) -> None:
         self.screen.finish()
+        self.report_status("state=clear")  # the next frame reports the state again
         self.app.suspend_to_background()
 
     @asynccontextmanager

@@ -172,8 +172,8 @@ class KeyActions:
             self.controller.interrupt()
         elif not is_second:
             self._pressed["escape"] = time.monotonic()
-            effect = "clears the input" if self.buffer.text else "rewinds the conversation"
-            self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
+            effect = "clear the input" if self.buffer.text else "rewind the conversation"
+            self.console.hint.show(f"Press {self.labels.first('interrupt')} again to {effect}.", 1.0)
         elif self.buffer.text:
             self._clear()
         else:
@@ -195,11 +195,12 @@ class KeyActions:
         elif is_second:
             self.controller.leave()
         else:
-            self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
+            self.console.hint.show(f"Press {self.labels.first('cancel')} again to leave.", TWICE_S)
 
     def control_d(self) -> None:
         if self.controller.is_busy:
-            self.console.hint.show(f"It is at work: {self.labels.hints(interrupt='interrupts', leave='leaves then')}.")
+            keys = self.labels.hints(interrupt="to interrupt it", leave="to leave after that")
+            self.console.hint.show(f"A turn is running: {keys}.")
         else:
             self.controller.leave()
 
@@ -224,7 +225,7 @@ class KeyActions:
         """Show the last output as a whole; the next time, the one before it."""
         view = self.controller.view
         if not view.folded:
-            self.console.hint.show("There is nothing to unfold.")
+            self.console.hint.show("No output was shortened.")
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:
@@ -250,9 +251,10 @@ class _When:
         dialogs, buffer = actions.dialogs, actions.buffer
         self.picking: Filter = Condition(lambda: dialogs.picker is not None)
         self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.writing = ~self.picking & ~self.asked
+        self.narrowing: Filter = Condition(lambda: dialogs.picker is not None and not dialogs.picker.is_above_input)
+        self.writing = ~self.narrowing & ~self.asked
         self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
-        self.prompting = self.writing & ~self.answering
+        self.prompting = self.writing & ~self.answering & ~self.picking
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
@@ -273,7 +275,7 @@ def key_bindings(actions: KeyActions) -> KeyBindings:
 def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
-    has_queue = Condition(lambda: bool(actions.activity.queued))
+    has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
     has_own_space = ~vi_navigation_mode & Condition(lambda: area.has_own_space)
     is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
@@ -328,6 +330,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     dialogs = actions.dialogs
+    takes = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown"):
         yield (key,), partial(dialogs.press, key), when.asked
@@ -340,11 +343,11 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
+        (("enter",), partial(dialogs.end_picking, taken=True), takes),
         (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), dialogs.end_picking, when.picking),
-        (("backspace",), actions.narrow_list, when.picking),
-        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
+        (("escape",), dialogs.end_picking, takes),
+        (("backspace",), actions.narrow_list, when.narrowing),
+        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )
 

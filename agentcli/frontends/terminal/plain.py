@@ -164,7 +164,7 @@ class PlainTerminal(TerminalActions):
             self._leave_with(130)
         else:
             self._leave_deadline = time.monotonic() + TWICE_S
-            self._view.print_line("Ctrl-C again leaves.", "warning")
+            self._view.print_line("Press Ctrl-C again to leave.", "warning")
             self.await_prompt()
 
     def _leave_with(self, exit_code: int) -> None:
@@ -174,20 +174,24 @@ class PlainTerminal(TerminalActions):
     # For the controller
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
-        self._output.print([("", f"{title}: a number, or Enter for none: ")])
+        self._output.print([("", f"{title} (type a number, or Enter to cancel): ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
             answer = await self._choosing
         finally:
             self._choosing = None
+        if is_above_input and answer and not answer.isdecimal():
+            self._controller.submit(answer)
+            return await self.choose(title, options, current=current, is_above_input=True)
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
-        self._view.print_line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
+        self._view.print_line("A key typed here would be visible. To store one, run agentcli login PROVIDER.")
         return None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
@@ -205,7 +209,7 @@ class PlainTerminal(TerminalActions):
         self._panels.clear()
 
     def put_into_input(self, text: str) -> None:
-        self._view.print_line(f"To be sent again, changed or not:\n{text}")
+        self._view.print_line(f"Your message, to edit and send again:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))

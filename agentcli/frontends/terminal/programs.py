@@ -219,16 +219,26 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
-    data = text.encode(errors="replace")
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
+    """Show `text` from a line on in `$PAGER`, else in a pager that is installed; return False if there is none.
+
+    A pager that cannot begin at a line does not get what stands above it.
+    """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
+            takes_line = line > 1 and _takes_line(argv[0])
+            argv += [f"+{line}"] if takes_line else []
+            data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
                 await run_program(argv, {"LESS": "R", **environment}, data)
                 return True
     return False
+
+
+def _takes_line(pager: str) -> bool:
+    """Return True for a program that begins at line 9 with the argument +9; those of BusyBox do not."""
+    return Path(pager).resolve().name in ("less", "more", "most", "vi", "vim", "view", "nvim")
 
 
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:

@@ -22,8 +22,8 @@ def program(folder: Path, name: str, script: str) -> str:
     return str(path)
 
 
-def show(text: str, environment: dict[str, str]) -> None:
-    asyncio.run(run_pager(text, environment))
+def show(text: str, environment: dict[str, str], *, line: int = 1) -> None:
+    asyncio.run(run_pager(text, environment, line=line))
 
 
 def edited(text: str, environment: dict[str, str]) -> str:
@@ -47,6 +47,13 @@ def test_without_a_custom_pager_less_and_then_more_is_used(tmp_path: Path) -> No
     program(tmp_path, "less", cat)
     show("text\n", {"PATH": str(tmp_path)})
     assert (tmp_path / "seen").read_text() == f"text\n{tmp_path}/less -R\n"
+
+
+@pytest.mark.parametrize(("name", "seen"), [("less", "+3\none\ntwo\nthree\n"), ("other", "\nthree\n")])
+def test_a_pager_begins_at_the_line_or_gets_the_text_from_there_on(tmp_path: Path, name: str, seen: str) -> None:
+    pager = program(tmp_path, name, f'echo "$@" > {tmp_path}/seen; cat >> {tmp_path}/seen')
+    show("one\ntwo\nthree\n", {"PATH": SYSTEM, "PAGER": pager}, line=3)
+    assert (tmp_path / "seen").read_text() == seen
 
 
 def test_without_any_pager_it_says_so(tmp_path: Path) -> None:

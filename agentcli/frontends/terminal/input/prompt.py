@@ -30,8 +30,9 @@ ANSI_SEQUENCES.update(
     | {"\x1b[27u": Keys.Escape}
 )
 
-# Ask for the colour of the background (xterm OSC 11), and whether output can be synchronized (DECRQM of mode 2026).
-QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
+# Ask for the colour of the background (xterm OSC 11), whether the terminal shows the state of programs (OSC 7501), and
+# whether output can be synchronized (DECRQM of mode 2026).
+QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
@@ -84,24 +85,24 @@ class TerminalInput(Vt100Input):
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
 # For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
 _HELP = (
-    ("send", "", "send; while it works: steer"),
-    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("send", "", "send; while the model works: steer"),
+    ("complete", "", "complete; while the model works: queue"),
     ("newline", "\\ Enter", "new line"),
     ("interrupt", "", "interrupt; twice when idle: rewind"),
-    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("cancel", "", "interrupt; clear the input; twice: leave"),
     ("leave", "", "leave"),
     ("mode", "", "next permission mode"),
-    ("previous", "", "take back what is queued; history"),
-    ("take_back", "", "choose what to take back"),
+    ("previous", "", "edit the newest queued message; history"),
+    ("take_back", "", "choose a queued message to edit"),
     ("search", "", "search the history"),
-    ("stash", "", "stash what is typed"),
-    ("unfold", "", "unfold the last output"),
+    ("stash", "", "stash the text in the input"),
+    ("unfold", "", "show all of the last output"),
     ("todo", "", "to-do list"),
-    ("background", "", "running command to the background"),
+    ("background", "", "move the running command to the background"),
     ("editor", "", "external editor"),
     ("paste_image", "", "paste an image"),
     ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
+    ("", "@  /  !  !!", "file, slash command, shell command, one hidden from the model"),
 )
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
@@ -126,7 +127,7 @@ class KeyLabels:
         for action, more, text in _HELP:
             if action == "complete" and self.keys["queue"] != self.keys["complete"]:
                 rows.append(([*map(label, self.keys["complete"])], "complete"))
-                action, text = "queue", "while it works: queue for afterwards"
+                action, text = "queue", "while the model works: queue"
             rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
         return [(labels, text) for labels, text in rows if labels]
 
@@ -305,10 +306,14 @@ class Picker:
     """A list to choose from: arrows move, typing narrows, Enter selects."""
 
     def __init__(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> None:
-        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
-        self.title, self.can_keep = printable(title), can_keep
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> None:  # fmt: skip
+        """Take a label and a detail of each option; the one at `current` is marked, and selected first.
+
+        With `is_above_input` the input stays, and what is typed goes there.
+        """
+        self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._current, self._selected = current, current or 0
         self._query = ""
@@ -361,3 +366,19 @@ class Picker:
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
         rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, max_rows)]
+
+
+class SearchList(Picker):
+    """A list of what `search` returns for the typed text, once it is asked for: keys may come in a burst."""
+
+    def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
+        super().__init__(title, ())
+        self._search, self._query = search, printable(query)
+        self._searched: str | None = None  # the query whose results are the options
+
+    @property
+    def shown(self) -> list[int]:
+        if self._query != self._searched:
+            self._searched = self._query
+            self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
+        return [*range(len(self._options))]

@@ -66,16 +66,16 @@ def read_image(path: Path) -> tuple[bytes, str]:
         require_sendable(path.stat().st_size, str(path))
         data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+        raise UserError(f"Could not read {path}: {error.strerror}.") from error
     if not (media_type := media_type_of(data)).startswith("image/"):
-        raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
+        raise UserError(f"{path} is not a PNG, JPEG, GIF or WebP image.")
     return data, media_type
 
 
 def require_sendable(size: int, name: str) -> None:
     """Raises `UserError` for an image of more than 5 MB."""
     if size > MAX_IMAGE_BYTES:
-        raise UserError(f"{name} has {size / 1024**2:.1f} MB; a model takes images of 5 MB at most. Make it smaller.")
+        raise UserError(f"{name} is {size / 1024**2:.1f} MB. Models accept images of up to 5 MB: make it smaller.")
 
 
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:

@@ -161,7 +161,7 @@ class Activity:
             case events.Notice(text):
                 return f"{id}: {text}", "warning"
             case events.HookRan(decision="deny", reason=reason):
-                return f"{id}: a hook refused: {reason}", "muted"
+                return f"{id}: a hook denied a call: {reason}", "muted"
         return None
 
     @contextmanager
