@@ -46,7 +46,8 @@ class TerminalInput(Vt100Input):
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
-        self._begun, self._is_in_paste = "", False
+        self._begun = ""  # the start of a report or mark, whose end has not been read yet
+        self._is_in_paste = False
         self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
@@ -61,6 +62,7 @@ class TerminalInput(Vt100Input):
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
+        """Pass on what was held back: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
         is_report = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
         if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
@@ -71,7 +73,7 @@ class TerminalInput(Vt100Input):
         """Take the reports out of what was read, except inside of a paste."""
         parts = _PASTE_MARK.split(data)
         for number, part in enumerate(parts):
-            if number % 2:
+            if number % 2:  # a mark; texts and marks alternate
                 self._is_in_paste = part == "\x1b[200~"
             elif not self._is_in_paste:
                 parts[number] = _REPORT.sub(self._reported, part)
@@ -125,7 +127,7 @@ class KeyLabels:
         """Return the keys of each action that has one, and what it does."""
         rows = []
         for action, more, text in _HELP:
-            if action == "complete" and self.keys["queue"] != self.keys["complete"]:
+            if action == "complete" and self.keys["queue"] != self.keys["complete"]:  # then a row for each
                 rows.append(([*map(label, self.keys["complete"])], "complete"))
                 action, text = "queue", "while the model works: queue"
             rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
@@ -135,7 +137,7 @@ class KeyLabels:
 def sequence(key: str) -> tuple[str, ...]:
     """Return a key as prompt_toolkit names it; a terminal sends Alt as an Esc before the key."""
     key = SENT_AS.get(key, key)
-    return ("escape", key[2:]) if key.startswith("a-") and len(key) > 2 else (key,)
+    return ("escape", key[2:]) if key.startswith("a-") else (key,)
 
 
 def label(key: str) -> str:
@@ -152,17 +154,15 @@ MAX_MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
+    """A buffer whose history is elsewhere: `recall`, once it is set, steps back in it, or forwards below 0."""
 
-    recall: Callable[[int], None] | None = None
+    recall: Callable[[int], None] = staticmethod(lambda by: None)
 
     def history_backward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(count)
+        self.recall(count)
 
     def history_forward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(-count)
+        self.recall(-count)
 
 
 class PromptArea:
@@ -198,7 +198,7 @@ class PromptArea:
 
     def _fitting_placeholder(self) -> str:
         hint = self.placeholder()
-        while len(hint) > self._columns - 3 and hint:
+        while len(hint) > self._columns - 3 and hint:  # the mark and the cursor take three columns
             hint = hint.rpartition(" · ")[0]
         return hint
 
@@ -258,7 +258,7 @@ class PromptArea:
         buffer, state = self.buffer, self.buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
-            buffer.go_to_completion(1)  # the first one is drawn as marked
+            buffer.go_to_completion(1)  # the second one, as the first is drawn as marked from the start
         elif by > 0:
             buffer.complete_next()
         else:
@@ -348,7 +348,7 @@ class Picker:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         shown = self.shown
-        room = max(1, min(MAX_OPTIONS, max_rows - 2))
+        room = max(1, min(MAX_OPTIONS, max_rows - 2))  # between the title and the last row
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))
         # Details stand behind the widest label that leaves room for the first word of one.
