@@ -1,7 +1,5 @@
 """Defines `/remote`, which shows the session of this terminal on a web page."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from agentcli.frontends.http.shared import Remote
 
 LOOPBACK = "127.0.0.1"
-_WHY_NOT = "This machine has no address in a network. Name one: /remote ADDRESS"
 
 
 class RemoteCommand:
@@ -54,8 +51,7 @@ class RemoteCommand:
         if argument == "off":
             return "The page is closed." if await self.aclose() else "This session has no page."
         address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
-        remote = await self._serve(host, address)
-        link = remote.new_link()
+        link = (await self._serve(host, address)).new_link()
         about = (
             "Open it in a browser. The link works once; for another device, type /remote again. /remote off ends it."
         )
@@ -65,7 +61,7 @@ class RemoteCommand:
             more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
         return "\n".join([_qr_code(link), link, about, more])
 
-    async def _serve(self, host: CommandHost, address: str) -> Remote:
+    async def _serve(self, host: CommandHost, address: str) -> "Remote":
         """Return the page of the session that is open now, at an address of this machine. Raises `UserError`."""
         session = host.session
         if self._remote is not None and (self._remote.session_id, self._address) == (session.id, address):
@@ -100,7 +96,7 @@ def _lan_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("192.0.2.1", 9))  # an address for documentation, which belongs to nobody
         return str(probe.getsockname()[0])
-    raise UserError(_WHY_NOT)
+    raise UserError("This machine has no address in a network. Name one: /remote ADDRESS")
 
 
 def _qr_code(text: str) -> str:

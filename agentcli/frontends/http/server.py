@@ -1,7 +1,5 @@
 """Starts an HTTP server in this process, with the packages of the extra `server`."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ _KEEP_ALIVE_S = 75
 
 
 def import_server() -> None:
-    """Raises `UsageError` where the packages of the server are missing."""
+    """Import the server's modules, which takes a while. Raises `UsageError` where a package of theirs is missing."""
     try:
         import uvicorn  # noqa: F401 - to find out now if it is there
 
@@ -29,7 +27,10 @@ def import_server() -> None:
 
 
 def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket that is bound, and its URL. Raises `OSError` and `OverflowError`."""
+    """Return a socket that is bound to an address, and its URL.
+
+    Raises `OSError`, and `OverflowError` for a port that is no 16-bit number.
+    """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,7 +38,7 @@ def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
     return listener, f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
-def http_server(app: Any) -> uvicorn.Server:
+def http_server(app: Any) -> "uvicorn.Server":
     """Return a server of an ASGI application, which leaves signals to the caller."""
     import uvicorn
 

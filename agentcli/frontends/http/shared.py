@@ -59,7 +59,7 @@ class SharedSession(HostedSession):
 
 
 class Remote:
-    """Serves the page of one open session; `aclose` ends it and all of its links.
+    """Serves the page of one open session; `aclose`, after `start`, ends it and all of its links.
 
     The terminal is told by `on_notice` who opens the page, and by `on_prompt` which prompts come from there.
     """
@@ -82,8 +82,6 @@ class Remote:
 
         self._hosting = Hosting(refuse, store, stream, account_of=lambda user: None, idle_s=float("inf"))
         self._code = ""  # of the newest link, until it is used
-        self._serving: asyncio.Task[None] | None = None
-        self._url = ""
 
     async def start(self, address: str) -> None:
         """Listen on a free port of an address of this machine. Raises `UserError` if that is impossible."""
@@ -115,7 +113,7 @@ class Remote:
         """Return a new token for the paths that begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
         digest = hashlib.sha256(token.encode()).hexdigest()
-        self._guard.let_in(ServeTokenSettings(digest, ""), path)
+        self._guard.let_in(ServeTokenSettings(digest, ""), path)  # of no user: the page is the person's own
         return token
 
     async def _pair(self, request: Request) -> Response:
@@ -131,11 +129,7 @@ class Remote:
         return json_answer({"token": token, "session_id": self.session_id})
 
     async def aclose(self) -> None:
-        """End the page, but not the session."""
-        if self._serving is None:
-            return
         await self._hosting.leave()
         self._server.should_exit = True
         with suppress(asyncio.CancelledError):
             await self._serving
-        self._serving = None

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from agentcli.agent.calls.run import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
@@ -101,7 +100,7 @@ class TerminalApp:
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(text)
 
-    def _opened(self, opening: asyncio.Task[Any]) -> None:
+    def _opened(self, opening: asyncio.Task[object]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._console.fail(error)
         else:

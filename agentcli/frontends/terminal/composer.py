@@ -71,11 +71,6 @@ class Composer:
         """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
-    @property
-    def asks_for_keys(self) -> bool:
-        """True while the input is a lone `?`, which is never stored as text."""
-        return self.area.buffer.text == "?"
-
     def take(self) -> tuple[str, str, Pastes]:
         """Empty the input; return its text as shown, its text in full, and its pastes."""
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
@@ -216,8 +211,9 @@ class Composer:
         self._saving = None
         if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
             return
+        draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, TypedText("") if self.asks_for_keys else self.typed)
+        self._disk.submit(self._drafts.save, draft)
 
     def forget_draft(self) -> None:
         if self._saving is not None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from textwrap import indent
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
@@ -24,7 +25,7 @@ from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # within which a second Ctrl-C counts as repeated; a second Esc in half of it
 CHORD_S = 2.0  # within which the second key of a chord has to come
-MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
+_NEXT_MODES: dict[Mode, Mode] = {"default": "acceptEdits", "acceptEdits": "plan", "plan": "auto"}  # else default
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
 
@@ -47,14 +48,12 @@ class KeyActions:
     _pressed: dict[str, float] = field(default_factory=dict, init=False)  # when Esc and Ctrl-C last were, by name
 
     def __post_init__(self) -> None:
-        self.buffer.on_text_changed += self._text_changed
+        # A key that is pressed after a change of the text is the first one again.
+        self.buffer.on_text_changed += lambda _: self._pressed.clear()
 
     @property
     def buffer(self) -> Buffer:
         return self.composer.area.buffer
-
-    def _text_changed(self, _: Buffer) -> None:
-        self._pressed.clear()  # a key that is pressed after this is the first one again
 
     @property
     def activity(self) -> Activity:
@@ -71,11 +70,11 @@ class KeyActions:
 
     @property
     def shows_keys(self) -> bool:
-        return self.composer.asks_for_keys and self.dialogs.purpose == "prompt"
+        return self.buffer.text == "?" and self.dialogs.purpose == "prompt"
 
     @property
     def has_card(self) -> bool:
-        """True while something is open that Esc closes, whatever key interrupts."""
+        """True while something is open that Esc closes, also if the action `interrupt` has another key."""
         return self.shows_keys or self.shows_todo or self.dialogs.purpose != "prompt"
 
     # Sending
@@ -110,8 +109,9 @@ class KeyActions:
             return
         self.composer.area.take_completion()
         text = self.buffer.text
-        arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
-        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
+        arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
+        # An argument in brackets, such as `[NAME]`, may be left out; a name that is typed as a whole is meant as it is.
+        is_whole = text.rstrip() == before.rstrip() or all(text.startswith("[") for text in arguments if text)
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
@@ -130,17 +130,17 @@ class KeyActions:
             self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
 
     def search_history(self) -> None:
+        # Equal texts are listed once, at the place of the newest.
         entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
         if entries:
-            texts = (typed.text for typed in entries)
-            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
+            self._pick("History", (sent.text for sent in entries), lambda number: self.composer.put(entries[number]))
         else:
             self.console.hint.show("The history is empty.")
 
     def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
-        picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
+        picking = self.dialogs.pick(Picker(title, options))  # before the task runs: the next key is for the list
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
@@ -159,7 +159,7 @@ class KeyActions:
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
-        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2
+        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2  # a slower one is a new try
         if self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
@@ -214,8 +214,7 @@ class KeyActions:
     def next_mode(self) -> None:
         if not self.controller.is_open:
             return
-        mode = self.controller.session.snapshot().mode
-        after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
+        after = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
         self.controller.session.submit(SetMode(after, is_step=True))
         # An empty hint takes the place of one on the mode before, which would be wrong by now.
         hint = "Asks before edits and before anything outside the project." if after == "default" else ""
@@ -232,10 +231,10 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
+        block = [("muted", indent(part.text.rstrip("\n"), "  ") + "\n")]
         if part.is_diff:
-            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True))
-        else:
-            view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
+            block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
+        view.print_block(block)
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
@@ -245,7 +244,10 @@ class KeyActions:
 
 
 class _When:
-    """The states in which keys differ: a list is open, a question takes keys, else the person writes."""
+    """The states in which keys differ: a list is open, a question takes keys, else the person writes.
+
+    Beside a list that `is_above_input` the person writes: then only the keys that the text does not need are for it.
+    """
 
     def __init__(self, actions: KeyActions) -> None:
         dialogs, buffer = actions.dialogs, actions.buffer
@@ -363,7 +365,7 @@ def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..
     def begin(event: KeyPressEvent) -> None:
         actions.chord = (first, time.monotonic())
 
-    first, _, second = key.partition(" ")
+    first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
     if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
         bindings.add(*sequence(first), filter=when)(begin)
         when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)

@@ -1,7 +1,6 @@
 """Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
 import asyncio
-import math
 import os
 import signal
 import time
@@ -17,13 +16,12 @@ from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import run_program
+from agentcli.frontends.terminal.programs import TWICE_S, run_program
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 
 ROWS_OF_QUESTION = 4  # that stay free below a page of its preview
-TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # of tables and diffs
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}
 
@@ -73,6 +71,7 @@ class PlainTerminal(TerminalActions):
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
         leave_on_signals(self._leave_with)
         opening = self._controller.start_opening()
+        # Without a session there is nothing to do; the error is raised below.
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
             self._controller.submit(prompt)
@@ -115,7 +114,10 @@ class PlainTerminal(TerminalActions):
                 self.await_prompt()
 
     def _answer(self, line: str) -> None:
-        """Take a line as an answer: a choice by its key or number, else words."""
+        """Take a line as an answer: a choice by its key or number, else words. An empty line is a no.
+
+        While a part of the preview is not on the screen, an empty line or a yes shows more of it.
+        """
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
@@ -134,6 +136,7 @@ class PlainTerminal(TerminalActions):
 
     def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
+        # Nobody scrolls a pipe: there, as in a window that does not know its size, all is printed at once.
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
         panel.rest = []
         if size.lines and size.columns and not shows_all:
@@ -158,7 +161,7 @@ class PlainTerminal(TerminalActions):
             self._output.print([("", "\n")])
             self.await_prompt()
         elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
-            self._leave_deadline = math.inf
+            self._leave_deadline = float("inf")
             self.await_prompt()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
             self._leave_with(130)

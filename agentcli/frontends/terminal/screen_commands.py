@@ -42,11 +42,8 @@ class Appearance:
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
         self._console, self._own, self.choice = console, own, choice
+        self.themes = (*THEMES, *own)
         self._background = ""  # "dark" or "light", once the terminal has reported it
-
-    @property
-    def themes(self) -> Sequence[str]:
-        return (*THEMES, *self._own)
 
     def use(self, choice: str) -> None:
         self.choice = choice
@@ -67,9 +64,6 @@ def screen_commands(
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
     find = partial(_find, controller=controller, dialogs=dialogs)
 
-    async def login(host: CommandHost, provider: str) -> str:
-        return await controller.log_in(provider)
-
     async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
             raise UsageError("Add the provider: /logout PROVIDER")
@@ -80,7 +74,13 @@ def screen_commands(
         SlashCommand(
             "find", "find what was said in this session", find, "[WORDS]", group="Conversation", is_aside=True
         ),
-        SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
+        SlashCommand(
+            "login",
+            "enter a provider's API key",
+            lambda _, provider: controller.log_in(provider),
+            "[PROVIDER]",
+            group="Model",
+        ),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )

@@ -44,13 +44,13 @@ class SessionText:
         self._found: list[FoundPart] = []
 
     def search(self, query: str) -> list[tuple[str, str]]:
-        """Return label and detail of what has all words of a query, best and newest first; without words, all prompts.
+        """Return a label and a detail for each part that has all words of a query, best and newest first.
 
-        Where nothing has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
+        Where none has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
+        Without words, all prompts are returned.
         """
         if words := query.lower().split():
-            found = [*self._with_words(words)] or [*self._with_letters(words)]
-            self._found = sorted(found)[:MAX_FOUND]
+            self._found = sorted([*self._with_words(words)] or self._with_letters(words))[:MAX_FOUND]
         else:
             self._found = [FoundPart(0, number, 0) for number, part in enumerate(self._parts) if part.label == "prompt"]
         return [self._option(found) for found in self._found]
@@ -58,7 +58,7 @@ class SessionText:
     def page_at(self, choice: int) -> tuple[str, int]:
         """Return the text of the session, and the number of the line of a choice that the newest search returned."""
         found = self._found[choice]
-        texts = [printable(part.text).rstrip("\n") + "\n\n" for part in reversed(self._parts)]
+        texts = [printable(part.text).rstrip("\n") + "\n\n" for part in reversed(self._parts)]  # oldest first again
         before = printable(self._parts[found.number].text[: found.position])
         above = [*texts[: len(texts) - 1 - found.number], before]
         return "".join(texts), "".join(above).count("\n") + 1
@@ -80,12 +80,14 @@ class SessionText:
         for number, text in enumerate(self._lowered):
             matches = [match for pattern in patterns if (match := pattern.search(text))]
             if len(matches) == len(words):
-                yield FoundPart(sum(len(match.group()) for match in matches), number, matches[0].start())
+                rank = sum(len(match.group()) for match in matches)  # letters that are close together fit best
+                yield FoundPart(rank, number, matches[0].start())
 
     def _option(self, found: FoundPart) -> tuple[str, str]:
         """Return the words around what was found, and which part of the session it is."""
-        part, start = self._parts[found.number], 0
-        if found.position > MAX_EXCERPT_CHARS // 2:
+        part = self._parts[found.number]
+        start = 0
+        if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt shows it from the part's beginning
             start = found.position - CHARS_BEFORE
             start = part.text.find(" ", start, found.position) + 1 or start  # at the beginning of a word
         excerpt = " ".join(part.text[start : start + 2 * MAX_EXCERPT_CHARS].split())

@@ -99,13 +99,13 @@ def test_an_editor_that_fails_changes_nothing(tmp_path: Path, script: str) -> No
 
 @pytest.mark.parametrize("editor", ["no-such-editor --wait", "'open", "/no/such/editor"])
 def test_a_missing_editor_is_named(editor: str) -> None:
-    with pytest.raises(UserError, match=r"was not found: set \$EDITOR") as caught:
+    with pytest.raises(UserError, match=r"was not found\. Set \$EDITOR") as caught:
         edited("x", {"EDITOR": editor})
     assert editor in str(caught.value)
 
 
 def test_an_editor_that_takes_the_file_away_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="could not be edited: No such file"):
+    with pytest.raises(UserError, match="could not edit the text: No such file"):
         edited("x", {"EDITOR": program(tmp_path, "ed", 'rm "$1"')})
 
 
@@ -116,7 +116,7 @@ def test_bytes_that_are_not_text_lose_themselves_only(tmp_path: Path) -> None:
 def test_an_editor_that_does_not_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "ed").write_bytes(b"\x7fELF no program")
     (tmp_path / "ed").chmod(0o755)
-    with pytest.raises(UserError, match=r"ed' could not be started: set \$EDITOR"):
+    with pytest.raises(UserError, match=r"ed' could not edit the text: .*, set \$EDITOR"):
         edited("x", {"EDITOR": str(tmp_path / "ed")})
 
 

@@ -1,7 +1,5 @@
 """Completes commands, their arguments and files while the person types; finds mentions that name no file."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools
@@ -48,7 +46,7 @@ class PromptCompleter(Completer):
     """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space."""
 
     def __init__(
-        self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
+        self, commands: Iterable[SlashCommand], arguments: Arguments, files: "FileIndex", *, folder: Path, home: Path
     ) -> None:
         self._commands, self._arguments = commands, arguments
         self._files, self._folder, self._home = files, folder, home
@@ -284,7 +282,7 @@ def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
     if name.startswith("/") or _NO_PATH.search(name):
         return False
     first, *others = name.split("/")
-    has_extension = Path(name).suffix[1:].lower() in _EXTENSIONS
+    has_extension = "." in name and name.rstrip("/").rpartition(".")[2].lower() in _EXTENSIONS
     return first in ("~", ".", "..") or has_extension or (len(others) > 1 and _exists(first, folder))
 
 

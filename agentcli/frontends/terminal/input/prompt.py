@@ -116,7 +116,6 @@ class KeyLabels:
         self.keys = settings.by_action()
 
     def first(self, action: str) -> str:
-        """Return the action's first key; an empty text if it has none."""
         return next((label(key) for key in self.keys[action]), "")
 
     def hints(self, **actions: str) -> str:
@@ -303,16 +302,16 @@ def option_row(
 
 
 class Picker:
-    """A list to choose from: arrows move, typing narrows, Enter selects."""
+    """A list to choose from: arrows move, typing narrows, Enter selects.
+
+    `options` are labels with details; the one at `current` is marked, and selected first. With `is_above_input` the
+    input stays, and what is typed goes there.
+    """
 
     def __init__(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
         is_above_input: bool = False,
     ) -> None:  # fmt: skip
-        """Take a label and a detail of each option; the one at `current` is marked, and selected first.
-
-        With `is_above_input` the input stays, and what is typed goes there.
-        """
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._current, self._selected = current, current or 0
@@ -350,7 +349,7 @@ class Picker:
         shown = self.shown
         room = max(1, min(MAX_OPTIONS, max_rows - 2))  # between the title and the last row
         at = min(self._selected, max(0, len(shown) - 1))
-        first = max(0, min(at - room // 2, len(shown) - room))
+        first = max(0, min(at - room // 2, len(shown) - room))  # so that the marked one is in the middle
         # Details stand behind the widest label that leaves room for the first word of one.
         widths = (width(label) for label, detail in self._options if detail)
         label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
@@ -369,7 +368,7 @@ class Picker:
 
 
 class SearchList(Picker):
-    """A list of what `search` returns for the typed text, once it is asked for: keys may come in a burst."""
+    """A list of what `search` returns for the typed text. It runs when a frame asks for rows: keys come in bursts."""
 
     def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
         super().__init__(title, ())

@@ -1,7 +1,5 @@
 """Text as it is typed: pastes and images are short tokens in it. Stores the prompts of each project, and drafts."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import hashlib
@@ -98,7 +96,7 @@ class TypedText(msgspec.Struct, frozen=True):
     text: str
     pastes: dict[str, str | Image] = {}
 
-    def without_images(self) -> TypedText:
+    def without_images(self) -> "TypedText":
         text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
         return TypedText(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
 
@@ -202,11 +200,9 @@ _LOCK_TRIES = 200  # 5 ms apart
 
 
 class _HistoryLine(msgspec.Struct, omit_defaults=True):
-    """A line of the file; `time` is in seconds since 1970."""
-
     project: str
     text: str
-    time: float
+    time: float  # in seconds since 1970
     pastes: dict[str, str | Image] = {}
 
 
@@ -236,7 +232,8 @@ class ProjectHistory:
 
     def add(self, sent: TypedText) -> None:
         """Add an entry, unless it repeats the one before it."""
-        if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
+        newest = self._sent[-1:] or (self._stored or [])[:1]  # a list of one, or of none
+        if newest != [sent]:
             self._sent.append(sent)
             self._store(sent)
 
@@ -306,8 +303,8 @@ def _lock(folder: int) -> bool:
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
-def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
-    """Return the first draft of a directory that no running session holds; that of a killed session is free again."""
+def drafts_of(folder: Path, cwd: Path) -> "Drafts | None":
+    """Return the first draft of a directory that no running session holds: the kernel frees that of a killed one."""
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)
