@@ -1,6 +1,6 @@
-"""The interactive terminal in a pseudo-terminal, read by an emulator: start, keys, Esc, streams, rest, memory.
+"""The interactive terminal in a pseudo-terminal, read by an emulator: start, keys, Esc, /find, streams, rest, memory.
 
-`python benchmarks/terminal.py [start] [keys] [interrupt] [stream] [idle] [memory]` measures these, or all. What the program writes
+`python benchmarks/terminal.py [start] [keys] [interrupt] [find] [stream] [idle] [memory]` measures these, or all. What the program writes
 is kept with the time of each read and fed to the emulator afterwards, so the emulator's own slowness is in no figure.
 Wall bounds are judged on the best of a few runs, CPU and memory on the median. Exits with 1 when a bound is missed.
 """
@@ -41,7 +41,7 @@ TURN_ENDED = b" \xc2\xb7 ready\x07"  # the end of the window's title
 TOOK = re.compile(r"[\d.]+ (s|min) .*tokens in, ")  # the line at the end of a long turn
 SCROLLBACK = 50_000
 FRAME_GAP_S = 0.01  # what comes closer together is one frame: a pseudo-terminal cuts long writes
-QUESTIONS = b"\x1b]11;?\x1b\\\x1b[?2026$p"
+QUESTIONS = b"\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 ANSWERS = b"\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\\x1b[?2026;2$y"  # a dark window that can synchronize its output
 DELTAS = 20_000
 
@@ -310,10 +310,37 @@ def interrupt(table: Table, place: Place, runs: int = 7) -> None:
                 terminal.read(1.5)
                 pressed = time.perf_counter()
                 terminal.type("\x1b")
-                terminal.wait_for(b"Interrupted; ")
+                terminal.wait_for(b"Interrupted. ")
                 took.append((terminal.reads[-1].time - pressed) * 1000)
         note = f"median {median(took):.0f}, max {max(took):.0f}"
         table.row(f"{what} (best of {runs})", min(took), "ms", at_most=100, note=note)
+
+
+def find(table: Table, place: Place, runs: int = 5) -> None:
+    table.part("find: from the key to the list, 1,000 turns with 8 MB of results")
+    stored = asyncio.run(stored_session(place, entries=4_000, lines=800))
+    steps = {  # what is typed, and how the list ends then
+        "Enter behind /find": ("\r", b"1000 choices"),
+        "the first letter": ("r", b"200 choices"),
+        "a word that nothing has": ("zzz", b"no match"),
+        "letters of a word, in its order": ("\x7f\x7f\x7ftrn", b"200 choices"),
+    }
+    took: dict[str, list[float]] = {what: [] for what in steps}
+    with place.open(*place.script({"text": "ok"}), "-r", stored, settled_s=3) as terminal:
+        for _ in range(runs):
+            terminal.type("/find")
+            terminal.read(0.5)
+            for what, (typed, shown) in steps.items():
+                pressed = time.perf_counter()
+                terminal.type(typed)
+                terminal.wait_for(shown)
+                took[what].append((terminal.reads[-1].time - pressed) * 1000)
+                terminal.read(0.5)
+            terminal.type("\x1b")
+            terminal.read(0.5)
+    for what, each in took.items():
+        note = f"median {median(each):.0f}, max {max(each):.0f}"
+        table.row(f"{what} (best of {runs})", min(each), "ms", at_most=100, note=note)
 
 
 def rare(table: Table, what: str, took: list[float]) -> None:
@@ -372,17 +399,17 @@ def echo_latencies(count: int = 200) -> list[float]:
     return took
 
 
-async def stored_session(place: Place, *, entries: int) -> str:
-    """The id of a stored session of so many entries: prompts, calls, results, answers."""
+async def stored_session(place: Place, *, entries: int, lines: int = 40) -> str:
+    """The id of a stored session of so many entries: prompts, calls, results of so many lines, answers."""
     store = SqliteSessions(place.home / "state" / "sessions.db")
     log = await store.create(cwd=place.folder)
-    source = "def f():\n    return 1\n" * 20
+    source = "def f():\n    return 1\n" * (lines // 2)
     for number in range(entries // 4):
         call = ToolUse(f"call_{number}", "file_read", {"path": f"module_{number % 23}.py"})
         appended = log.append(
             User((Text(f"What does function {number} do?"),)),
             Assistant(content=(call,), provider="scripted", model="script", stop_reason="tool_use"),
-            Result(result=ToolResult(call.id, source), name="file_read", summary="40 lines"),
+            Result(result=ToolResult(call.id, source), name="file_read", summary=f"{lines} lines"),
             Assistant(
                 content=(Text(f"It returns `{number}`, as its **name** says."),), provider="scripted", model="script"
             ),
@@ -722,7 +749,7 @@ def memory(table: Table, place: Place, turns: int = 2_000) -> None:
             table.row(f"{name}: CPU of a turn", sum(each) / 4, "ms", note=f"quarters: {quarters}")
 
 
-PARTS = {part.__name__: part for part in (start, keys, interrupt, stream, idle, memory)}
+PARTS = {part.__name__: part for part in (start, keys, interrupt, find, stream, idle, memory)}
 
 
 def main(names: Sequence[str]) -> int:

@@ -268,7 +268,7 @@ AnyQuestion = CallApproval | CommandApproval | EditApproval | ChangesApproval | 
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
-    """A question was closed without an answer: the mode was switched, or another call was declined."""
+    """A question is open no more: it was answered, the mode was switched, or another call was declined."""
 
     id: str
 

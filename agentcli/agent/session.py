@@ -11,7 +11,7 @@ from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire, with_client
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
-from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, resume_turn, run_turn
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import check_rule, parse_rules
@@ -130,6 +130,7 @@ class Session:
             case ops.Approve(id):
                 asked = self.open_questions.get(id)
                 if self._questions.answer(id, op):
+                    self.publish(ApprovalSettled(id))
                     self._apply_answer(op, asked)
             case ops.SetModel(name):
                 state.model.name, self._model_afterwards = name, ""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.agent.commands.command import CommandSet, Topic
-from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import SetMode
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.agent.session import Session
@@ -177,7 +177,7 @@ async def open_for_client(
     return OpenSession(session, opener, commands, builder.aclose)
 
 
-def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:
+def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> UsageStore:
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 

@@ -6,15 +6,18 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.options import load_for
 from agentcli.cli.output import banner
+from agentcli.cli.remote import RemoteCommand
 from agentcli.cli.session_opener import ConfiguredOpener, make_store, options_from, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoKey, NoModel, UsageError, UserError
@@ -48,7 +51,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if is_stored else None,
         ),
     )
-    opener.on_notice = app.show_warning
+    opener.on_notice, opener.on_prompt = app.show_warning, app.show_prompt
     for notice in notices:
         app.show_warning(notice)
     app.start(prompt)
@@ -79,25 +82,35 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen sets another function.
+        # A live screen sets other functions.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-        self.stored_sessions = make_store(config, options, self._notify)
+        self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
+        self._store = make_store(config, options, self._notify)
         super().__init__(config, self._make_builder(config))
         self._warming: asyncio.Task[None] | None = None
+        self._remote = RemoteCommand(self, self._store, on_notice=self._notify, on_prompt=self._show_prompt)
         self.root = project_root(config.cwd)
 
     def _make_builder(self, config: Config) -> Builder:
         return Builder(
             config,
-            store=self.stored_sessions,
+            store=self._store,
             options=options_from(self._options),
             is_interactive=True,
             owns_store=False,
             on_notice=self._notify,
         )
 
+    def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
+        commands = super().commands(on_notice)
+        commands.add(self._remote.command)
+        return commands
+
     def _notify(self, text: str) -> None:
         self.on_notice(text)  # the function that is set now
+
+    def _show_prompt(self, text: str) -> None:
+        self.on_prompt(text)  # as above
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
@@ -120,9 +133,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
         """Open a session; a stored one keeps its own model where that can be used."""
         choice = SessionChoice(how="id", id=session_id) if session_id and not fork else SessionChoice()
-        return await super().open(
-            session_id, model=await self._stored_model(choice) or model, fork=fork, take_over=take_over
-        )
+        model = await self._stored_model(choice) or model
+        opened = await super().open(session_id, model=model, fork=fork, take_over=take_over)
+        await self._end_page()
+        return opened
+
+    async def _end_page(self) -> None:
+        if await self._remote.aclose():
+            self.on_notice("The page of the session before is closed. To open one for this session: /remote")
 
     async def _stored_model(self, choice: SessionChoice) -> str:
         """Return the model of the session that is resumed, and say which one answers; empty for the usual one."""
@@ -148,32 +166,40 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return kept
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit."""
-        options = [
-            ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another provider"),
-            ("Install the built-in model", "downloads about 1.2 GB once, then runs on this machine"),
-            ("Use Ollama or LM Studio", "start it with a model, then choose this to look again"),
-            ("Take the tour", "watch a scripted model work on a sample; your files are not touched"),
+        """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit.
+
+        After the tour, and after what failed, the same list is open again.
+        """
+        options = (
+            ("Enter an API key", "of Anthropic, OpenAI, OpenRouter or another"),
+            ("Install the built-in model", "1.2 GB once, then it runs on this machine"),
+            ("Use Ollama or LM Studio", "start it with a model, then choose this"),
+            ("Take the tour", "a scripted model works on a sample"),
             ("Quit", ""),
-        ]
-        chosen: int | None = None
+        )
+        question, chosen = "How do you want to connect a model?", None
         while True:
-            question = "No model is set up yet. How do you want to connect one?"
-            chosen = await terminal.choose(question, options, current=chosen)
-            match chosen:
-                case 0:
-                    if name := await self._set_up_key(terminal):
-                        return name
-                case 1:
-                    await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
-                case 2:
-                    if not await self.models.running():
-                        detail = "none is running on this machine: start one, then choose this again"
-                        options[chosen] = (options[chosen][0], detail)
-                case 3:
-                    await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
-                case _:
-                    raise missing
+            chosen = await terminal.choose(question, options, current=chosen, is_above_input=True)
+            try:
+                match chosen:
+                    case 0:
+                        if name := await self._set_up_key(terminal):
+                            return name
+                    case 1 if not find_spec("xllamacpp"):
+                        self.on_notice("The built-in model needs its engine first: ./install.sh --extras local")
+                    case 1:
+                        await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
+                    case 2:
+                        if not await self.models.running():
+                            self.on_notice("Neither Ollama nor LM Studio runs a model here. Start one, then try again.")
+                    case 3:
+                        await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
+                    case _:
+                        raise missing
+            except NoModel:
+                raise
+            except UserError as error:
+                self.on_notice(str(error))
             with suppress(NoModel):
                 return await self.models.default()
 
@@ -252,6 +278,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         for notice in config.notices:
             self._notify(notice)
         await before.close()
+        await self._end_page()
         await self._builder.aclose()
         super().__init__(config, builder)
         choice = SessionChoice(how="id", id=before.id) if chosen.conversation.entries else SessionChoice()
@@ -274,5 +301,6 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.wait([self._warming])
+        await self._remote.aclose()
         await self._builder.aclose()
         await self.stored_sessions.close()

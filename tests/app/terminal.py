@@ -136,4 +136,17 @@ class Terminal:
         self._process.wait(PATIENCE_S)
 
 
+def link_of(terminal: Terminal) -> str:
+    """Type `/remote`, and return the link that it shows."""
+    terminal.see("› Ask")
+    known = terminal.text()
+    terminal.type("/remote\r")
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for link in re.findall(r"http://127\.0\.0\.1:\d+/#once=[\w-]{24}", terminal.settle(0.1)):
+            if link not in known:
+                return str(link)
+    raise AssertionError(f"no link:\n{terminal.text()}")
+
+
 Open = Callable[..., Terminal]

@@ -90,7 +90,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.type(DOWN * 2 + ENTER)
     terminal.see("Mode plan: changes nothing")
     terminal.type("/theme\r")
-    terminal.see("❯ ● auto +as the")
+    terminal.see("❯ ● auto +match the")
     terminal.type(DOWN + ENTER)
     terminal.see(r"Theme dark\. For this session only")
 
@@ -115,7 +115,7 @@ def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open)
     terminal.type("3\r")
     terminal.see("Effort, starting with the next request: medium.")
     terminal.type("/model\r")
-    terminal.see("per million tokens: a number, or Enter for none:")
+    terminal.see(r"per million tokens \(type a number, or Enter to cancel\):")
     assert "● scripted/script.jsonl" in terminal.transcript()
 
 
@@ -205,7 +205,7 @@ def test_a_model_without_a_key_asks_for_it_and_dry_runs_it(open_terminal: Open, 
 def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, home: Path) -> None:
     with anthropic_server() as server:
         first = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
-        first.see("How do you want to connect one")
+        first.see("How do you want to connect a model")
         first.type(ENTER)
         first.see("❯ anthropic")
         first.type(ENTER)
@@ -232,7 +232,7 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         (home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n', "utf-8")
         server._routes["GET /v1/key"] = json_reply({"data": {}})
         terminal = open_terminal(None)
-        terminal.see("How do you want to connect one")
+        terminal.see("How do you want to connect a model")
         terminal.type(ENTER)
         terminal.see("❯ anthropic")
         terminal.type("openr" + ENTER)

@@ -204,16 +204,16 @@ def test_a_hint_goes_with_what_it_speaks_of(open_terminal: Open) -> None:
     second.see("half a thought!")
     assert "draft" not in second.settle(0.2)
     second.type(ESC)
-    second.see("Esc again clears")
+    second.see("Press Esc again to clear")
     second.type("x")
     assert "Esc again" not in second.settle(0.2)
     second.type(ESC)
-    second.see("Esc again clears")
+    second.see("Press Esc again to clear")
     second.settle(1.2)
     assert "Esc again" not in second.text()
     assert second.text().count("half a thought!x") == 1
     second.type("\x03\x03")
-    second.see("Ctrl-C again leaves")
+    second.see("Press Ctrl-C again to leave")
     second.type("y")
     assert "again" not in second.settle(0.2)
 
@@ -227,7 +227,7 @@ def test_an_impatient_second_esc_does_not_rewind(open_terminal: Open) -> None:
     terminal.see("Interrupted")
     terminal.type(ESC)
     assert "Rewind" not in terminal.settle()
-    terminal.see("Esc again rewinds")
+    terminal.see("Press Esc again to rewind")
 
 
 @pytest.mark.parametrize("columns", [40, 120])
@@ -307,7 +307,7 @@ def test_a_name_of_no_file_is_noticed(open_terminal: Open, columns: int) -> None
     terminal.settle(0.3)
     terminal.type(f"{ESC} please\r")
     screen = terminal.see("the answer")
-    assert "› explain @aa.py please Not found: @aa.py. The message is sent as it is." in " ".join(screen.split())
+    assert "› explain @aa.py please Not found: @aa.py. The message was sent unchanged." in " ".join(screen.split())
     terminal.type(f"mail me@example.com about @dataclass in @a.py and {pasted(LINES + '@nmae.py ' * 9)}")
     terminal.see("#1")
     terminal.type("\r")
@@ -328,7 +328,7 @@ def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, c
     terminal = open_terminal(replies, "--permission-mode", "auto", columns=columns)
     terminal.see("script.jsonl")
     terminal.type("?")
-    card = terminal.see("unfold the last")
+    card = terminal.see("show all of the last")
     for key in ("F2 ", "F3 ", "Ctrl-K", "Alt-Enter", "Alt-Q"):
         assert key in card
     for key in ("Ctrl-O", "Shift-Tab", "Ctrl-S", "stash"):

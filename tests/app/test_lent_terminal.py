@@ -120,7 +120,7 @@ def test_esc_interrupts_and_a_second_one_ends_what_will_not(open_terminal: Open)
     terminal.settle(0.5)
     assert "ended by the user" not in terminal.text()
     terminal.type("\x1b")
-    terminal.see(r"\[ended by the user; it may have had effects\]\n\n› ")
+    terminal.see(r"\[stopped by the user; it may have partially run\]\n\n› ")
     terminal.type("go\r")
     terminal.see(r"First answer\.")
 

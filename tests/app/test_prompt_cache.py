@@ -271,12 +271,12 @@ def test_the_status_line_says_what_reading_a_dropped_conversation_costs(place: P
     env = {"ANTHROPIC_API_KEY": "k", "AGENTCLI_HOME": str(place.home)}
     terminal = Terminal(place.folder, *flags, **env)
     try:
-        assert "cache cold" not in terminal.settle(1.0)
+        assert "cache expired" not in terminal.settle(1.0)
     finally:
         terminal.close()
     grow_older(place, 400)
     terminal = Terminal(place.folder, *flags, **env)
     try:
-        terminal.see(r"cache cold: \$0\.25 to go on")
+        terminal.see(r"cache expired: \$0\.25 to continue")
     finally:
         terminal.close()

@@ -15,6 +15,7 @@ import pytest
 
 from tests.app.http_client import Client, Server
 from tests.app.running import Place, call
+from tests.app.terminal import Open, link_of
 
 pytestmark = pytest.mark.slow
 
@@ -330,3 +331,28 @@ def test_a_session_of_a_terminal_is_followed_and_taken_over(visit: Any, place: P
         terminal.left()
         say(page, "three")
         page.locator(".answer", has_text="From the server.").wait_for()
+
+
+def test_the_page_of_a_terminal_opens_by_its_link_once(open_terminal: Open, browser: Any) -> None:
+    edit = call("file_edit", path="a.py", old_string="hi", new_string="hello")
+    terminal = open_terminal([{"tool_calls": [edit]}, {"text": "It is `done`."}])
+    link = link_of(terminal)
+    context = browser.new_context(**PHONE)
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.goto(link)
+    page.locator("#composer textarea").fill("change it")
+    page.get_by_role("button", name="Send").click()
+    terminal.see("› change it")
+    page.get_by_role("button", name="Allow", exact=True).click()
+    page.locator(".answer code", has_text="done").wait_for()
+    terminal.see("Allowed on the page")
+    assert "once" not in page.url
+    assert page.locator("#menu").is_hidden()
+    assert page.locator("#elsewhere").is_hidden()
+    page.reload()
+    page.locator(".answer code", has_text="done").wait_for()
+    other = context.new_page()
+    other.goto(link)
+    other.get_by_text("This link was used already").wait_for()
+    context.close()

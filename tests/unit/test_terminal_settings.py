@@ -102,7 +102,7 @@ def test_every_key_that_can_be_written_can_be_bound(key: str) -> None:
 def test_the_card_shows_the_keys_that_were_chosen() -> None:
     rows = KeyLabels(KeySettings(stash=(), unfold="f2", queue="a-q", mode=("f3", "f4"))).help()
     by_text = {text: labels for labels, text in rows}
-    assert "stash what is typed" not in by_text
-    assert by_text["unfold the last output"] == ["F2"]
+    assert "stash the text in the input" not in by_text
+    assert by_text["show all of the last output"] == ["F2"]
     assert by_text["next permission mode"] == ["F3", "F4"]
-    assert (by_text["complete"], by_text["while it works: queue for afterwards"]) == (["Tab"], ["Alt-Q"])
+    assert (by_text["complete"], by_text["while the model works: queue"]) == (["Tab"], ["Alt-Q"])

@@ -13,7 +13,8 @@ from agentcli.llm.messages import Text
 SKILLS = "Skills"  # the heading of skills in /help
 _ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
 Topic = Literal["config", "doctor"]
-SCREEN_COMMANDS = ("theme", "copy", "login", "logout", "trust")  # elsewhere they say that they need the terminal
+# The terminal's own: elsewhere they say that they need it.
+SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
 
 class ChoiceIndex(int):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,8 +47,10 @@ def make_sample(repository: Path) -> None:
 
 
 async def _tour(repository: Path, model: str) -> int:
-    theme = Theme(palette_for("auto", os.environ, is_terminal=True)) if sys.stdout.isatty() else None
-    view = TurnView(LinearOutput(sys.stdout, theme), unfold_key="")
+    is_terminal = sys.stdout.isatty()
+    output = LinearOutput(sys.stdout, Theme(palette_for("auto", os.environ, is_terminal=True)) if is_terminal else None)
+    output.columns = shutil.get_terminal_size().columns if is_terminal else output.columns
+    view = TurnView(output, unfold_key="")
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     kind = model or "scripted (SCRIPTED: its answers were written in advance; tools, files and tests are real)"
     view.print_line(f"agentcli demo — model: {kind}", "bold")

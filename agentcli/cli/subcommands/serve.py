@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from agentcli.cli.output import set_up_logging, warn
 from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.hosts import UsageStore
+from agentcli.frontends.http.server import http_server, import_server, listen_tcp
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.event_log import RedisEvents, SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -48,7 +49,6 @@ _MAX_WORKERS, _MAX_PORT = 64, 65_535
 _MAX_ADDRESS_BYTES = 100  # of a unix socket's path, of which systems take little more
 _MIN_LIFE_S = 2.0  # a worker that ends sooner is not replaced at once
 _END_S = 20.0  # for all workers to store what they have
-_GRACE_S = 1  # for answers that are under way
 _CHECK_EVERY_S = 0.1  # for workers that have ended, and for signals
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -135,15 +135,6 @@ def _bind_unix(path: Path) -> socket.socket:
     return listener
 
 
-def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket that is bound, and its URL. Raises `OSError` and `OverflowError`."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
-    return listener, f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-
-
 @contextmanager
 def _inner_socket(folder: Path, advertise: str) -> Iterator[tuple[socket.socket, str]]:
     """Yield a socket on which other processes of the server reach this one, and its address.
@@ -182,15 +173,7 @@ class Worker(Struct, frozen=True):
 
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with `count` processes until a signal comes, and return the exit code."""
-    try:  # the imports are shared by all processes
-        import uvicorn  # noqa: F401
-
-        import agentcli.frontends.http.routes  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
-            "'agentcli[server]'."
-        ) from error
+    import_server()  # once for all processes
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # each reader holds a connection
     for path in (worker.config.paths.state / "serve").glob("*.sock"):  # PID.sock, of processes that were killed
@@ -285,9 +268,7 @@ def _work_in_child(worker: Worker, on_ready: Callable[[], Any], parent: int) -> 
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
     """Serve in this process until a signal comes or its `parent`, the end of a pipe, is closed."""
-    import uvicorn  # the extra, as the modules below
-
-    from agentcli.frontends.http.hosting import Hosting
+    from agentcli.frontends.http.hosting import Hosting  # the extra, as those below
     from agentcli.frontends.http.requests import Guard
     from agentcli.frontends.http.routes import Routes
 
@@ -310,9 +291,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*settings.hosts, worker.options.host), bool(worker.options.socket)
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)
-        options: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False}
-        options |= {"server_header": False, "timeout_keep_alive": 75, "timeout_graceful_shutdown": _GRACE_S}
-        server = uvicorn.Server(uvicorn.Config(app, **options))
+        server = http_server(app)
 
         def leave() -> None:
             hosting.leave().add_done_callback(lambda _: setattr(server, "should_exit", True))
@@ -322,8 +301,10 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         if parent is not None:
             loop.add_reader(parent, leave)
         with interrupt_on_signals(leave) as received:
-            server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # ours handle signals
-            await server.serve(sockets=[worker.listener, inner])
+            try:
+                await server.serve(sockets=[worker.listener, inner])
+            finally:
+                await store.close()
         return 128 + received["signal"] if received else 1
 
 

@@ -34,6 +34,8 @@ MAX_ACCEPTED = 32  # messages that are recognized when they are sent again
 class HostedSession:
     """A session that this process owns. `on_given_up` is called when another program takes it over."""
 
+    is_owner = True  # False where a terminal in this process decides what runs, and when the session ends
+
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
         self._session = session = opened.session
@@ -72,11 +74,15 @@ class HostedSession:
         shown = session.snapshot()
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
-        self._writer.change(is_open=is_open and was_running)
+        self._writer.change(is_open=is_open and (was_running or session.is_busy))
         is_unfinished = conversation.unstarted_calls or is_unanswered(conversation) or half_answer(conversation)
         continues = was_running and is_open and bool(is_unfinished)
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
-        await self._writer.write([*objects, init_object(session, offered, is_resumed=continues)])
+        for question in session.open_questions.values():  # of a session that was open before
+            self._output.show(question)
+        objects += [init_object(session, offered, is_resumed=continues), *self._objects]
+        self._objects.clear()
+        await self._writer.write(objects)
         if continues:
             session.submit(GoOn(is_killed=True))
         elif was_running:  # the kill came after the last reply, so only its result is missing
@@ -182,7 +188,7 @@ class HostedSession:
                 value["stream_id"] = self._writer.note.span
         if isinstance(event, events.Done | events.TurnFailed) and is_main:
             self._writer.change(is_open=False)
-            if not self._is_closing:
+            if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # here nobody decides whether queued messages still count
 
     def _note_status(self, event: events.Event) -> None:
@@ -305,10 +311,13 @@ class HostedSession:
                 log.warning("the prompt of %s was not accepted: %s", typed.name, error)
 
     async def close(self) -> None:
-        """Interrupt what runs, write its end, and release the session."""
+        """Interrupt what runs, write its end, and release the session. One that is not ours goes on."""
         self._is_closing = True
-        self._host.interrupt()
-        await self._session.close()
+        if self.is_owner:
+            self._host.interrupt()
+            await self._session.close()
+        elif self._following is not None:
+            self._following.cancel()
         if self._following is not None:
             await asyncio.wait([self._following])
         await self._opened.aclose()

@@ -248,6 +248,6 @@ class Hosting:
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
 
     async def aclose(self) -> None:
+        """End the sessions and their streams; the store stays open for its owner."""
         await self.leave()
         await self.events.close()
-        await self.store.close()

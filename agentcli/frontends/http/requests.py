@@ -82,6 +82,14 @@ class RequestLimit:
         return 0.0
 
 
+class Access(msgspec.Struct, frozen=True):
+    """The requests that a token opens: so many, for the sessions of its user, on paths that begin with `path`."""
+
+    token: ServeTokenSettings
+    limit: RequestLimit
+    path: str = "/"
+
+
 class Guard:
     """ASGI middleware that lets in requests with a token, from an address of ours, and not too often.
 
@@ -98,9 +106,19 @@ class Guard:
         is_socket: bool = False,
     ) -> None:
         self._app = app
-        self._tokens = {token.sha256: (token, RequestLimit(token.rate_per_minute)) for token in tokens}
+        self._accesses: dict[str, Access] = {}  # by the hash of the token
+        for token in tokens:
+            self.let_in(token)
         self._hosts = {host.lower() for host in hosts} | _LOOPBACK
         self._is_socket = is_socket
+
+    def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
+        """Open the paths that begin with `path` to a token."""
+        self._accesses[token.sha256] = Access(token, RequestLimit(token.rate_per_minute), path)
+
+    def forget(self, secret: str) -> None:
+        """Open nothing to a token any more."""
+        self._accesses.pop(_hash_of(secret), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -123,24 +141,31 @@ class Guard:
             raise HttpError(403, "origin", f"Pages of {origin[:200]!r} cannot use this server.")
         if request.scope["path"] in _OPEN_PATHS:
             return None
-        kind, _, secret = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not secret:
-            raise HttpError(
-                401,
-                "no_token",
-                "Send the header Authorization: Bearer TOKEN, with the token of the token file.",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        if not (secret := bearer_of(request)):
+            how = "Send the header Authorization: Bearer TOKEN, with the token of the token file."
+            raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
         # Looked up by its hash, so the time that this takes says nothing about a token.
-        found = self._tokens.get(hashlib.sha256(secret.strip().encode()).hexdigest())
-        if found is None:
+        access = self._accesses.get(_hash_of(secret))
+        if access is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
-        token, limit = found
-        if wait_s := limit.wait_s():
+        is_whole = access.path == "/"
+        if not is_whole and (request.scope["method"] == "DELETE" or not request.scope["path"].startswith(access.path)):
+            raise HttpError(403, "one_session", "This token only follows and steers one session.")
+        if wait_s := access.limit.wait_s():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, and not too early
             raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
-        return token
+        return access.token
+
+
+def bearer_of(request: HTTPConnection) -> str:
+    """Return the token that a request brings, "" if it has none."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
+
+
+def _hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def token_of(request: Request) -> ServeTokenSettings:

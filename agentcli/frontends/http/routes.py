@@ -6,7 +6,7 @@ Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.ht
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -63,13 +63,14 @@ class Routes:
         self._hosting = hosting
         self._cwd = cwd
 
-    def application(self, *, on_ready: Callable[[], Any]) -> Starlette:
-        """Return the ASGI application; it calls `on_ready` once it answers."""
+    def application(self, *, on_ready: Callable[[], Any], more: Sequence[Route] = ()) -> Starlette:
+        """Return the ASGI application, with `more` routes; it calls `on_ready` once it answers."""
         pages = {"/": "page.html", **{f"/{name}": name for name in forms.PAGE_FILES}}
         routes = [
             *(Route(path, _page(name)) for path, name in pages.items()),
             *(Route(one.path, partial(answer, self), methods=[one.method]) for one, answer in _OPERATIONS),
             Route("/openapi.json", _describe),
+            *more,
         ]
 
         @asynccontextmanager
@@ -130,7 +131,8 @@ class Routes:
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
-        holder = await self._hosting.store.holder(info.id)
+        is_here = info.id in self._hosting.sessions
+        holder = "here" if is_here else await self._hosting.store.holder(info.id)
         shown = forms.WholeSession(
             **_fields(info),
             is_running=state is not None and state.status == "running",

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from agentcli.agent.calls.run import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
@@ -28,12 +27,13 @@ from agentcli.frontends.terminal.programs import edit_text, run_program, run_wit
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import StatusCommand, TerminalOpener, short_model, status_row
-from agentcli.frontends.terminal.text.fragments import Row, clipped, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
 
 MAX_TASKS = 5  # of the to-do list that are shown while a turn runs
+_STATES_AFTER = {"done": "done", "failed": "error", "interrupted": "idle", "auth": "blocked:kind=auth"}
 
 
 class TerminalApp:
@@ -53,7 +53,8 @@ class TerminalApp:
         self._console = console
         self._opener = opener
         self._context = context
-        self._title_state = ""
+        self._title = ""
+        self._state_at_rest = "idle"  # that is reported to the terminal while no turn runs
         self._tick_timer: asyncio.TimerHandle | None = None
         self._warnings: list[str] | None = []  # held until the first lines are printed, then None
         self.leave, self.changed, self.await_prompt = console.leave, console.changed, console.changed
@@ -66,6 +67,7 @@ class TerminalApp:
             home=self._home,
             shows_claims=opener.shows_claims,
         )
+        self.show_prompt = self._view.begin_prompt  # for prompts from elsewhere, such as the page of this session
         self.controller = controller = TerminalController(opener, self, commands, self._view)
         self._notifications = settings.notifications
         self._has_focus: bool | None = None  # None until the terminal reports it
@@ -80,7 +82,7 @@ class TerminalApp:
         )
         console.keys = key_bindings(self._actions)
         console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
-        for command in screen_commands(controller, opener, console, self._appearance):
+        for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
@@ -100,7 +102,7 @@ class TerminalApp:
         for text in ([prompt] if prompt else []) + self._console.early_lines:
             self.controller.submit(text)
 
-    def _opened(self, opening: asyncio.Task[Any]) -> None:
+    def _opened(self, opening: asyncio.Task[object]) -> None:
         if not opening.cancelled() and (error := opening.exception()) is not None:
             self._console.fail(error)
         else:
@@ -116,7 +118,7 @@ class TerminalApp:
     # For the console
 
     def handle_report(self, report: str) -> None:
-        if report in ("I", "O"):
+        if report in ("I", "O"):  # the window has got the focus, or lost it
             self._has_focus = report == "I"
         elif report.startswith("11;"):
             self._appearance.take_background(report)
@@ -125,15 +127,19 @@ class TerminalApp:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._dialogs.forget_questions()  # the draft that they took the place of comes back
+        self._dialogs.forget_questions()  # puts a draft that a question has hidden back into the input
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
-        controller, is_stored = self.controller, self._context.drafts is not None
-        can_resume = is_stored and controller.is_open and bool(controller.session.snapshot().conversation.entries)
+        controller = self.controller
+        can_resume = (
+            self._context.drafts is not None  # else nothing of the session is stored
+            and controller.is_open
+            and bool(controller.session.snapshot().conversation.entries)
+        )
         await controller.close()
         if can_resume:
-            self._view.print_line(f"Go on with: agentcli -r {controller.session.id[:13]}", "muted")
+            self._view.print_line(f"To resume this session: agentcli -r {controller.session.id[:13]}", "muted")
         await self._context.files.aclose()
         await self._opener.aclose()
 
@@ -142,41 +148,64 @@ class TerminalApp:
     def draw(self, columns: int, max_rows: int) -> Frame:
         """Lay out at most `max_rows` rows: the status line and the input come first, cards or a list stand above.
 
-        The window's title and the status command follow the state; while time changes the rows, another frame follows.
+        The window's title, the reported state and the status command follow the session; while time changes the rows,
+        another frame follows.
         """
-        state = "asks" if self._dialogs.is_open else "working" if self.controller.is_busy else "ready"
-        if state != self._title_state and self._console.environment.get("TERM") != "linux":
-            self._title_state = state
-            self._console.set_title(f"{printable(self._opener.root.name or '/')} · {state}")
+        self._report_state()
         if self.controller.is_open:
             self._status_command.refresh(self.controller.status)
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        hint = dialogs.mark_and_hint[1] or console.hint.text
-        custom, vi_mode = "" if hint else self._status_command.text, console.vi_mode
-        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
+        _, hint = dialogs.mark_and_hint
+        hint = hint or console.hint.text
+        custom = "" if hint else self._status_command.text
+        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = [line] if max_rows > 2 else []
         room = max_rows - len(status)
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
             room -= len(panel)
             above = self._view.activity.rows(columns, min(room, MAX_ROWS_BESIDE) if dialogs.takes_keys else room)
-            row, column = (0, dialogs.picker.cursor) if dialogs.picker is not None else marked_cell(panel)
+            row, column = (0, dialogs.picker.cursor) if dialogs.picker else marked_cell(panel)  # within the panel
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         panel = self._panel_rows(columns, max(0, room - 1))
-        input_rows, (row, column) = console.area.rows(columns, max(1, min(room - len(panel), max(3, max_rows // 2))))
+        # The input takes half of the window, or three rows of a low one, so that running work stays in sight.
+        max_input_rows = max(1, min(room - len(panel), max(3, max_rows // 2)))
+        input_rows, (row, column) = console.area.rows(columns, max_input_rows)
         room -= len(input_rows) + len(panel)
         menu = console.area.menu_rows(columns, room)
         above = [*self._view.activity.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
+    def _report_state(self) -> None:
+        """Report the state to a terminal that shows the state of programs; in another one, show it in the title."""
+        console, dialogs, is_busy = self._console, self._dialogs, self.controller.is_busy
+        title = printable(self._opener.root.name or "/")
+        state = self._state_at_rest
+        if dialogs.purpose == "secret":
+            state = "blocked:kind=auth"
+            self._state_at_rest = "idle"  # no longer blocked by the rejected key, which is being replaced
+        elif dialogs.panel is not None:
+            state = f"blocked:kind={'question' if dialogs.panel.question.kind == 'ask' else 'permission'}"
+        elif dialogs.is_open and not self.controller.is_open:  # a model or a session is chosen first
+            state = "blocked:kind=question"
+        elif is_busy:
+            state = "working"
+        console.report_status(f"state={state}:app=agentcli")
+        if not console.shows_status:
+            title += " · asks" if dialogs.is_open else " · working" if is_busy else " · ready"
+        if title != self._title and console.environment.get("TERM") != "linux":  # which has no titles
+            self._title = title
+            console.set_title(title)
+
     def _tick(self) -> None:
         self._tick_timer = None
-        if self._view.activity.is_moving:
-            self._console.changed()
+        self._console.changed()
 
     def _placeholder(self) -> str:
+        if (picker := self._dialogs.picker) is not None and picker.is_above_input:
+            return "Your first prompt · it is sent once a model is connected"
         if self._dialogs.is_open or self._dialogs.purpose != "prompt":
             return ""
         escape = "to close" if self._view.opened_agent else "to interrupt"
@@ -184,12 +213,10 @@ class TerminalApp:
             return self._labels.hints(interrupt=escape, send="to steer", queue="to queue")
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
-        waiting = self._view.activity.queued
-        return self._labels.hints(send="to send what waits", previous="to take it back") if waiting else HINT
+        waiting = self.controller.is_open and self._view.activity.queued
+        return self._labels.hints(send="to send the queued message", previous="to edit it") if waiting else HINT
 
     def _panel_rows(self, columns: int, max_rows: int) -> list[Row]:
-        if max_rows < 1:
-            return []
         cards = [] if self._dialogs.picker else self._card_rows(columns)
         if self._view.opened_agent and not (self._dialogs.is_open or self._actions.shows_keys):
             cards = self._view.activity.agent_rows(self._view.opened_agent, columns, max(1, max_rows * 2 // 3))
@@ -209,7 +236,7 @@ class TerminalApp:
         return [clipped(line, columns) for line in lines]
 
     def _open_task_lines(self, items: Sequence[TodoItem]) -> list[Row]:
-        """Return the first open tasks of the list that the turn works on."""
+        """Return the first open tasks, and how many further ones the list has, completed ones included."""
         lines = todo_lines([item for item in items if item.status != "completed"][:MAX_TASKS])
         hidden = len(items) - len(lines)
         more: Row = [("muted", f"  and {hidden} more ({self._labels.first('todo')})")]
@@ -222,18 +249,21 @@ class TerminalApp:
 
     def turn_ended(self, why: str) -> None:
         self._dialogs.forget_questions(keep=self.controller.session.open_questions)  # what the background asks stays
+        self._state_at_rest = _STATES_AFTER[why]
         if why != "interrupted":
-            self._notify("The answer is there." if why == "done" else "The turn failed.")
+            self._notify("The answer is ready." if why == "done" else "The turn failed.")
 
     def _notify(self, text: str, *, is_urgent: bool = False) -> None:
-        """Send a notification unless the window has the focus."""
+        """Send a notification unless the window has the focus, or the terminal makes its own of the reported state."""
+        # Without reports of the focus, only what waits for the person is worth a notification.
         is_away = self._has_focus is False or (is_urgent and self._has_focus is None)
-        if is_away and (codes := notification(text, self._notifications, self._console.environment)):
+        how = "off" if self._notifications == "auto" and self._console.shows_status else self._notifications
+        if is_away and (codes := notification(text, how, self._console.environment)):
             self._console.write_codes(codes)
 
     def session_opened(self) -> None:
         self._dialogs.forget_questions()
-        self._actions.shows_todo = False
+        self._actions.shows_todo, self._state_at_rest = False, "idle"
         if self._warnings is not None:
             self._print_first_lines()
 
@@ -241,11 +271,14 @@ class TerminalApp:
         """Print the project, the model and the instruction files that were read, then the warnings."""
         session = self.controller.session.snapshot()
         program, files = self._opener.introduction()
-        name, _, place = program.partition(" · ")
         parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
-        head = [("bold", name), ("muted", " · ")] if self._console.head else []
-        parts = [part for part in ([place, *parts] if head else parts) if part]
-        head += [("muted", f"{' · '.join(parts)}\n"), ("muted", f"read {', '.join(files)}\n" if files else "")]
+        head: list[Fragment] = []
+        if self._console.head:  # else other lines have been printed below it, and it stays
+            name, _, place = program.partition(" · ")
+            head = [("bold", name), ("muted", " · ")]
+            parts.insert(0, place)
+        head += [("muted", f"{' · '.join(filter(None, parts))}\n")]
+        head += [("muted", f"read {', '.join(files)}\n")] if files else []
         head = [(roles, with_tilde(printable(text), self._home)) for roles, text in head]
         self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
         self._print_warnings()
@@ -258,9 +291,13 @@ class TerminalApp:
             self._view.print_line(text, "warning")
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        return await self._dialogs.pick(Picker(title, options, current=current, can_keep=can_keep)) if options else None
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
+        if is_above_input:
+            self._console.print([])  # moves the head into the transcript: what is printed meanwhile stands below it
+        picker = Picker(title, options, current=current, can_keep=can_keep, is_above_input=is_above_input)
+        return await self._dialogs.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.released():
@@ -278,7 +315,8 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        end = "[ended by the user; it may have had effects]" if end is None else end
+        if end is None:
+            end = "[stopped by the user; it may have partially run]"
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:
@@ -293,10 +331,10 @@ class TerminalApp:
     def return_prompts(self, prompts: Sequence[Sequence[Block]]) -> bool:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
-            text = f"{self._labels.first('previous')} in the empty input brings it back."
+            text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
             self._console.hint.show(text, 8.0, outlasts_typing=True)
             return False
-        for content in reversed(prompts):
+        for content in reversed(prompts):  # each is put before the later ones
             self._composer.put_before(self._composer.as_typed(content))
         self.changed()
         return True

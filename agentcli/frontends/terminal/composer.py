@@ -71,11 +71,6 @@ class Composer:
         """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
-    @property
-    def asks_for_keys(self) -> bool:
-        """True while the input is a lone `?`, which is never stored as text."""
-        return self.area.buffer.text == "?"
-
     def take(self) -> tuple[str, str, Pastes]:
         """Empty the input; return its text as shown, its text in full, and its pastes."""
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
@@ -101,23 +96,31 @@ class Composer:
             self.history.add(self.typed)
 
     def recall(self, by: int) -> None:
-        """Step so many entries back in the history, or forwards to the text that was typed or changed."""
+        """Step `by` entries back in the history; with a negative number forwards, at last to the typed text.
+
+        An entry that the person has changed counts as typed text.
+        """
         if not self.area.completes:  # an answer is no prompt
             return
         entries, buffer = self.history.entries, self.area.buffer
-        if not self._recalled or buffer.text != self._recalled_text:
-            self._recalled, self._text_before = 0, self.typed
+        if buffer.text != self._recalled_text:
+            self._recalled = 0
+        if not self._recalled:
+            self._text_before = self.typed
         position = max(0, min(self._recalled + by, len(entries)))
         if position == self._recalled:
             return
         self._recalled = position
         self.put(entries[position - 1] if position else self._text_before)
         self._recalled_text = buffer.text
-        if by < 0:  # so that Down goes through its lines first
+        if by < 0:  # at the end of the first line, so that Down goes through the lines before the next entry
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
+        """Return a prompt as it was typed, with tokens in place of its pastes.
+
+        If the history does not have it, only its images get tokens.
+        """
         blocks = typed_blocks(content)
         for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
@@ -144,12 +147,14 @@ class Composer:
                 self._console.hint.show(str(error))
             return
         last_token, last_text = self._last_paste
-        if last_text and data == last_text and buffer.document.text_before_cursor.endswith(last_token):
+        if data == last_text and buffer.document.text_before_cursor.endswith(last_token):
             self._insert(self.pastes.expand(last_token), replaces=len(last_token))
             self._last_paste = ("", "")
             return
         token = self.pastes.token_for(data)
-        self._last_paste = (token, data) if token != data and token.startswith("[Pasted") else ("", "")
+        # A short text gets no token: it is inserted as it is, even if it looks like one.
+        has_token = token != data and token.startswith("[Pasted")
+        self._last_paste = (token, data) if has_token else ("", "")
         self._insert(token)
 
     async def paste_image(self) -> None:
@@ -162,13 +167,13 @@ class Composer:
             )
 
     def _insert(self, text: str, *, replaces: int = 0) -> None:
-        """Insert text in place of so many characters before the cursor, as one step that can be undone."""
+        """Insert text as one step that can be undone; `replaces` characters before the cursor go."""
         self.area.buffer.save_to_undo_stack()
         self.area.buffer.delete_before_cursor(replaces)
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Return start and end of the paste's token before the cursor, or of the one behind it."""
+        """Return start and end of the paste's token that ends at the cursor, or begins there if `ahead`."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 
@@ -188,7 +193,7 @@ class Composer:
         if self.area.buffer.text:
             self._stash.append(self.typed)
             self.area.set_text("")
-            self._console.hint.show(f"Stashed; {self._stash_key} with an empty input brings it back.")
+            self._console.hint.show(f"Stashed. {self._stash_key} in the empty input brings it back.")
         elif self._stash:
             self.put(self._stash.pop())
 
@@ -204,10 +209,11 @@ class Composer:
 
     def _save(self) -> None:
         self._saving = None
-        if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
+        if self._drafts is None or not self.area.completes:  # an answer, such as an API key, is never stored
             return
+        draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, TypedText("") if self.asks_for_keys else self.typed)
+        self._disk.submit(self._drafts.save, draft)
 
     def forget_draft(self) -> None:
         if self._saving is not None:
@@ -226,5 +232,5 @@ class Composer:
 
 
 def _stripped(blocks: Sequence[Block]) -> list[object]:
-    """Return blocks for a comparison: sending strips the text."""
+    """Return blocks with stripped texts, which is how prompts are sent, to compare them."""
     return [block.text.strip() if isinstance(block, Text) else block for block in blocks]

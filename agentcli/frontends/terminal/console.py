@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from itertools import chain
 from typing import Any, Protocol
 
 from prompt_toolkit.application import Application, in_terminal
@@ -30,6 +31,7 @@ from agentcli.frontends.terminal.text.theme import Theme
 
 FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
+REPORTS_DUE_S = 10.0  # for which the beginning of a report is not taken for keys: ssh can be slow
 SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
 _VI_MODES = {
     InputMode.INSERT: "INSERT",
@@ -38,7 +40,6 @@ _VI_MODES = {
     InputMode.REPLACE_SINGLE: "REPLACE",
 }
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
-
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +73,10 @@ class Console:
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
         self.theme, self.environment = theme, environment
         self.exit_code = 0
-        self.head: Sequence[Row] = ()  # shown above everything until the first text is printed
+        self.head: Sequence[Row] = ()  # shown at the top of the live region until the first text is printed
         self._has_title = False
+        self.shows_status = False  # once the terminal has said that it shows the state of programs
+        self._status = ""
         self._view: ConsoleView | None = None
         self.early_lines, self.early_reports = list[str](), list[str]()  # that came before there was a view
         self._frame_timer: asyncio.TimerHandle | None = None
@@ -124,7 +127,7 @@ class Console:
     async def _load(self, load: Callable[[], Awaitable[ConsoleView]]) -> None:
         if self.environment.get("TERM") not in ("dumb", "linux"):
             self._input.expects_reports = True
-            asyncio.get_running_loop().call_later(2, setattr, self._input, "expects_reports", False)
+            asyncio.get_running_loop().call_later(REPORTS_DUE_S, setattr, self._input, "expects_reports", False)
             self.write_codes(QUESTIONS)
         try:
             self._view = await load()
@@ -138,14 +141,15 @@ class Console:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        self.print([])
+        self.print([])  # the head, if nothing was printed
         try:
             if self._view is not None:
                 await self._view.close()
         finally:
             try:
+                self.report_status("state=clear")
                 if self._has_title:
-                    self.write_codes("\x1b]2;\x07\x1b[23;0t")
+                    self.write_codes("\x1b]2;\x07\x1b[23;0t")  # no title, where the one before was not stored
                 self.screen.finish()
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
@@ -188,7 +192,7 @@ class Console:
         """Add to the transcript; with `is_head`, in place of the head that is still shown."""
         head, self.head = self.head, ()
         if head and not is_head:
-            self.screen.print([*(part for row in head if row for part in (*row, ("", "\n"))), ("", "\n")])
+            self.screen.print([*chain.from_iterable((*row, ("", "\n")) for row in head if row), ("", "\n")])
         self.screen.print(fragments)
         self.changed()
 
@@ -216,9 +220,15 @@ class Console:
 
     def set_title(self, text: str) -> None:
         """Set the window's title; the one before is restored at the end, if the terminal can remember it."""
-        store = "" if self._has_title else "\x1b[22;0t"
+        store = "" if self._has_title else "\x1b[22;0t"  # xterm's stack of titles
         self._has_title = True
         self.write_codes(f"{store}\x1b]2;{text}\x07")
+
+    def report_status(self, status: str) -> None:
+        """Report such as `state=blocked:kind=question` (OSC 7501, "program status", revision 0.4) where it is shown."""
+        if self.shows_status and status != self._status:
+            self._status = status
+            self.write_codes(f"\x1b]7501;{status}\x1b\\")
 
     def write_codes(self, codes: str) -> None:
         """Write codes that move nothing: questions, notifications, the clipboard."""
@@ -246,7 +256,7 @@ class Console:
         self.app.vi_state.reset()
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
-        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]
+        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # the input needs three rows
         frame, room = None, max_rows - len(head)
         try:
             frame = self._view.draw(columns, room) if self._view else None
@@ -257,7 +267,10 @@ class Console:
 
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
-            self.screen.synchronizes = report[6] in "123"
+            self.screen.synchronizes = report[6] in "123"  # not 0, unknown, and not 4, off for good (DECRPM)
+        elif report.startswith("7501;?"):
+            self.shows_status = True
+            self.changed()
         elif self._view is not None:
             self._view.handle_report(report)
         else:
@@ -265,6 +278,7 @@ class Console:
 
     def suspend(self) -> None:
         self.screen.finish()
+        self.report_status("state=clear")  # the next frame reports the state again
         self.app.suspend_to_background()
 
     @asynccontextmanager
@@ -295,22 +309,23 @@ class Hint:
             self._text = ""
 
     def show(self, text: str, seconds: float = 4.0, *, outlasts_typing: bool = False) -> None:
-        """Show a text for so many seconds at most."""
         self._text, self._until, self._outlasts_typing = printable(text), time.monotonic() + seconds, outlasts_typing
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 
 
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
-    """Return the codes of a desktop notification, or a bell.
+    """Return the codes of a desktop notification, or a bell; `how` is "auto", "osc9", "osc777", "bell" or "off".
 
     OSC 9 is understood by iTerm2, kitty, WezTerm and Ghostty, OSC 777 by rxvt and VTE.
     """
-    words = " ".join(printable(text).replace(";", ",").split())[:200]
+    words = " ".join(printable(text).replace(";", ",").split())[:200]  # a semicolon ends a field of OSC 777
     if how == "auto":
-        is_known = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
-        knows_osc9 = is_known or bool(environment.get("KITTY_WINDOW_ID"))
-        how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
+        has_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
+        if has_osc9 or environment.get("KITTY_WINDOW_ID"):
+            how = "osc9"
+        else:
+            how = "osc777" if environment.get("VTE_VERSION") else "bell"
     codes = {
         "osc9": f"\x1b]9;{words}\x07",
         "osc777": f"\x1b]777;notify;agentcli;{words}\x07",

@@ -15,7 +15,7 @@ from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Stee
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.agent.turn_log import unanswered_messages
-from agentcli.conversation.entries import Entry, Retracted, User
+from agentcli.conversation.entries import Entry, Queued, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
@@ -171,9 +171,10 @@ class TerminalController(OpenerHost):
                 self._return_prompts(ids)
             case events.TakenOver():
                 self._terminal.leave()
-            case events.TurnFailed(broke_off=broke_off):
+            case events.TurnFailed(error_type=error_type, broke_off=broke_off):
                 conversation = self.session.snapshot().conversation
-                self._end_turn("failed", can_go_on=broke_off or is_unanswered(conversation, counts_reminders=False))
+                can_go_on = broke_off or is_unanswered(conversation, counts_reminders=False)
+                self._end_turn("auth" if error_type == "AuthError" else "failed", can_go_on=can_go_on)
             case events.Done(reason=reason):
                 self._end_turn("interrupted" if reason in ("interrupted", "declined") else "done", can_go_on=False)
             case events.UsageReported() | events.TurnStarted() | events.Compaction():
@@ -211,6 +212,9 @@ class TerminalController(OpenerHost):
 
         `shown` is the text as it was typed, with tokens in place of its pastes.
         """
+        if not self.is_open:
+            queued = self.view.activity.queue.follow_ups
+            self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
@@ -232,7 +236,7 @@ class TerminalController(OpenerHost):
                 self._send(content, shown=shown, queue=queue)
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
-                    self.view.print_line(f"Not found: {names}. The message is sent as it is.", "warning")
+                    self.view.print_line(f"Not found: {names}. The message was sent unchanged.", "warning")
                 return
             command, argument = parsed
             self.view.begin_prompt(shown)
@@ -381,7 +385,7 @@ class TerminalController(OpenerHost):
         if all(job.id in self._named_jobs for job in jobs):
             return False
         self._named_jobs |= {job.id for job in jobs}
-        subject = "A job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-        self.view.print_line(f"{subject} still running: {named(jobs)}. Leave again to end it all.", "warning")
+        subject, them = ("A job is", "it") if len(jobs) == 1 else (f"{len(jobs)} jobs are", "them")
+        self.view.print_line(f"{subject} still running: {named(jobs)}. Leave again to stop {them}.", "warning")
         self._terminal.changed()
         return True

@@ -76,12 +76,12 @@ class Dialogs:
     def is_open(self) -> bool:
         return self.picker is not None or self.panel is not None
 
-    async def page(self, text: str) -> None:
-        """Show a text in the pager, or print it if there is none."""
+    async def page(self, text: str, *, line: int = 1) -> None:
+        """Show a text from a line on in the pager, or print it if there is none."""
         async with self._console.released():
-            was_shown = await run_pager(text, self._console.environment)
+            was_shown = await run_pager(text, self._console.environment, line=line)
         if not was_shown:
-            self._view.print_line(text)
+            self._view.print_line(text.split("\n", line - 1)[-1])
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         if self.picker is not None:
@@ -131,7 +131,8 @@ class Dialogs:
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of a question stand in place of the prompt, whose text comes back."""
-        return self.picker is not None or self.takes_keys or self._lingering is not None
+        hides = self.picker is not None and not self.picker.is_above_input
+        return hides or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from textwrap import indent
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
@@ -24,7 +25,7 @@ from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # within which a second Ctrl-C counts as repeated; a second Esc in half of it
 CHORD_S = 2.0  # within which the second key of a chord has to come
-MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
+_NEXT_MODES: dict[Mode, Mode] = {"default": "acceptEdits", "acceptEdits": "plan", "plan": "auto"}  # else default
 MAX_UNFOLDED_LINES = 60  # longer output goes to a pager
 MAX_OPTION_CHARS = 200  # of a text in a list
 
@@ -47,14 +48,12 @@ class KeyActions:
     _pressed: dict[str, float] = field(default_factory=dict, init=False)  # when Esc and Ctrl-C last were, by name
 
     def __post_init__(self) -> None:
-        self.buffer.on_text_changed += self._text_changed
+        # A key that is pressed after a change of the text is the first one again.
+        self.buffer.on_text_changed += lambda _: self._pressed.clear()
 
     @property
     def buffer(self) -> Buffer:
         return self.composer.area.buffer
-
-    def _text_changed(self, _: Buffer) -> None:
-        self._pressed.clear()  # a key that is pressed after this is the first one again
 
     @property
     def activity(self) -> Activity:
@@ -71,11 +70,11 @@ class KeyActions:
 
     @property
     def shows_keys(self) -> bool:
-        return self.composer.asks_for_keys and self.dialogs.purpose == "prompt"
+        return self.buffer.text == "?" and self.dialogs.purpose == "prompt"
 
     @property
     def has_card(self) -> bool:
-        """True while something is open that Esc closes, whatever key interrupts."""
+        """True while something is open that Esc closes, also if the action `interrupt` has another key."""
         is_view_open = self.shows_todo or bool(self.controller.view.opened_agent)
         return self.shows_keys or is_view_open or self.dialogs.purpose != "prompt"
 
@@ -111,8 +110,9 @@ class KeyActions:
             return
         self.composer.area.take_completion()
         text = self.buffer.text
-        arguments = (one.argument for one in self.controller.commands if one.name == text[1:].strip())
-        is_whole = text.rstrip() == before.rstrip() or all(one.startswith("[") for one in arguments if one)
+        arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
+        # An argument in brackets, such as `[NAME]`, may be left out; a name that is typed as a whole is meant as it is.
+        is_whole = text.rstrip() == before.rstrip() or all(text.startswith("[") for text in arguments if text)
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
@@ -131,17 +131,17 @@ class KeyActions:
             self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
 
     def search_history(self) -> None:
+        # Equal texts are listed once, at the place of the newest.
         entries = [*{(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values()]
         if entries:
-            texts = (typed.text for typed in entries)
-            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
+            self._pick("History", (sent.text for sent in entries), lambda number: self.composer.put(entries[number]))
         else:
             self.console.hint.show("The history is empty.")
 
     def _pick(self, title: str, texts: Iterable[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:MAX_OPTION_CHARS], "") for text in texts]
-        picking = self.dialogs.pick(Picker(title, options))  # at once, for the next key
+        picking = self.dialogs.pick(Picker(title, options))  # before the task runs: the next key is for the list
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
@@ -160,7 +160,7 @@ class KeyActions:
 
     def escape(self) -> None:
         """Close what is open; else interrupt; else, when pressed twice, clear or rewind."""
-        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2
+        is_second = time.monotonic() - self._pressed.pop("escape", 0.0) < TWICE_S / 2  # a slower one is a new try
         if self.dialogs.purpose != "prompt":
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
@@ -175,8 +175,8 @@ class KeyActions:
             self.controller.interrupt()
         elif not is_second:
             self._pressed["escape"] = time.monotonic()
-            effect = "clears the input" if self.buffer.text else "rewinds the conversation"
-            self.console.hint.show(f"{self.labels.first('interrupt')} again {effect}.", 1.0)
+            effect = "clear the input" if self.buffer.text else "rewind the conversation"
+            self.console.hint.show(f"Press {self.labels.first('interrupt')} again to {effect}.", 1.0)
         elif self.buffer.text:
             self._clear()
         else:
@@ -198,11 +198,12 @@ class KeyActions:
         elif is_second:
             self.controller.leave()
         else:
-            self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
+            self.console.hint.show(f"Press {self.labels.first('cancel')} again to leave.", TWICE_S)
 
     def control_d(self) -> None:
         if self.controller.is_busy:
-            self.console.hint.show(f"It is at work: {self.labels.hints(interrupt='interrupts', leave='leaves then')}.")
+            keys = self.labels.hints(interrupt="to interrupt it", leave="to leave after that")
+            self.console.hint.show(f"A turn is running: {keys}.")
         else:
             self.controller.leave()
 
@@ -216,8 +217,7 @@ class KeyActions:
     def next_mode(self) -> None:
         if not self.controller.is_open:
             return
-        mode = self.controller.session.snapshot().mode
-        after = MODE_CYCLE[(MODE_CYCLE.index(mode) + 1) % len(MODE_CYCLE)] if mode in MODE_CYCLE else MODE_CYCLE[0]
+        after = _NEXT_MODES.get(self.controller.session.snapshot().mode, "default")
         self.controller.session.submit(SetMode(after, is_step=True))
         # An empty hint takes the place of one on the mode before, which would be wrong by now.
         hint = "Asks before edits and before anything outside the project." if after == "default" else ""
@@ -227,17 +227,17 @@ class KeyActions:
         """Show the last output as a whole; the next time, the one before it."""
         view = self.controller.view
         if not view.folded:
-            self.console.hint.show("There is nothing to unfold.")
+            self.console.hint.show("No output was shortened.")
             return
         part = view.folded.pop()
         if part.text.count("\n") > MAX_UNFOLDED_LINES:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
+        block = [("muted", indent(part.text.rstrip("\n"), "  ") + "\n")]
         if part.is_diff:
-            view.print_block(diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True))
-        else:
-            view.print_block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
+            block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
+        view.print_block(block)
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
@@ -247,15 +247,19 @@ class KeyActions:
 
 
 class _When:
-    """The states in which keys differ: a list is open, a question takes keys, else the person writes."""
+    """The states in which keys differ: a list is open, a question takes keys, else the person writes.
+
+    Beside a list that `is_above_input` the person writes: then only the keys that the text does not need are for it.
+    """
 
     def __init__(self, actions: KeyActions) -> None:
         dialogs, buffer = actions.dialogs, actions.buffer
         self.picking: Filter = Condition(lambda: dialogs.picker is not None)
         self.asked: Filter = Condition(lambda: dialogs.picker is None and dialogs.takes_keys)
-        self.writing = ~self.picking & ~self.asked
+        self.narrowing: Filter = Condition(lambda: dialogs.picker is not None and not dialogs.picker.is_above_input)
+        self.writing = ~self.narrowing & ~self.asked
         self.answering: Filter = Condition(lambda: dialogs.purpose != "prompt")  # the input takes a comment or a rule
-        self.prompting = self.writing & ~self.answering
+        self.prompting = self.writing & ~self.answering & ~self.picking
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
@@ -276,7 +280,7 @@ def key_bindings(actions: KeyActions) -> KeyBindings:
 def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     """Yield the keys for writing: sending, completion, the queue, the history; a paste's token is one unit."""
     composer, buffer, area = actions.composer, actions.buffer, actions.composer.area
-    has_queue = Condition(lambda: bool(actions.activity.queued))
+    has_queue = Condition(lambda: bool(actions.activity.queued) and actions.controller.is_open)
     has_own_space = ~vi_navigation_mode & Condition(lambda: area.has_own_space)
     is_behind_token = Condition(lambda: composer.token_at(ahead=False) is not None)
     is_before_token = Condition(lambda: composer.token_at(ahead=True) is not None)
@@ -331,6 +335,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 
 def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     dialogs = actions.dialogs
+    takes = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
     for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown"):
         yield (key,), partial(dialogs.press, key), when.asked
@@ -343,11 +348,11 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         (("down", "c-n"), lambda: actions.picker.move(1), when.picking),
         (("pageup",), lambda: actions.picker.move(-5), when.picking),
         (("pagedown",), lambda: actions.picker.move(5), when.picking),
-        (("enter",), partial(dialogs.end_picking, taken=True), when.picking),
+        (("enter",), partial(dialogs.end_picking, taken=True), takes),
         (("c-s",), partial(dialogs.end_picking, taken=True, keeps=True), can_keep),
-        (("escape",), dialogs.end_picking, when.picking),
-        (("backspace",), actions.narrow_list, when.picking),
-        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.picking),
+        (("escape",), dialogs.end_picking, takes),
+        (("backspace",), actions.narrow_list, when.narrowing),
+        ((Keys.Any, Keys.BracketedPaste), actions.narrow_list, when.narrowing),
         ((Keys.BracketedPaste,), actions.composer.paste, when.writing),
     )
 
@@ -363,7 +368,7 @@ def _bind(bindings: KeyBindings, actions: KeyActions, key: str, act: Callable[..
     def begin(event: KeyPressEvent) -> None:
         actions.chord = (first, time.monotonic())
 
-    first, _, second = key.partition(" ")
+    first, _, second = key.partition(" ")  # of a chord such as `c-x c-e`
     if second:  # prompt_toolkit's own chords would have to come within the 20 ms that it gives an Esc
         bindings.add(*sequence(first), filter=when)(begin)
         when &= Condition(lambda: actions.chord[0] == first and time.monotonic() - actions.chord[1] < CHORD_S)

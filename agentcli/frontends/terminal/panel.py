@@ -60,17 +60,17 @@ _SCOPES = {"session": " for this session", "always": " always, in this project"}
 class QuestionPanel:
     """A question, and the state of the answer: the marked choice, the rule, a review of hunks or of a plan's lines.
 
-    Enter takes the marked choice: at first yes, or no if a yes may do harm.
+    Enter takes the marked choice: at first yes, or no if a yes may do harm. `asker` is the subagent that asks, and
+    its task; empty for the main agent.
     """
 
     def __init__(self, question: AnyQuestion, asker: str = "") -> None:
-        """`asker` is the subagent that asks, and its task; empty for the main agent."""
         self.question = question
         self.rules: list[str] = list(question.rules)
         self.review: HunkReview | PlanComments | None = None
         self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
         self.rows_left = 0
-        self._plan_comments: PlanComments | None = None  # with the comments so far
+        self._plan_comments = PlanComments(question)  # of a question that has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
         self._rule = 0
@@ -93,18 +93,15 @@ class QuestionPanel:
             case Question():
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
             case PlanApproval():
-                so_far = f" ({len(self._plan_comments.comments)} so far)" if self._plan_comments else ""
+                count = len(self._plan_comments.comments)
+                so_far = f" ({count} so far)" if count else ""
                 choices += [_CHANGE_PLAN, Choice("comments", "c", f"Comment on lines of the plan{so_far}")]
                 # An edited plan would be another text than the one that was commented on.
-                choices += [] if self._comments_on_plan else [_EDIT_PLAN]
+                choices += [] if count else [_EDIT_PLAN]
             case _:
                 choices.append(Choice("words", "Tab", "No, and say what to do instead"))
         label = f"Choose among {len(self.question.hunks)} {hunk_word(self.question)}s"
         return [*choices, Choice("hunks", "h", label)] if len(self.question.hunks) > 1 else choices
-
-    @property
-    def _comments_on_plan(self) -> str:
-        return self._plan_comments.message if self._plan_comments else ""
 
     @property
     def offered(self) -> list[Choice]:
@@ -164,13 +161,12 @@ class QuestionPanel:
             self.review = HunkReview(self.question)
             self._marked = self.review.default
         else:
-            self.review = self._plan_comments = self._plan_comments or PlanComments(self.question)
+            self.review = self._plan_comments
 
     def end_review(self) -> None:
         self.review, self._marked = None, self._default
 
     def review_choice(self, choice_id: str, comment: str = "") -> Approve | None:
-        """Take a choice of the review; return the answer at its end."""
         assert self.review is not None
         answer = self.review.decide(choice_id, comment)
         self._marked = self.review.default
@@ -180,13 +176,14 @@ class QuestionPanel:
 
     def refusal(self, comment: str = "") -> Approve:
         """Return a no, with the comments on a plan. The model reads it and goes on."""
-        return Approve(self.question.id, False, comment="\n\n".join(filter(None, (self._comments_on_plan, comment))))
+        comments = filter(None, (self._plan_comments.message, comment))
+        return Approve(self.question.id, False, comment="\n\n".join(comments))
 
     def answer(self, choice: Choice) -> Approve:
         """Return the answer of a choice; a plan that was commented is accepted with its comments."""
         if choice.answer is None or not choice.is_yes:
             return self.refusal()
-        comments = self._comments_on_plan
+        comments = self._plan_comments.message
         return replace(choice.answer, comment=f"{self.question.preview}\n\n{comments}") if comments else choice.answer
 
     def answer_in_words(self, text: str) -> Approve:

@@ -1,7 +1,6 @@
 """Runs the session line by line, for screen readers, logs and terminals that cannot move the cursor."""
 
 import asyncio
-import math
 import os
 import signal
 import time
@@ -17,13 +16,12 @@ from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import run_program
+from agentcli.frontends.terminal.programs import TWICE_S, run_program
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 
 ROWS_OF_QUESTION = 4  # that stay free below a page of its preview
-TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # of tables and diffs
 _WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}
 
@@ -73,6 +71,7 @@ class PlainTerminal(TerminalActions):
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
         leave_on_signals(self._leave_with)
         opening = self._controller.start_opening()
+        # Without a session there is nothing to do; the error is raised below.
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
             self._controller.submit(prompt)
@@ -115,7 +114,10 @@ class PlainTerminal(TerminalActions):
                 self.await_prompt()
 
     def _answer(self, line: str) -> None:
-        """Take a line as an answer: a choice by its key or number, else words."""
+        """Take a line as an answer: a choice by its key or number, else words. An empty line is a no.
+
+        While a part of the preview is not on the screen, an empty line or a yes shows more of it.
+        """
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
@@ -134,6 +136,7 @@ class PlainTerminal(TerminalActions):
 
     def _show(self, panel: QuestionPanel, shown: list[Fragment], *, shows_all: bool = False) -> None:
         """Print as much of a preview as the window has room for, and ask once all of it was printed."""
+        # Nobody scrolls a pipe: there, as in a window that does not know its size, all is printed at once.
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
         panel.rest = []
         if size.lines and size.columns and not shows_all:
@@ -158,13 +161,13 @@ class PlainTerminal(TerminalActions):
             self._output.print([("", "\n")])
             self.await_prompt()
         elif self._controller.warn_about_jobs():  # only the first time: the next Ctrl-C leaves, however late it comes
-            self._leave_deadline = math.inf
+            self._leave_deadline = float("inf")
             self.await_prompt()
         elif time.monotonic() < self._leave_deadline or not self._controller.is_open or not os.isatty(self._stdin):
             self._leave_with(130)
         else:
             self._leave_deadline = time.monotonic() + TWICE_S
-            self._view.print_line("Ctrl-C again leaves.", "warning")
+            self._view.print_line("Press Ctrl-C again to leave.", "warning")
             self.await_prompt()
 
     def _leave_with(self, exit_code: int) -> None:
@@ -174,20 +177,24 @@ class PlainTerminal(TerminalActions):
     # For the controller
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
         for number, (label, detail) in enumerate(options, 1):
             self._view.print_line(f"{number:>3} {'●' if number - 1 == current else ' '} {label}  {detail}".rstrip())
-        self._output.print([("", f"{title}: a number, or Enter for none: ")])
+        self._output.print([("", f"{title} (type a number, or Enter to cancel): ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
             answer = await self._choosing
         finally:
             self._choosing = None
+        if is_above_input and answer and not answer.isdecimal():
+            self._controller.submit(answer)
+            return await self.choose(title, options, current=current, is_above_input=True)
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
-        self._view.print_line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
+        self._view.print_line("A key typed here would be visible. To store one, run agentcli login PROVIDER.")
         return None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
@@ -205,7 +212,7 @@ class PlainTerminal(TerminalActions):
         self._panels.clear()
 
     def put_into_input(self, text: str) -> None:
-        self._view.print_line(f"To be sent again, changed or not:\n{text}")
+        self._view.print_line(f"Your message, to edit and send again:\n{text}")
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question, self._view.activity.name_agent(question.agent_id)))

@@ -27,7 +27,7 @@ from agentcli.tools.observation import as_shown
 
 CLIPBOARD_TIMEOUT_S = 2.0
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
-TWICE_S = 2.0  # within which a second Esc ends the command that the first one did not
+TWICE_S = 2.0  # within which a second Esc or Ctrl-C counts as repeated
 LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has ended
 MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
 _CHUNK = 65_536
@@ -43,7 +43,7 @@ _ONE_SCREEN = b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?200
 async def run_with_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str | None]:
     """Run a command in our terminal. `run` gets the path of a pseudo-terminal and starts the command there.
 
-    Returns the output, and the result of `run`: None if the person has interrupted it.
+    Returns the output, and the result of `run`; None in place of the result if the person has interrupted it.
     """
     session = _PtySession(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen has them
     with closing(session):
@@ -127,7 +127,8 @@ class _PtySession:
                 os.close(end)
         is_mid_line = self.output.text and not self.output.text.endswith("\n")
         with suppress(OSError):  # the terminal may be gone
-            self._show(_ONE_SCREEN * self.output.is_full_screen + _PLAIN + b"\r\n" * bool(is_mid_line))
+            leave_screen = _ONE_SCREEN if self.output.is_full_screen else b""
+            self._show(leave_screen + _PLAIN + (b"\r\n" if is_mid_line else b""))
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._modes)
 
     def _fit(self) -> None:
@@ -166,7 +167,7 @@ class _PtySession:
         if not data:  # the terminal is gone, which a signal reports as well
             self._loop.remove_reader(self._stdin)
             return
-        if self._escape_timer is not None:
+        if self._escape_timer is not None:  # the Esc that was held back begins a sequence
             self._escape_timer.cancel()
             self._escape_timer, data = None, b"\x1b" + data
         if data.endswith(b"\x1b"):
@@ -178,12 +179,12 @@ class _PtySession:
         self._escape_timer = None
         if self._tty < 0 or self._running is None:
             return
-        modes, characters = termios.tcgetattr(self._tty)[3::3]
-        if not modes & termios.ICANON:
+        _, _, _, modes, _, _, characters = termios.tcgetattr(self._tty)  # local modes, control characters
+        if not modes & termios.ICANON:  # the program reads single keys
             self._send(b"\x1b")
             return
         before, self._interrupted_at = self._interrupted_at, time.monotonic()
-        if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:
+        if self._interrupted_at - before < TWICE_S or not modes & termios.ISIG:  # without ISIG no key interrupts
             self._running.cancel()
         else:
             self._send(characters[termios.VINTR])  # the kernel sends SIGINT, also to processes that are not ours to end
@@ -219,11 +220,16 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in a pager that is installed; return False if there is none."""
-    data = text.encode(errors="replace")
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
+    """Show `text` from a line on in `$PAGER`, else in a pager that is installed; return False if there is none.
+
+    A pager that cannot begin at a line does not get what stands above it.
+    """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
+            takes_line = line > 1 and _takes_line(argv[0])
+            argv += [f"+{line}"] if takes_line else []
+            data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
                 await run_program(argv, {"LESS": "R", **environment}, data)
@@ -231,26 +237,28 @@ async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
     return False
 
 
+def _takes_line(pager: str) -> bool:
+    """Return True for a program that begins at line 9 with the argument +9; those of BusyBox do not."""
+    return Path(pager).resolve().name in ("less", "more", "most", "vi", "vim", "view", "nvim")
+
+
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
     """Return `text` as the person's editor left it, or unchanged if the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
-    argv, hint = _argv(command, environment), "set $EDITOR to one that is installed."
+    argv = _argv(command, environment)
     if not argv:
-        raise UserError(f"The editor {command!r} was not found: {hint}")
+        raise UserError(f"The editor {command!r} was not found. Set $EDITOR to one that is installed.")
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
             file = Path(folder) / "prompt.md"
             file.touch(mode=0o600)
             file.write_bytes(text.encode(errors="replace"))
-            try:
-                code = await run_program([*argv, str(file)], environment)
-            except OSError as error:
-                raise UserError(f"The editor {command!r} could not be started: {hint}") from error
-            if code != 0:
+            if await run_program([*argv, str(file)], environment) != 0:
                 return text
             return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
     except OSError as error:
-        raise UserError(f"The text could not be edited: {error.strerror}.") from error
+        why = f"The editor {command!r} could not edit the text: {error.strerror}."
+        raise UserError(f"{why} To use another one, set $EDITOR.") from error
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Lets the person decide on a change hunk by hunk, and comment on the lines of a plan."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from agentcli.agent.events import AnyQuestion, ChangesApproval
 from agentcli.agent.ops import Approve
@@ -106,9 +106,12 @@ class PlanComments:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._lines = exposed(question.preview.replace("\r\n", "\n")).rstrip().split("\n")
         self._at = 0
         self.comments: dict[int, str] = {}
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return exposed(self._question.preview.replace("\r\n", "\n")).rstrip().split("\n")
 
     @property
     def comment(self) -> str:

@@ -14,7 +14,10 @@ from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.dialogs import Dialogs
+from agentcli.frontends.terminal.input.prompt import SearchList
 from agentcli.frontends.terminal.programs import run_clipboard_programs
+from agentcli.frontends.terminal.session_text import SessionText
 from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
@@ -22,10 +25,10 @@ from agentcli.llm.provider import Effort
 from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
-    "auto": "as the terminal's background is",
+    "auto": "match the terminal's background",
     "dark": "for a dark background",
     "light": "for a light background",
-    "high-contrast": "for tired eyes and bright rooms",
+    "high-contrast": "stronger contrast",
     "ansi": "the terminal's own sixteen colours",
     "none": "no colours",
 }
@@ -40,11 +43,8 @@ class Appearance:
 
     def __init__(self, console: Console, choice: str, own: Mapping[str, Mapping[str, int | str]]) -> None:
         self._console, self._own, self.choice = console, own, choice
+        self.themes = (*THEMES, *own)
         self._background = ""  # "dark" or "light", once the terminal has reported it
-
-    @property
-    def themes(self) -> Sequence[str]:
-        return (*THEMES, *self._own)
 
     def use(self, choice: str) -> None:
         self.choice = choice
@@ -60,16 +60,14 @@ class Appearance:
 
 
 def screen_commands(
-    controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance
+    controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
-
-    async def login(host: CommandHost, provider: str) -> str:
-        return await controller.log_in(provider)
+    find = partial(_find, controller=controller, dialogs=dialogs)
 
     async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
-            raise UsageError("Say whose key: /logout PROVIDER.")
+            raise UsageError("Add the provider: /logout PROVIDER")
         return opener.forget_key(provider)
 
     async def trust(host: CommandHost, argument: str) -> str:
@@ -88,9 +86,18 @@ def screen_commands(
         return f"{accepted}\n{note}"
 
     return (
-        SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
-        SlashCommand("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
-        SlashCommand("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
+        SlashCommand("copy", "copy an answer's Markdown, or only its code", copy, "[N] [code]", group="Conversation"),
+        SlashCommand(
+            "find", "find what was said in this session", find, "[WORDS]", group="Conversation", is_aside=True
+        ),
+        SlashCommand(
+            "login",
+            "enter a provider's API key",
+            lambda _, provider: controller.log_in(provider),
+            "[PROVIDER]",
+            group="Model",
+        ),
+        SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
         SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions"),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
@@ -103,10 +110,10 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
         current = names.index(appearance.choice) if appearance.choice in names else None
         picked = await host.choose("Theme", options, current=current, can_keep=True)
         if picked is None:
-            return marked(options, current, "Another one: /theme NAME")
+            return marked(options, current, "To choose another: /theme NAME")
         choice, keeps = names[picked], picked.keeps
     if choice not in names:
-        raise UsageError(f"There is no theme {choice!r}; there is {', '.join(names)}.")
+        raise UsageError(f"There is no theme {choice!r}. Choose one of {', '.join(names)}.")
     appearance.use(choice)
     if keeps:
         return f"Theme {choice}. {await host.store_setting('terminal.theme', choice)}"
@@ -117,17 +124,28 @@ async def _copy(host: CommandHost, argument: str, console: Console) -> str:
     words = argument.split()
     numbers = [word for word in words if word != "code"]
     if len(numbers) > 1 or any(not number.isdecimal() for number in numbers):
-        raise UsageError("/copy takes the number of an answer (1 is the newest) and the word code.")
+        raise UsageError("Usage: /copy [NUMBER] [code]. Answer 1 is the newest.")
     text = _answer(host, int(numbers[0]) if numbers else 1)
     if "code" in words and not (text := "\n".join(body for _, body in _CODE.findall(text))):
-        raise UsageError("That answer holds no code block.")
+        raise UsageError("That answer has no code block.")
     data = text.encode()
     if is_short := len(data) <= MAX_OSC_52_BYTES:
         console.write_codes(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
     programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=data)
     if await anext(programs, None) is None and not is_short:
-        raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
-    return f"Copied {len(text):,} characters as they were written."
+        raise UserError("The answer is too long for the terminal's clipboard. To write it to a file: /export")
+    return f"Copied {len(text):,} characters."
+
+
+async def _find(host: CommandHost, words: str, controller: TerminalController, dialogs: Dialogs) -> str:
+    """List the prompts, or what has the typed words; show the chosen place in the pager."""
+    text = SessionText(host.session.snapshot().conversation.entries)
+    with controller.view.activity.hide_commands():
+        chosen = await dialogs.pick(SearchList("Search this session:", text.search, words))
+    if chosen is not None:
+        page, line = text.page_at(chosen)
+        await dialogs.page(page, line=line)
+    return ""
 
 
 def argument_options(

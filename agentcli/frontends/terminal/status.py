@@ -41,9 +41,10 @@ class TerminalActions(Protocol):
     is_live: bool = False
 
     async def choose(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> ChoiceIndex | None:
-        """Let the person choose one of the (label, detail) pairs; None when they leave."""
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> ChoiceIndex | None:  # fmt: skip
+        """Let the person choose a (label, detail) pair, or type if it `is_above_input`; None if they leave."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Ask for text that is neither shown nor stored; None when nothing was typed."""
@@ -77,7 +78,7 @@ class TerminalActions(Protocol):
         """Draw again soon."""
 
     def turn_ended(self, why: str) -> None:
-        """React to the end of a turn; `why` is "done", "failed" or "interrupted"."""
+        """React to the end of a turn; `why` is "done", "failed", "auth" (a rejected key) or "interrupted"."""
 
     def await_prompt(self) -> None:
         """Show that the next prompt can be typed: a command is done, and no turn runs."""
@@ -206,7 +207,7 @@ def _figures(status: Status) -> Iterator[tuple[str, str]]:
         spent = "$?" if use.cost_usd is None else f"${use.cost_usd:.2f}"
         yield "muted", spent + (f" of ${use.budget_usd:.2f}" if use.budget_usd else "")
     if use.cold_usd and not status.is_busy:
-        yield "warning", f"cache cold: ${use.cold_usd:.2f} to go on"
+        yield "warning", f"cache expired: ${use.cold_usd:.2f} to continue"
     if status.jobs:
         yield "accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"
     if status.model:

@@ -22,8 +22,8 @@ def program(folder: Path, name: str, script: str) -> str:
     return str(path)
 
 
-def show(text: str, environment: dict[str, str]) -> None:
-    asyncio.run(run_pager(text, environment))
+def show(text: str, environment: dict[str, str], *, line: int = 1) -> None:
+    asyncio.run(run_pager(text, environment, line=line))
 
 
 def edited(text: str, environment: dict[str, str]) -> str:
@@ -47,6 +47,13 @@ def test_without_a_custom_pager_less_and_then_more_is_used(tmp_path: Path) -> No
     program(tmp_path, "less", cat)
     show("text\n", {"PATH": str(tmp_path)})
     assert (tmp_path / "seen").read_text() == f"text\n{tmp_path}/less -R\n"
+
+
+@pytest.mark.parametrize(("name", "seen"), [("less", "+3\none\ntwo\nthree\n"), ("other", "\nthree\n")])
+def test_a_pager_begins_at_the_line_or_gets_the_text_from_there_on(tmp_path: Path, name: str, seen: str) -> None:
+    pager = program(tmp_path, name, f'echo "$@" > {tmp_path}/seen; cat >> {tmp_path}/seen')
+    show("one\ntwo\nthree\n", {"PATH": SYSTEM, "PAGER": pager}, line=3)
+    assert (tmp_path / "seen").read_text() == seen
 
 
 def test_without_any_pager_it_says_so(tmp_path: Path) -> None:
@@ -92,13 +99,13 @@ def test_an_editor_that_fails_changes_nothing(tmp_path: Path, script: str) -> No
 
 @pytest.mark.parametrize("editor", ["no-such-editor --wait", "'open", "/no/such/editor"])
 def test_a_missing_editor_is_named(editor: str) -> None:
-    with pytest.raises(UserError, match=r"was not found: set \$EDITOR") as caught:
+    with pytest.raises(UserError, match=r"was not found\. Set \$EDITOR") as caught:
         edited("x", {"EDITOR": editor})
     assert editor in str(caught.value)
 
 
 def test_an_editor_that_takes_the_file_away_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="could not be edited: No such file"):
+    with pytest.raises(UserError, match="could not edit the text: No such file"):
         edited("x", {"EDITOR": program(tmp_path, "ed", 'rm "$1"')})
 
 
@@ -109,7 +116,7 @@ def test_bytes_that_are_not_text_lose_themselves_only(tmp_path: Path) -> None:
 def test_an_editor_that_does_not_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "ed").write_bytes(b"\x7fELF no program")
     (tmp_path / "ed").chmod(0o755)
-    with pytest.raises(UserError, match=r"ed' could not be started: set \$EDITOR"):
+    with pytest.raises(UserError, match=r"ed' could not edit the text: .*, set \$EDITOR"):
         edited("x", {"EDITOR": str(tmp_path / "ed")})
 
 

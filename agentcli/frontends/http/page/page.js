@@ -11,6 +11,17 @@ const place = location.hash.slice(1).split("&").reduce((found, part) => {
   return { ...found, [name]: decodeURIComponent(value ?? "") };
 }, {});
 if (place.token) sessionStorage.setItem("token", place.token);
+let problemAtStart = "";
+if (place.once) { // the link of a terminal works once: its code is exchanged for a token of this tab
+  const answer = await fetch("v1/pair", { method: "POST", headers: { Authorization: `Bearer ${place.once}` } });
+  if (answer.ok) {
+    const { token, session_id } = await answer.json();
+    sessionStorage.setItem("token", token);
+    place.session = session_id;
+  } else {
+    problemAtStart = "This link was used already. Type /remote in the terminal for a new one.";
+  }
+}
 let session = place.session ?? "";
 let following = null;
 let view = null;
@@ -57,7 +68,8 @@ function logIn() {
   showMenu(false);
   $("login").hidden = false;
   $("foot").hidden = true;
-  $("login-problem").textContent = sessionStorage.getItem("token") ? "This server does not know that token." : "";
+  $("login-problem").textContent = problemAtStart || (sessionStorage.getItem("token") ? "This server does not know that token." : "");
+  problemAtStart = "";
 }
 
 $("login").addEventListener("submit", (event) => {
@@ -71,7 +83,9 @@ $("login").addEventListener("submit", (event) => {
 
 async function list() {
   if (!sessionStorage.getItem("token")) return;
-  const found = await ask("GET", "v1/sessions").catch(() => null);
+  const found = await ask("GET", "v1/sessions").catch((error) => {
+    $("menu").hidden = error.code === "one_session"; // a terminal's own page has no list
+  });
   if (!found) return;
   $("session-list").replaceChildren(...found.map((one) => {
     const button = element("button", { type: "button" });

@@ -1,7 +1,5 @@
 """Completes commands, their arguments and files while the person types; finds mentions that name no file."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools
@@ -48,7 +46,7 @@ class PromptCompleter(Completer):
     """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space."""
 
     def __init__(
-        self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
+        self, commands: Iterable[SlashCommand], arguments: Arguments, files: "FileIndex", *, folder: Path, home: Path
     ) -> None:
         self._commands, self._arguments = commands, arguments
         self._files, self._folder, self._home = files, folder, home
@@ -59,8 +57,9 @@ class PromptCompleter(Completer):
         if found := _COMMAND.match(text):
             typed = found[1]
             fitting = [command for command in self._commands if any(typed in name for name in _names(command))]
-            starts = [command for command in fitting if any(name.startswith(typed) for name in _names(command))]
-            fitting.sort(key=lambda command: (not command.name.startswith(typed), command not in starts))
+            # First those whose name begins with the typed text, then those of which an alias does.
+            fitting.sort(key=lambda command: not any(name.startswith(typed) for name in _names(command)))
+            fitting.sort(key=lambda command: not command.name.startswith(typed))
             for command in fitting:
                 name = f"/{command.name}"
                 yield Completion(name + _space_before(after), -len(text), display=name, display_meta=command.help)
@@ -95,10 +94,9 @@ def _names(command: SlashCommand) -> tuple[str, ...]:
 
 def _as_mention(path: str, *, is_quoted: bool, after: str) -> str:
     """Write a path as a mention; the quotes of a folder stay open, so that completion goes on behind its slash."""
-    needs_quotes = is_quoted or bool(re.search(r"[\s'`,;]", path))
-    mention = f'@"{path}' if needs_quotes else f"@{path}"
-    goes_on = path.endswith("/") or (needs_quotes and after.startswith('"'))
-    return mention if goes_on else mention + '"' * needs_quotes + _space_before(after)
+    quote = '"' if is_quoted or re.search(r"[\s'`,;]", path) else ""
+    goes_on = path.endswith("/") or (quote and after.startswith(quote))
+    return f"@{quote}{path}" if goes_on else f"@{quote}{path}{quote}{_space_before(after)}"
 
 
 def _space_before(after: str) -> str:
@@ -129,7 +127,7 @@ class FileIndex:
         A name that begins with the query precedes one that holds it, then a path that holds it, then one with its
         letters in order; shorter paths first. An empty query, or a folder's path, gives the folder's contents.
         """
-        search = self._searches = self._searches + 1
+        search = self._searches = self._searches + 1  # a search ends when a later one has begun
         is_listing = self._listing is not None and not self._listing.done()
         if not is_listing and self._clock() - self._listed_at > FRESH_S:
             self._listing = asyncio.get_running_loop().create_task(self._list())
@@ -146,7 +144,7 @@ class FileIndex:
                     return []
                 best = heapq.nsmallest(limit, [*best, *find(block)])
                 if len(best) == limit and best[-1][0][0] == 0:
-                    break  # the paths of later blocks are longer
+                    break  # all are of the best tier, and the paths of later blocks are longer
                 await asyncio.sleep(0)
             if best:
                 return [path for _, path in best]
@@ -179,13 +177,13 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
     if query in ("~", ".."):
         return [f"{query}/"]
     typed, _, name = query.rpartition("/")
-    folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"
+    folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"  # the slash is for a query such as /et
     ignores_case = name == name.lower()
     found: list[tuple[bool, tuple[int, str], str]] = []
     with suppress(OSError), os.scandir(folder) as entries:  # a folder that cannot be read offers nothing
         for entry in itertools.islice(entries, MAX_ENTRIES):
             compared = entry.name.lower() if ignores_case else entry.name
-            if name in compared and entry.name.startswith(".") <= name.startswith("."):
+            if name in compared and (name.startswith(".") or not entry.name.startswith(".")):
                 path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
                 if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
                     found.append((not compared.startswith(name), _place_in_folder(path), path))
@@ -193,8 +191,8 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
 
 
 def _split_names(listed: bytes) -> Sequence[str]:
-    names = listed.decode(errors="replace").split("\0")[:-1]
-    return [name for name in names if not _UNSHOWABLE.search(name)]
+    # A NUL ends each name.
+    return [name for name in listed.decode(errors="replace").split("\0")[:-1] if not _UNSHOWABLE.search(name)]
 
 
 def _blocks(files: Sequence[str]) -> list[str]:
@@ -221,6 +219,7 @@ class _Pattern:
         in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
         self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
         self._entries = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
+        # `fr/te` matches in `agentcli/frontends/terminal`.
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
     def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
@@ -235,14 +234,14 @@ class _Pattern:
         return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
 
     def _tier(self, path: str) -> int:
-        """Return the tier of a path; each part of a query with slashes can be the beginning of a name."""
+        """Return the number of the first of three conditions, the strictest first, that a path meets; 3 for none."""
         query, path = self._query, path.lower() if self._ignores_case else path
-        name = path.rfind("/", 0, -1) + 1
+        name_start = path.rfind("/", 0, -1) + 1  # the last slash of a folder's path is not before its name
         if "/" in query:
             fits = path.startswith(query) or f"/{query}" in path, bool(self._folders.search(path)), query in path
         else:
-            fits = path.startswith(query, name), path.find(query, name) >= 0, query in path
-        return next((tier for tier, does_fit in enumerate(fits) if does_fit), len(fits))
+            fits = path.startswith(query, name_start), path.find(query, name_start) >= 0, query in path
+        return (*fits, True).index(True)
 
 
 def _place_in_folder(path: str) -> tuple[int, str]:
@@ -267,7 +266,7 @@ _EXTENSIONS = frozenset(
 
 def missing_files(typed: str, folder: Path) -> list[str]:
     """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
-    names = {
+    names = {  # and whether they are quoted
         match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
         for match in _NAME.finditer(_CODE.sub(" ", typed))
     }
@@ -275,15 +274,16 @@ def missing_files(typed: str, folder: Path) -> list[str]:
 
 
 def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
+    """Return True if no file has this name and it was meant as a path, which a name such as `@property` was not."""
     if _exists(name, folder) or _exists(_LINES.sub("", name), folder):
         return False
     if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
-        return True
+        return True  # lines are named by `:9`; with `#L9` no file is attached
     if name.startswith("/") or _NO_PATH.search(name):
         return False
-    first, *rest = name.split("/")
-    has_extension = "." in name and name.rstrip("/").rpartition("/")[2].rpartition(".")[2].lower() in _EXTENSIONS
-    return first in ("~", ".", "..") or has_extension or (len(rest) > 1 and _exists(first, folder))
+    first, *others = name.split("/")
+    has_extension = "." in name and name.rstrip("/").rpartition(".")[2].lower() in _EXTENSIONS
+    return first in ("~", ".", "..") or has_extension or (len(others) > 1 and _exists(first, folder))
 
 
 def _exists(name: str, folder: Path) -> bool:

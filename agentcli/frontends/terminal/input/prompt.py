@@ -30,8 +30,9 @@ ANSI_SEQUENCES.update(
     | {"\x1b[27u": Keys.Escape}
 )
 
-# Ask for the colour of the background (xterm OSC 11), and whether output can be synchronized (DECRQM of mode 2026).
-QUESTIONS = "\x1b]11;?\x1b\\\x1b[?2026$p"
+# Ask for the colour of the background (xterm OSC 11), whether the terminal shows the state of programs (OSC 7501), and
+# whether output can be synchronized (DECRQM of mode 2026).
+QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
 _REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
 _PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
@@ -45,7 +46,8 @@ class TerminalInput(Vt100Input):
     def __init__(self, stdin: TextIO, on_report: Callable[[str], None]) -> None:
         super().__init__(stdin)
         self._on_report = on_report
-        self._begun, self._is_in_paste = "", False
+        self._begun = ""  # the start of a report or mark, whose end has not been read yet
+        self._is_in_paste = False
         self.expects_reports = False  # while it is True, the start of one is held for longer than an Esc
 
     def read_keys(self) -> list[KeyPress]:
@@ -60,6 +62,7 @@ class TerminalInput(Vt100Input):
         return keys
 
     def flush_keys(self) -> list[KeyPress]:
+        """Pass on what was held back: prompt_toolkit calls this when nothing has followed an Esc for a moment."""
         is_report = len(self._begun) > 2 and self.expects_reports  # no hand types so much of one so fast
         if not is_report and not self._is_in_paste:
             self.vt100_parser.feed(self._begun)
@@ -70,7 +73,7 @@ class TerminalInput(Vt100Input):
         """Take the reports out of what was read, except inside of a paste."""
         parts = _PASTE_MARK.split(data)
         for number, part in enumerate(parts):
-            if number % 2:
+            if number % 2:  # a mark; texts and marks alternate
                 self._is_in_paste = part == "\x1b[200~"
             elif not self._is_in_paste:
                 parts[number] = _REPORT.sub(self._reported, part)
@@ -84,24 +87,24 @@ class TerminalInput(Vt100Input):
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
 # For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
 _HELP = (
-    ("send", "", "send; while it works: steer"),
-    ("complete", "", "complete; while it works: queue for afterwards"),
+    ("send", "", "send; while the model works: steer"),
+    ("complete", "", "complete; while the model works: queue"),
     ("newline", "\\ Enter", "new line"),
     ("interrupt", "", "interrupt; twice when idle: rewind"),
-    ("cancel", "", "interrupt, clear, twice: leave"),
+    ("cancel", "", "interrupt; clear the input; twice: leave"),
     ("leave", "", "leave"),
     ("mode", "", "next permission mode"),
-    ("previous", "", "take back what is queued; history"),
-    ("take_back", "", "choose what to take back"),
+    ("previous", "", "edit the newest queued message; history"),
+    ("take_back", "", "choose a queued message to edit"),
     ("search", "", "search the history"),
-    ("stash", "", "stash what is typed"),
-    ("unfold", "", "unfold the last output"),
+    ("stash", "", "stash the text in the input"),
+    ("unfold", "", "show all of the last output"),
     ("todo", "", "to-do list"),
-    ("background", "", "running command to the background"),
+    ("background", "", "move the running command to the background"),
     ("editor", "", "external editor"),
     ("paste_image", "", "paste an image"),
     ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, command, shell, shell the model is not told of"),
+    ("", "@  /  !  !!", "file, slash command, shell command, one hidden from the model"),
 )
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
@@ -113,7 +116,6 @@ class KeyLabels:
         self.keys = settings.by_action()
 
     def first(self, action: str) -> str:
-        """Return the action's first key; an empty text if it has none."""
         return next((label(key) for key in self.keys[action]), "")
 
     def hints(self, **actions: str) -> str:
@@ -124,9 +126,9 @@ class KeyLabels:
         """Return the keys of each action that has one, and what it does."""
         rows = []
         for action, more, text in _HELP:
-            if action == "complete" and self.keys["queue"] != self.keys["complete"]:
+            if action == "complete" and self.keys["queue"] != self.keys["complete"]:  # then a row for each
                 rows.append(([*map(label, self.keys["complete"])], "complete"))
-                action, text = "queue", "while it works: queue for afterwards"
+                action, text = "queue", "while the model works: queue"
             rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
         return [(labels, text) for labels, text in rows if labels]
 
@@ -134,7 +136,7 @@ class KeyLabels:
 def sequence(key: str) -> tuple[str, ...]:
     """Return a key as prompt_toolkit names it; a terminal sends Alt as an Esc before the key."""
     key = SENT_AS.get(key, key)
-    return ("escape", key[2:]) if key.startswith("a-") and len(key) > 2 else (key,)
+    return ("escape", key[2:]) if key.startswith("a-") else (key,)
 
 
 def label(key: str) -> str:
@@ -151,17 +153,15 @@ MAX_MENU_ROWS = 6
 
 
 class PromptBuffer(Buffer):
-    """A buffer whose history is elsewhere: `recall` steps back in it, or forwards for a number below 0."""
+    """A buffer whose history is elsewhere: `recall`, once it is set, steps back in it, or forwards below 0."""
 
-    recall: Callable[[int], None] | None = None
+    recall: Callable[[int], None] = staticmethod(lambda by: None)
 
     def history_backward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(count)
+        self.recall(count)
 
     def history_forward(self, count: int = 1) -> None:
-        if self.recall is not None:
-            self.recall(-count)
+        self.recall(-count)
 
 
 class PromptArea:
@@ -197,7 +197,7 @@ class PromptArea:
 
     def _fitting_placeholder(self) -> str:
         hint = self.placeholder()
-        while len(hint) > self._columns - 3 and hint:
+        while len(hint) > self._columns - 3 and hint:  # the mark and the cursor take three columns
             hint = hint.rpartition(" · ")[0]
         return hint
 
@@ -260,7 +260,7 @@ class PromptArea:
         buffer, state = self.buffer, self.buffer.complete_state
         assert state is not None
         if state.complete_index is None and by > 0 and len(state.completions) > 1:
-            buffer.go_to_completion(1)  # the first one is drawn as marked
+            buffer.go_to_completion(1)  # the second one, as the first is drawn as marked from the start
         elif by > 0:
             buffer.complete_next()
         else:
@@ -305,13 +305,17 @@ def option_row(
 
 
 class Picker:
-    """A list to choose from: arrows move, typing narrows, Enter selects."""
+    """A list to choose from: arrows move, typing narrows, Enter selects.
+
+    `options` are labels with details; the one at `current` is marked, and selected first. With `is_above_input` the
+    input stays, and what is typed goes there.
+    """
 
     def __init__(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> None:
-        """`options` are a label and a detail each; the one at `current` is marked, and selected first."""
-        self.title, self.can_keep = printable(title), can_keep
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False,
+        is_above_input: bool = False,
+    ) -> None:  # fmt: skip
+        self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
         self._current, self._selected = current, current or 0
         self._query = ""
@@ -351,9 +355,9 @@ class Picker:
         label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
         details = (6 + max(label_width, width(label)) + width(detail) for label, detail in self._options if detail)
         is_narrow = any(cells > columns for cells in details)  # then the marked option has its detail on a row below
-        room = max(1, min(MAX_OPTIONS, max_rows - 2 - is_narrow))
+        room = max(1, min(MAX_OPTIONS, max_rows - 2 - is_narrow))  # between the title and the last row
         at = min(self._selected, max(0, len(shown) - 1))
-        first = max(0, min(at - room // 2, len(shown) - room))
+        first = max(0, min(at - room // 2, len(shown) - room))  # so that the marked one is in the middle
         hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
         for position, number in enumerate(shown[first : first + room], first):
@@ -368,3 +372,19 @@ class Picker:
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
         rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, max_rows)]
+
+
+class SearchList(Picker):
+    """A list of what `search` returns for the typed text. It runs when a frame asks for rows: keys come in bursts."""
+
+    def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
+        super().__init__(title, ())
+        self._search, self._query = search, printable(query)
+        self._searched: str | None = None  # the query whose results are the options
+
+    @property
+    def shown(self) -> list[int]:
+        if self._query != self._searched:
+            self._searched = self._query
+            self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
+        return [*range(len(self._options))]

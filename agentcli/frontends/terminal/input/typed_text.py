@@ -1,7 +1,5 @@
 """Text as it is typed: pastes and images are short tokens in it. Stores the prompts of each project, and drafts."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import hashlib
@@ -44,7 +42,10 @@ _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
 def image_path(text: str) -> Path | None:
-    """Return the image file whose whole path `text` is: plain, quoted, escaped or a URL, as terminals drop files."""
+    """Return the image file whose whole path `text` is: plain, quoted, escaped or a URL.
+
+    So terminals write the path of a file that is dragged into them.
+    """
     text = text.strip()
     if len(text) > _MAX_PATH_CHARS or "\n" in text:
         return None
@@ -66,16 +67,16 @@ def read_image(path: Path) -> tuple[bytes, str]:
         require_sendable(path.stat().st_size, str(path))
         data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+        raise UserError(f"Could not read {path}: {error.strerror}.") from error
     if not (media_type := media_type_of(data)).startswith("image/"):
-        raise UserError(f"{path} is no PNG, JPEG, GIF or WebP image.")
+        raise UserError(f"{path} is not a PNG, JPEG, GIF or WebP image.")
     return data, media_type
 
 
 def require_sendable(size: int, name: str) -> None:
     """Raises `UserError` for an image of more than 5 MB."""
     if size > MAX_IMAGE_BYTES:
-        raise UserError(f"{name} has {size / 1024**2:.1f} MB; a model takes images of 5 MB at most. Make it smaller.")
+        raise UserError(f"{name} is {size / 1024**2:.1f} MB. Models accept images of up to 5 MB: make it smaller.")
 
 
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
@@ -95,7 +96,7 @@ class TypedText(msgspec.Struct, frozen=True):
     text: str
     pastes: dict[str, str | Image] = {}
 
-    def without_images(self) -> TypedText:
+    def without_images(self) -> "TypedText":
         text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
         return TypedText(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
 
@@ -111,9 +112,9 @@ class Pastes:
         """Return the text to insert for a paste: a token such as `[Pasted #1 +120 lines]`, or a short text itself."""
         text = clean(text)
         lines = text.removesuffix("\n").count("\n") + 1
-        size = f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
-        is_short = lines <= MAX_LINES and len(text) <= MAX_CHARS
-        return text if is_short else self._new_token("Pasted", size, text)
+        if lines <= MAX_LINES and len(text) <= MAX_CHARS:
+            return text
+        return self._new_token("Pasted", f"+{lines:,} lines" if lines > 1 else f"{len(text):,} characters", text)
 
     def add_image(self, data: bytes, media_type: str) -> str:
         """Return a token such as `[Image #1 120×80]`. Raises `UserError` for an image no model takes."""
@@ -137,7 +138,7 @@ class Pastes:
         return without_empty_text(blocks)
 
     def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """Return a prompt's blocks with images in place of their tokens."""
+        """Return a prompt's blocks, the first of which has the typed text, with images in place of their tokens."""
         if blocks and isinstance(first := blocks[0], Text):
             return (*self.blocks(first.text), *blocks[1:])
         return blocks
@@ -153,16 +154,16 @@ class Pastes:
         return TypedText(text.encode(errors="replace").decode(), contents)
 
     def adopt(self, sent: TypedText) -> str:
-        """Take in a text with its contents; tokens that are in use for other contents get new numbers."""
-        tokens: dict[str, str] = {}
+        """Take in the contents of a text, and return it: tokens that are in use for other contents get new numbers."""
+        renumbered: dict[str, str] = {}
         for found in _TOKEN.finditer(sent.text):
-            token, kind = found.group(), found[1]
-            content = None if token in tokens else sent.pastes.get(token)
-            if content is not None and self._contents.setdefault(token, content) == content:
-                self._numbers[kind] = max(self._numbers[kind], int(found[2]))
+            kind, number, size = found.groups()
+            content = None if found[0] in renumbered else sent.pastes.get(found[0])
+            if content is not None and self._contents.setdefault(found[0], content) == content:
+                self._numbers[kind] = max(self._numbers[kind], int(number))
             elif content is not None:
-                tokens[token] = self._new_token(kind, found[3].strip(), content)
-        return _TOKEN.sub(lambda found: tokens.get(found.group(), found.group()), sent.text)
+                renumbered[found[0]] = self._new_token(kind, size.strip(), content)
+        return _TOKEN.sub(lambda found: renumbered.get(found[0], found[0]), sent.text)
 
     def _new_token(self, kind: str, size: str, content: str | Image) -> str:
         self._numbers[kind] += 1
@@ -174,6 +175,7 @@ class Pastes:
         return (found for found in _TOKEN.finditer(text) if found.group() in self._contents)
 
     def _pieces(self, text: str) -> Iterator[tuple[str, str | Image]]:
+        """Yield the tokens with their contents, and the texts between them, each with "" in place of a token."""
         position = 0
         for found in self._tokens(text):
             yield "", text[position : found.start()]
@@ -198,11 +200,9 @@ _LOCK_TRIES = 200  # 5 ms apart
 
 
 class _HistoryLine(msgspec.Struct, omit_defaults=True):
-    """A line of the file; `time` is in seconds since 1970."""
-
     project: str
     text: str
-    time: float
+    time: float  # in seconds since 1970
     pastes: dict[str, str | Image] = {}
 
 
@@ -220,8 +220,9 @@ class ProjectHistory:
     def load(self) -> None:
         """Read the file, if that has not been done. May be called from any thread."""
         if self._stored is None:
+            entries = itertools.islice((entry for entry, _ in itertools.groupby(self._read())), MAX_ENTRIES)
             # The file may hold what was sent before it was read.
-            self._stored = [sent for sent in self._read() if sent not in self._sent]
+            self._stored = [entry for entry in entries if entry not in self._sent]
 
     @property
     def entries(self) -> Sequence[TypedText]:
@@ -231,26 +232,24 @@ class ProjectHistory:
 
     def add(self, sent: TypedText) -> None:
         """Add an entry, unless it repeats the one before it."""
-        if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
+        newest = self._sent[-1:] or (self._stored or [])[:1]  # a list of one, or of none
+        if newest != [sent]:
             self._sent.append(sent)
             self._store(sent)
 
     def _read(self) -> Iterator[TypedText]:
-        lines: Sequence[bytes] = ()
+        """Yield the project's entries in the file, the newest first."""
+        stored = b""
         with suppress(OSError):
-            lines = _read_tail(self._file).split(b"\n") if self._file is not None else ()
-        entries = (sent for line in reversed(lines) for sent in self._entries(line))
-        return itertools.islice((sent for sent, _ in itertools.groupby(entries)), MAX_ENTRIES)
-
-    def _entries(self, line: bytes) -> Iterator[TypedText]:
-        """Yield the entry of a line, if it holds one of this project."""
-        with suppress(msgspec.MsgspecError, ValueError):
-            entry = msgspec.json.decode(line, type=_HistoryLine)
-            if entry.text and entry.project == self._project:
-                yield TypedText(entry.text, entry.pastes)
+            stored = _read_tail(self._file) if self._file is not None else b""
+        for line in reversed(stored.split(b"\n")):
+            with suppress(msgspec.MsgspecError, ValueError):  # a line that was cut off, or of a newer version
+                entry = msgspec.json.decode(line, type=_HistoryLine)
+                if entry.text and entry.project == self._project:
+                    yield TypedText(entry.text, entry.pastes)
 
     def _store(self, sent: TypedText) -> None:
-        for one in (sent, sent.without_images()):
+        for one in (sent, sent.without_images()):  # the second, if the first is too long
             line = _HistoryLine(self._project, one.text, round(time.time(), 3), one.pastes)
             encoded = msgspec.json.encode(line) + b"\n"
             if self._file is not None and len(encoded) <= MAX_ENTRY_BYTES:
@@ -266,7 +265,7 @@ def _read_tail(file: Path) -> bytes:
         start = max(0, os.fstat(stream.fileno()).st_size - KEPT_BYTES)
         stream.seek(start)
         if start:
-            stream.readline()
+            stream.readline()  # the rest of a line that begins before
         return stream.read(KEPT_BYTES)
 
 
@@ -304,8 +303,8 @@ def _lock(folder: int) -> bool:
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
-def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
-    """Return the first draft of a directory that no running session holds; that of a killed session is free again."""
+def drafts_of(folder: Path, cwd: Path) -> "Drafts | None":
+    """Return the first draft of a directory that no running session holds: the kernel frees that of a killed one."""
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)

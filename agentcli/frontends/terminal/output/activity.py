@@ -186,7 +186,7 @@ class Activity:
             case events.Notice(text):
                 return f"{id}: {text}", "warning"
             case events.HookRan(decision="deny", reason=reason):
-                return f"{id}: a hook refused: {reason}", "muted"
+                return f"{id}: a hook denied a call: {reason}", "muted"
         return None
 
     def agent_rows(self, id: str, columns: int, max_rows: int) -> list[Row]:

@@ -51,7 +51,10 @@ class Frame(Struct, frozen=True):
 
 
 class Screen(Renderer):
-    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, most rows)."""
+    """Replaces prompt_toolkit's renderer; `draw_region` returns the frame for a size (columns, most rows).
+
+    `draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once.
+    """
 
     def __init__(
         self,
@@ -62,13 +65,12 @@ class Screen(Renderer):
         environment: Mapping[str, str],
         draw_later: Callable[[float], None] | None = None,
     ) -> None:
-        """`draw_later` renders the screen again after so many seconds; without it, a resize is drawn at once."""
         self._theme, self._draw_region, self._draw_later = theme, draw_region, draw_later
         self._reflows = reflows(environment)
         self.synchronizes = False  # until the terminal reports that it can
         self._lines: list[Fragment] = []  # that wait for the next frame
-        self._rows: list[Row] = []
-        self._row = self._column = 0
+        self._rows: list[Row] = []  # of the region, as they are on the screen
+        self._row = self._column = 0  # the cell of the cursor in it
         self._size = self._size_seen = Size(rows=0, columns=0)
         self._resized_at = 0.0  # seconds; 0 if the window keeps its size
         self._modes_are_on = False
@@ -94,7 +96,7 @@ class Screen(Renderer):
             return
         self._fit()
         self._switch_modes(on=True)
-        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))
+        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows for the transcript
         self._show([*map(list, frame.rows)], frame.cursor)
         self.output.flush()
 
@@ -135,25 +137,26 @@ class Screen(Renderer):
     # Drawing
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
+        """Write the lines that wait, and draw the region below them."""
         lines, self._lines = self._leave_rows(self._lines), []
         before = len(self._rows)
-        if lines:
-            begun, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
-            # A region that shrinks as text comes stays at its place only when both happen in one go.
-            if 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
-                out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
-            else:
-                out = self._redraw_all(lines, rows, cursor)
-        else:
+        begun, room = rows_of(lines, self._size.columns), self._size.rows - before - 1
+        if not lines:
             out = self._redraw_changed(rows, cursor) if rows or before else []
-        if self.synchronizes and (lines or len(out) > 8):
+        # A region that shrinks as text comes stays at its place only when both happen in one go.
+        elif 0 < before <= len(rows) and begun <= min(room, MAX_INSERTED_ROWS) and not _unsure(lines):
+            out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
+        else:
+            out = self._redraw_all(lines, rows, cursor)
+        if self.synchronizes and (lines or len(out) > 8):  # a few codes cannot be seen half done
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Make the first rows of the region transcript if they already show the next lines; return the other lines."""
-        if not lines or not self._rows:
-            return lines
+        """Leave the first rows of the region as transcript if they already show the next lines.
+
+        Returns the lines that are still to be written.
+        """
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
@@ -163,7 +166,7 @@ class Screen(Renderer):
         return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
 
     def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
-        """Write lines above the region, which is moved down by the rows that they take."""
+        """Write lines above the region, which is moved down by the rows that they take (`begun`)."""
         last_row, (roles, last) = len(self._rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
         room = [down(last_row - self._row), "\r", "\n" * begun, up(last_row + begun), f"\x1b[{begun}L"]
@@ -178,7 +181,10 @@ class Screen(Renderer):
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
-        """Draw the rows that differ from those on the screen, from their first difference on."""
+        """Draw the rows that differ from those on the screen, from their first difference on.
+
+        `at` and `column` are the cell in which the terminal's cursor is, `column` -1 where that is not known.
+        """
         out: list[str] = []
         at, column, before = self._row, self._column, self._rows
         if len(rows) > len(before) > 0:
@@ -223,7 +229,10 @@ class Screen(Renderer):
             return False
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
-            self._size_seen, self._resized_at = size, now if self._size_seen.rows else 0.0
+            self._size_seen, self._resized_at = (
+                size,
+                now if self._size_seen.rows else 0.0,
+            )  # the first size is no new one
         settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
         if settles_in_s > 0:
             self._draw_later(settles_in_s)
@@ -236,7 +245,10 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """Count the region's rows above the cursor at another width; too few is better, the transcript is above."""
+        """Count the region's rows above the cursor at another width.
+
+        Where it is not known, the count must be too small: erasing more rows would take the transcript away.
+        """
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
@@ -271,11 +283,10 @@ def reflows(environment: Mapping[str, str]) -> bool:
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
-    within = ("XTERM_VERSION", "STY", "INSIDE_EMACS")  # terminals that run in others and leave such marks of them
-    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
-    return (is_tmux or any(environment.get(name) for name in known)) and not any(
-        environment.get(name) for name in within
-    )
+    if any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS"))):
+        return False  # these do not, and run in terminals of which they hand on such marks
+    # TERM comes along from another machine as well.
+    return environment.get("TERM", "").startswith("tmux") or any(map(environment.get, known))
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:

@@ -17,7 +17,7 @@ MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
 
-# Texts of a result that the call's own line has as well.
+# Lines of a result that repeat what the call's own line says.
 _IN_HEAD = re.compile(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
@@ -44,15 +44,16 @@ def tool_view(
     event: ToolFinished, title: str, *, columns: int,
     was_asked: bool = False, is_live: bool = True, unfold_key: str = "Ctrl-O",
 ) -> ToolView:  # fmt: skip
-    """Return the view of a finished call; of one that `was_asked` about, its diff and the answer are shown already.
+    """Return the view of a finished call. If it `was_asked` about, its diff and the answer are on the screen already.
 
     `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
     rest = f" ({unfold_key} shows all)" if unfold_key else ""
-    diff = found if isinstance(found := structured.get("diff"), str) else ""
+    diff = structured.get("diff")
+    diff = diff if isinstance(diff, str) else ""  # servers may send anything under this name
     is_started_job = "job_id" in structured and "exit_code" not in structured
-    was_discarded = event.answer.startswith("discarded")  # what the command printed is of interest all the same
+    was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
     if was_asked:
         event = replace(event, answer="")
     head = _head(event, title, columns, is_started_job=is_started_job)
@@ -61,15 +62,14 @@ def tool_view(
     if event.result.is_error and not was_discarded:
         body = _error_body(event, title, columns, rest)
     elif event.name == "bash":
-        output = structured.get("output")
-        output = output if isinstance(output, str) else "" if is_started_job else event.result.text
+        output = structured.get("output", "" if is_started_job else event.result.text)
         body = _output(output, rest)
     elif event.name in ("file_edit", "file_write") and not was_asked:
         body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest, wraps=is_live)
     else:
         body = _todo_body(event, columns, rest) if event.name == "todo" and not is_live else []
     whole = printable(diff or event.result.text)
-    is_cut = not body or any("more line" in text for role, text in body if role == "muted")
+    is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # see `_output`
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
     return ToolView([*head, *body], folded)
 
@@ -91,6 +91,7 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
             [("error", "✗"), ("", f" {' '.join(title.split())}"), ("muted", f"{outcome}\n")], columns, hang=2
         )
     is_agent = event.name == "create_subagent"
+    # A subagent's title is its task, which says more than the outcome does.
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
     line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
@@ -102,14 +103,14 @@ def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> lis
     text = _IN_HEAD.sub("", event.result.text)
     if event.error_kind:  # before the message, for the model: `not_found (ENOENT): `
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
-    subject = title.partition(" ")[2]
+    subject = title.partition(" ")[2]  # such as the path in `file_read src/a.py`, with which many errors begin
     body = _output(text.removeprefix(f"{subject} ") if subject else text, rest)
     return wrapped(body, columns, hang=2) if event.error_kind else body
 
 
 def duration(milliseconds: float) -> str:
     """Format a time from a second on; a shorter one is left out."""
-    if milliseconds < 59_950:
+    if milliseconds < 59_950:  # what would round to 60.0 s is a minute
         return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else ""
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     return f"{minutes} min {seconds} s"

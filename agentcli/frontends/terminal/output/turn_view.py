@@ -305,7 +305,7 @@ class TurnView:
         self._markdown = answer or self._markdown  # the rest of the answer belongs to the same block
         self.print_line(f"✗ {event.error}", "error")
         if event.broke_off:
-            self.print_line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
+            self.print_line("The answer broke off. Press Enter in the empty input to continue it.", "warning")
         self.print_gap()
 
     def _print_end(self, done: events.Done) -> None:
@@ -380,10 +380,10 @@ _REASONS = {
     "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
 }
 _ENDINGS = {
-    "interrupted": "Interrupted; what was said is kept.",
-    "declined": "Stopped: say what to do instead.",
-    "max_turns": "Stopped at the limit of requests for one prompt.",
+    "interrupted": "Interrupted. The conversation so far is kept.",
+    "declined": "Stopped. Say what to do instead.",
+    "max_turns": "Stopped at the limit of requests for one prompt (limits.max_turns).",
     "max_budget": "Stopped: the budget is used up.",
-    "max_tokens": "The answer was cut off by its length limit; say “go on” to go on.",
+    "max_tokens": "The answer reached its length limit. Say “continue” to get the rest.",
     "stopped": "Stopped by a hook.",
 }

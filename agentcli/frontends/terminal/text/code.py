@@ -82,7 +82,7 @@ class CodeHighlighter:
             return [("", text)]
 
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
-        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
+        if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):  # without rules for `_lex`
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
         start, spans = 0, _spans(lexer)
@@ -94,7 +94,7 @@ class CodeHighlighter:
             if found is None:
                 return
             self._span = None
-        openings = tuple(opening for opening in spans if opening != "<<")
+        openings = tuple(opening for opening in spans if opening != "<<")  # here documents are looked for below
         for at, token, part in _lex(lexer, text + "\n", start, self._stack):
             if openings and text.startswith(openings, at) and token not in String:
                 opening = next(one for one in openings if text.startswith(one, at))
@@ -144,8 +144,7 @@ def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tu
 @lru_cache(maxsize=64)
 def lexer_for(language: str) -> Lexer | None:
     """Return a lexer for the first word of a fence's info string, such as `py3`, `{.python}` or `ts:src/a.ts`."""
-    found = re.match(r"[\s{.]*([\w+#-]*)", language)
-    name = found[1].lower() if found else ""
+    name = re.findall(r"[\s{.]*([\w+#-]*)", language)[0].lower()
     name = _ALIASES.get(name, name)
     # For a name that it does not know, Pygments would import the plugins of every installed package.
     if name in _PLAIN or not any(name in aliases for _, _, aliases, _, _ in LEXERS.values()):
@@ -173,7 +172,7 @@ def _spans(lexer: RegexLexer) -> Spans:
                 spans[opening] = closing, kind
     _, kind, part = next(iter(lexer.get_tokens_unprocessed("<<X\na b\nX")))
     if kind in String and "a b" in part:
-        spans["<<"] = "", String.Heredoc
+        spans["<<"] = "", String.Heredoc  # each has an end of its own
     return spans
 
 
@@ -226,7 +225,7 @@ def diff_fragments(
     shown, more = list(islice(rows, max_lines)), sum(1 for _ in rows)
     texts = [_shown_text(row) for row in shown]
     changed_words = _changed_words(shown, texts)
-    digits = len(str(max((number for row in shown for number in (row.old, row.new) if number), default=1)))
+    digits = len(str(max((row.new or row.old or 1 for row in shown), default=1)))
     # The language is that of the ending of the changed file's name, or of the name of a file without one.
     names = [line[4:].split("\t")[0] for line in lines[:2] if line[:4] in ("--- ", "+++ ")]
     name = next((name for name in reversed(names) if name != "/dev/null"), "").rpartition("/")[2]
@@ -257,7 +256,11 @@ def _coloured(rows: Sequence[_Row], texts: Sequence[str], language: str) -> Iter
 
 
 def _rows(lines: Sequence[str]) -> Iterator[_Row]:
-    """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files."""
+    """Read the lines that a hunk's header counts by their mark; outside of them, lines can also name files.
+
+    `old` and `new` are the numbers of the next line in both files, 0 in a file that does not exist; `old_left` and
+    `new_left` are the lines of the hunk that follow.
+    """
     old = new = old_left = new_left = hunks = 0
     for line in lines:
         mark, text = line[:1], line[1:]
@@ -292,10 +295,11 @@ def _shown_text(row: _Row) -> str:
 
 
 def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
+    """Yield the number, the sign and the text of a line, without spaces at its end."""
     sign = _SIGNS[row.kind]
     is_blank = not (sign.strip() or parts)
-    if number := number.rstrip() if is_blank else number:
-        yield "line_number", number
+    if number:
+        yield "line_number", number.rstrip() if is_blank else number
     if not is_blank:
         yield f"{row.kind}_sign" if row.kind in ("added", "removed") else row.kind, sign if parts else sign.rstrip()
     for roles, text in parts:

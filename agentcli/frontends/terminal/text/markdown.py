@@ -49,11 +49,11 @@ class MarkdownStream:
 
     The output does not depend on where the text was cut. Prose is broken at words, code is not. Unlike in CommonMark
     (0.31) and GFM, a line under a paragraph makes no heading (`---` is a rule), a table's lines begin with `|`, and
-    reference links are printed as they are written.
+    reference links are printed as they are written. `width` returns the columns of the screen; without `wraps`, only
+    tables are fitted to it.
     """
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
-        """`width` returns the columns of the screen; without `wraps`, only tables are fitted to it."""
         self._width, self._wraps = width, wraps
         self._out: list[Fragment] = []
         self._open = ""  # the line that has not ended
@@ -162,7 +162,7 @@ class MarkdownStream:
                 level = min(3, len(content) - len(text))
                 title = re.sub(r"(?:^|[ \t]+)#+$", "", text.strip(" \t"))  # without marks at its end
                 self._print_text([(line, title)], roles=f"heading{level}")
-            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
+            case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):  # else a code span
                 self._open_fence(line, content)
             case "table":
                 self._table_line(line, content)
@@ -230,7 +230,8 @@ class MarkdownStream:
             code = code[mark.end() :]
         code = _without_indentation(code, fence.column)
         marks = code.strip()
-        if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
+        is_fence = len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0])
+        if is_fence and not code.startswith("    "):
             self._fence, self._blank_depth = None, fence.depth
         else:
             self._print(fence.highlighter.line(code) if marks else ())
@@ -284,7 +285,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
         line.column = len((" " * line.column + space).expandtabs(4))
         indentation = line.column - container
         if line.start == len(head):
-            line.prefix.append(("", space if is_cut else ""))
+            line.prefix.append(("", space if is_cut else ""))  # where more follows, the space is an indentation
             line.kind = "blank" if line.item is None and not is_cut else "text"
             return line
         in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import cache
 from itertools import zip_longest
-from operator import itemgetter
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -74,7 +73,7 @@ def inline_fragments(source: str, roles: str) -> list[Fragment]:
 
 def _fragments(tokens: Sequence[Token], active: set[str]) -> list[Fragment]:
     out: list[Fragment] = []
-    links: list[tuple[str, int]] = []
+    links: list[tuple[str, int]] = []  # that are open: the address, and the fragments before the text
 
     def add(text: str, *more: str) -> None:
         out.append((_names(frozenset((*active, *more))), text))
@@ -131,7 +130,7 @@ def _plain_text_rule(
 ) -> Callable[[StateInline, bool], bool]:
     """Return a rule of markdown-it's inline parser that takes a match as plain text, so that it has no emphasis."""
 
-    def take(state: StateInline, silent: bool) -> bool:
+    def take(state: StateInline, silent: bool) -> bool:  # `silent` only skips the match
         if found := pattern.match(state.src, state.pos, state.posMax):
             state.pending += "" if silent else text(found)
             state.pos = found.end()
@@ -158,7 +157,7 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt()
     parser.inline = _Inline()
     parser.configure("commonmark").enable("strikethrough").disable("text_join")
-    parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, itemgetter(0)))
+    parser.inline.ruler.before("emphasis", "address", _plain_text_rule(_ADDRESS, lambda found: found[0]))
     parser.inline.ruler.before("escape", "formula", _plain_text_rule(_FORMULA, _formula_text))
     # All addresses are shown, as they were written, so that nobody follows one unseen.
     vars(parser).update(normalizeLink=str, normalizeLinkText=str, validateLink=lambda address: True)
@@ -174,6 +173,7 @@ MIN_COLUMNS = 8  # that a wrapped column gets
 
 def _split_row(source: str) -> list[str]:
     """Return the cells of a row's source, without the pipes around them and with `\\|` as a plain pipe."""
+    # A NUL, which the source cannot have, in place of each pipe behind an even number of backslashes.
     inner = re.sub(r"(?<!\\)((?:\\\\)*)\|", "\\1\0", source.strip()).removeprefix("\0").removesuffix("\0")
     return [cell.strip().replace("\\|", "|") for cell in inner.split("\0")]
 
@@ -209,10 +209,9 @@ def _fitted(natural: list[int], available: int) -> list[int] | None:
     if sum(min(columns, MIN_COLUMNS) for columns in natural) > available:
         return None
     widths = list(natural)
-    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)
-    for place, column in enumerate(narrow_first):
-        share = available // (len(natural) - place)
-        widths[column] = min(natural[column], max(share, MIN_COLUMNS))
+    narrow_first = sorted(range(len(natural)), key=natural.__getitem__)  # what they leave is for the wider ones
+    for done, column in enumerate(narrow_first):
+        widths[column] = min(natural[column], max(available // (len(natural) - done), MIN_COLUMNS))
         available -= widths[column]
     return widths
 

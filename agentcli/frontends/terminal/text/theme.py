@@ -65,10 +65,12 @@ _COLORFGBG = {str(number): "light" if number in (7, *range(9, 16)) else "dark" f
 
 
 class Theme:
-    """Turns fragments into text with SGR codes, switching only where the look changes."""
+    """Turns fragments into text with SGR codes, switching only where the look changes.
+
+    `own` has the codes of a person's theme; `is_true` is for a terminal that shows 24-bit colours.
+    """
 
     def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
-        """`own` has the codes of a person's theme; `is_true` is for a terminal that shows 24-bit colours."""
         self._is_true = is_true
         self.palette, self._own, self._colours = palette, own, PALETTES[palette]
         self._codes: dict[str, str] = {"": ""}
@@ -82,10 +84,9 @@ class Theme:
 
     def code(self, roles: str) -> str:
         """Return the SGR parameters of space separated roles; empty for plain text."""
-        code = self._codes.get(roles)
-        if code is None:
-            code = self._codes[roles] = self._build_code(roles.split())
-        return code
+        if roles not in self._codes:
+            self._codes[roles] = self._build_code(roles.split())
+        return self._codes[roles]
 
     def _build_code(self, roles: Sequence[str]) -> str:
         if change := next((role for role in reversed(roles) if role in _CHANGES), ""):

@@ -74,8 +74,8 @@ def test_reports_are_reported_and_typed_text_is_typed_however_it_is_read(
     keyboard = new_keyboard(terminal)
     keyboard.input.expects_reports = expects
     reports = {BACKGROUND: BACKGROUND[2:-2], SYNCHRONIZED: "?2026;2$y", "\x1b[I": "I", "\x1b[O": "O"}
-    bell = "\x1b]10;rgb:ff/ff/ff\x07"
-    reports[bell] = bell[2:-1]
+    for bell in ("\x1b]10;rgb:ff/ff/ff\x07", "\x1b]7501;?\x07"):
+        reports[bell] = bell[2:-1]
     parts = data.draw(st.lists(st.one_of(st.sampled_from(sorted(reports)), st.text("abIO[;?2é", max_size=3))))
     sent = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))

@@ -81,7 +81,7 @@ def test_an_image_is_a_token_with_its_size() -> None:
 
 
 def test_an_image_no_model_takes_is_refused() -> None:
-    with pytest.raises(UserError, match=r"5\.0 MB; a model takes images of 5 MB at most"):
+    with pytest.raises(UserError, match=r"5\.0 MB\. Models accept images of up to 5 MB"):
         Pastes().add_image(bytes(MAX_IMAGE_BYTES + 1), "image/png")
 
 

@@ -1,0 +1,115 @@
+"""Defines `/remote`, which shows the session of this terminal on a web page."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agentcli.agent.commands.command import CommandHost, SlashCommand
+from agentcli.agent.commands.session import PROGRAM
+from agentcli.cli.session_opener import ConfiguredOpener
+from agentcli.errors import UsageError, UserError
+from agentcli.frontends.hosts import OpenSession, UsageStore
+from agentcli.frontends.http.server import import_server
+
+if TYPE_CHECKING:
+    from agentcli.frontends.http.shared import Remote
+
+LOOPBACK = "127.0.0.1"
+
+
+class RemoteCommand:
+    """Starts and ends the page of the session that the terminal has open; there is one at a time."""
+
+    def __init__(
+        self,
+        opener: ConfiguredOpener,
+        store: UsageStore,
+        *,
+        on_notice: Callable[[str], None],
+        on_prompt: Callable[[str], None],
+    ) -> None:
+        self._opener, self._store = opener, store
+        self._on_notice, self._on_prompt = on_notice, on_prompt
+        self._remote: Remote | None = None
+        self._address = ""
+
+    @property
+    def command(self) -> SlashCommand:
+        return SlashCommand(
+            "remote",
+            "show this session on a web page",
+            self._run,
+            "[lan|ADDRESS|off]",
+            is_aside=True,
+            forms=("", "lan", "ADDRESS", "off"),
+            group=PROGRAM,
+        )
+
+    async def _run(self, host: CommandHost, argument: str) -> str:
+        if argument == "off":
+            return "The page is closed." if await self.aclose() else "This session has no page."
+        address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
+        link = (await self._serve(host, address)).new_link()
+        about = (
+            "Open it in a browser. The link works once; for another device, type /remote again. /remote off ends it."
+        )
+        if address == LOOPBACK:
+            more = "Only this machine reaches it. For a phone in the same network: /remote lan"
+        else:
+            more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
+        return "\n".join([_qr_code(link), link, about, more])
+
+    async def _serve(self, host: CommandHost, address: str) -> "Remote":
+        """Return the page of the session that is open now, at an address of this machine. Raises `UserError`."""
+        session = host.session
+        if self._remote is not None and (self._remote.session_id, self._address) == (session.id, address):
+            return self._remote
+        await self.aclose()
+        await asyncio.to_thread(import_server)
+        from agentcli.frontends.http.shared import Remote
+        from agentcli.infra.event_log import MemoryEvents
+
+        # For the page: without `/remote` itself.
+        commands = ConfiguredOpener.commands(self._opener, self._on_notice)
+        opened = OpenSession(session, self._opener, commands, _nothing)
+        remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
+        await remote.start(address)
+        self._remote, self._address = remote, address
+        return remote
+
+    async def aclose(self) -> bool:
+        """End the page; return False if there is none."""
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            await remote.aclose()
+        return remote is not None
+
+
+async def _nothing() -> None:
+    """End nothing with the page: the terminal closes its session itself."""
+
+
+def _lan_address() -> str:
+    """Return this machine's address in its network: that of the route to elsewhere. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address for documentation, which belongs to nobody
+        return str(probe.getsockname()[0])
+    raise UserError("This machine has no address in a network. Name one: /remote ADDRESS")
+
+
+def _qr_code(text: str) -> str:
+    """Draw a QR code, two rows of it in each line; its light modules are drawn, as a dark terminal needs it."""
+    try:
+        import segno
+    except ImportError as error:
+        raise UsageError("The QR code needs an extra: pip install 'agentcli[server]'.") from error
+    rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
+    if len(rows) % 2:
+        rows.append([False] * len(rows[0]))
+    halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
+    return "\n".join(
+        "".join(halves[pair] for pair in zip(upper, lower, strict=True))
+        for upper, lower in zip(rows[::2], rows[1::2], strict=True)
+    )

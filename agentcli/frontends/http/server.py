@@ -1,0 +1,49 @@
+"""Starts an HTTP server in this process, with the packages of the extra `server`."""
+
+import socket
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from agentcli.errors import UsageError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_GRACE_S = 1  # for answers that are under way when the server ends
+_KEEP_ALIVE_S = 75
+
+
+def import_server() -> None:
+    """Import the server's modules, which takes a while. Raises `UsageError` where a package of theirs is missing."""
+    try:
+        import uvicorn  # noqa: F401 - to find out now if it is there
+
+        import agentcli.frontends.http.routes  # noqa: F401 - as above
+    except ImportError as error:
+        raise UsageError(
+            f"The server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
+            "'agentcli[server]'."
+        ) from error
+
+
+def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
+    """Return a socket that is bound to an address, and its URL.
+
+    Raises `OSError`, and `OverflowError` for a port that is no 16-bit number.
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    return listener, f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def http_server(app: Any) -> "uvicorn.Server":
+    """Return a server of an ASGI application, which leaves signals to the caller."""
+    import uvicorn
+
+    options: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False, "server_header": False}
+    options |= {"timeout_keep_alive": _KEEP_ALIVE_S, "timeout_graceful_shutdown": _GRACE_S}
+    server = uvicorn.Server(uvicorn.Config(app, **options))
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]
+    return server

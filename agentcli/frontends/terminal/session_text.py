@@ -1,0 +1,119 @@
+"""The text of a session: finds what was said in it, and lays all of it out for the pager."""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from msgspec import Struct
+
+from agentcli.agent.commands.sessions import age
+from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.output.activity import message_text
+from agentcli.llm.messages import Text, ToolUse
+from agentcli.tools.observation import call_title
+
+MAX_FOUND = 200  # parts that a search returns
+MAX_GAP = 8  # characters between two letters of a word that was typed in part
+CHARS_BEFORE = 12  # of an excerpt, before what was found
+MAX_EXCERPT_CHARS = 60
+
+
+class TranscriptPart(Struct, frozen=True, kw_only=True):
+    """A prompt, an answer or the result of a call, as the pager shows it; `label` says which."""
+
+    label: str
+    text: str
+    time: float
+
+
+class FoundPart(Struct, frozen=True, order=True):
+    """A part by its number, newest first, and the position of what was found; the smallest `rank` fits best."""
+
+    rank: int
+    number: int
+    position: int
+
+
+class SessionText:
+    """Everything that was said in a session, also before compactions and on branches that were left."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._parts = list(_parts(entries))[::-1]
+        self._found: list[FoundPart] = []
+
+    def search(self, query: str) -> list[tuple[str, str]]:
+        """Return a label and a detail for each part that has all words of a query, best and newest first.
+
+        Where none has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
+        Without words, all prompts are returned.
+        """
+        if words := query.lower().split():
+            self._found = sorted([*self._with_words(words)] or self._with_letters(words))[:MAX_FOUND]
+        else:
+            self._found = [FoundPart(0, number, 0) for number, part in enumerate(self._parts) if part.label == "prompt"]
+        return [self._option(found) for found in self._found]
+
+    def page_at(self, choice: int) -> tuple[str, int]:
+        """Return the text of the session, and the number of the line of a choice that the newest search returned."""
+        found = self._found[choice]
+        texts = [printable(part.text).rstrip("\n") + "\n\n" for part in reversed(self._parts)]  # oldest first again
+        before = printable(self._parts[found.number].text[: found.position])
+        above = [*texts[: len(texts) - 1 - found.number], before]
+        return "".join(texts), "".join(above).count("\n") + 1
+
+    @cached_property
+    def _lowered(self) -> Sequence[str]:
+        return [part.text.lower() for part in self._parts]
+
+    def _with_words(self, words: Sequence[str]) -> Iterator[FoundPart]:
+        phrase = " ".join(words)
+        for number, text in enumerate(self._lowered):
+            if phrase in text:
+                yield FoundPart(0, number, text.find(phrase))
+            elif all(word in text for word in words):
+                yield FoundPart(1, number, text.find(words[0]))
+
+    def _with_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
+        patterns = [_spread(word) for word in words]
+        for number, text in enumerate(self._lowered):
+            matches = [match for pattern in patterns if (match := pattern.search(text))]
+            if len(matches) == len(words):
+                rank = sum(len(match.group()) for match in matches)  # letters that are close together fit best
+                yield FoundPart(rank, number, matches[0].start())
+
+    def _option(self, found: FoundPart) -> tuple[str, str]:
+        """Return the words around what was found, and which part of the session it is."""
+        part = self._parts[found.number]
+        start = 0
+        if found.position > MAX_EXCERPT_CHARS // 2:  # else the excerpt shows it from the part's beginning
+            start = found.position - CHARS_BEFORE
+            start = part.text.find(" ", start, found.position) + 1 or start  # at the beginning of a word
+        excerpt = " ".join(part.text[start : start + 2 * MAX_EXCERPT_CHARS].split())
+        label = f"…{excerpt}" if start else excerpt
+        return label[:MAX_EXCERPT_CHARS], f"{part.label} · {age(time.time() - part.time)}"
+
+
+def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
+    """Yield what was said, oldest first."""
+    calls: dict[str, ToolUse] = {}
+    for entry in entries:
+        match entry.body:
+            case User(content, is_reminder=False):
+                yield TranscriptPart(label="prompt", text=f"› {message_text(content)}", time=entry.time)
+            case Assistant(content=content):
+                calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+                if (text := "".join(block.text for block in content if isinstance(block, Text))).strip():
+                    yield TranscriptPart(label="answer", text=text, time=entry.time)
+            case Result(result=result, name=name, summary=summary):
+                call = calls.get(result.tool_use_id)
+                title = call_title(name, call.input if call else {})
+                head = f"{'✗' if result.is_error else '✓'} {' · '.join(part for part in (title, summary) if part)}"
+                yield TranscriptPart(label=title, text=f"{head}\n{result.text}", time=entry.time)
+
+
+def _spread(word: str) -> re.Pattern[str]:
+    """Match the letters of a word in their order within a longer word; each letter is taken where it comes first."""
+    first, *others = map(re.escape, word)
+    return re.compile(first + "".join(rf"[^\s{letter}]{{0,{MAX_GAP}}}{letter}" for letter in others))
