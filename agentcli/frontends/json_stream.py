@@ -49,6 +49,7 @@ class Dialogue:
         self._begin(host.session)
 
     def _begin(self, session: Session) -> None:
+        """Follow a session: the first one, or the one that a command such as /clear has opened."""
         self._session = session
         self._turns_before, self._turns_ended = session.turns_begun, 0
         self._output = JsonOutput(session, self._write, partial=self._partial, demands=self._demands)

@@ -144,6 +144,7 @@ class PrintableStream:
         self._returned = 0  # the length of that end
 
     def feed(self, text: str) -> str:
+        """Return the text that can be printed now; what may be the beginning of a sequence waits for the rest."""
         text = self._sequence + text
         unfinished = self._UNFINISHED.search(text)
         is_held = unfinished is not None and len(unfinished.group()) <= self._MAX_HELD_CHARS

@@ -130,6 +130,7 @@ class Compactor:
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
     def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
+        """Plan a compaction with these summaries, which are by the turns' numbers."""
         prefix = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
         # `used` is based on the provider's counts, so it says by how much our estimates err.
         scale = basis.used / max(1, prefix + message_tokens(basis.conversation.messages, basis.model))

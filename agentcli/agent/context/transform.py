@@ -94,6 +94,7 @@ class _FollowedConversation:
         return self.conversation
 
     def _add_message(self, message: Message) -> None:
+        """Add the entries that a session would have for the message: a reply, or results and a prompt or reminder."""
         if message.role == "assistant":
             self._names |= {use.id: use.name for use in message.tool_uses}
             self.add(Assistant(content=message.content, provider="", model=""))

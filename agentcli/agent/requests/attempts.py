@@ -95,6 +95,7 @@ class PaidRequest:
         raise AssertionError(f"{self.target.name} ended its stream without Done")
 
     def _before_try(self, request: llm.Request) -> llm.Request:
+        """Reserve the worst case of a try; return the request with a reply as long as the budgets allow."""
         info, prices = self.target.info, self.target.info.prices
         prompt_tokens = partial(self.max_prompt_tokens, request, info)
         if self.budgets.is_limited and prices and prices.cache_write_1h is not None and request.lasts_an_hour:

@@ -120,6 +120,7 @@ class ClientFiles:
         return cast("Checkpoints", _Wrapper(checkpoints, begin=begin))
 
     def _read(self, path: Path) -> BinaryIO:
+        """Open a file as the editor would save it now, or as it is on the disk if the editor has no changes."""
         file = self._disk.read(path)
         if not self._is_shared(path):
             return file

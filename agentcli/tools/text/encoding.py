@@ -70,13 +70,8 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if encoding is None:
         return None
     is_certain = guess.is_certain
-    if not is_certain:
-        if codec := declared_codec(declared, content):
-            encoding, is_certain = codec, True
-        else:
-            russian_codec, is_certain = detect_russian(content)
-            if is_certain or (russian_codec and encoding != "utf-8"):
-                encoding = russian_codec
+    if not is_certain and (codec := declared_codec(declared, content)):
+        encoding, is_certain = codec, True
     try:
         return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
@@ -157,62 +152,18 @@ class EncodingGuess:
         return "cp1252" if is_windows else "latin-1"
 
 
-# Charsets of files that are not UTF-8: the one that the settings declare, or one of Russian
+# Charsets of files that are not UTF-8: the settings name them
 
-_RUSSIAN = ("koi8-r", "cp1251")  # the only charsets that are recognized from the bytes alone
-# Other charsets of the same bytes: a recognized one is certain only if none of these fits about as well.
-_RIVALS = (
-    "cp932 euc_jis_2004 gb18030 big5hkscs cp949 koi8-u cp866 iso8859-5 cp1252 cp1250 iso8859-2 cp1253 iso8859-7 cp1254 "
-    "cp1255 cp1256 cp1257 cp874 mac-roman cp850 cp437"
-).split()
 # For a declared charset, the codec that is tried before the wider one of `codec_of`. A character that only the wider
 # one has is then rejected, so that no program meets a character that it does not know.
 _NARROWER = {"iso-8859-1": "latin-1", "gbk": "gbk", "gb18030": "gbk", "big5": "big5", "euc-kr": "euc_kr"}
-_MAX_SAMPLE_BYTES = 65_536
-_MIN_CERTAIN_CHARS = 6  # beyond ASCII
-_MIN_CONFIDENCE = 0.04  # that chardet gives to a charset that is certain
-_MIN_RATIO = 2.0  # of the confidence to that of the next candidate
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-_CYRILLIC_WORD = re.compile("[\u0400-\u04ff]+")
 
 
 def declared_codec(label: str, content: bytes) -> str | None:
     """Return the codec for a charset of the settings; None if there is none, or if the bytes are not in it."""
     codecs_to_try = filter(None, (_NARROWER.get(label), codec_of(label)))
     return next((codec for codec in codecs_to_try if _fits(content, codec)), None)
-
-
-def detect_russian(content: bytes) -> tuple[str, bool]:
-    """Return the codec of a Russian text in KOI8-R or Windows-1251 (else ""), and if it is certain.
-
-    The codec decodes the file and encodes it to the same bytes. Only if it is certain may characters beyond ASCII be
-    written to the file.
-    """
-    sample = _sample(content)
-    from chardet import detect_all  # imports in 20 ms, and few files need it
-
-    found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_RUSSIAN, *_RIVALS))
-    confidences = {each["encoding"]: each["confidence"] for each in found if each["encoding"]}
-    best = max(confidences.values(), default=0.0)
-    for codec, confidence in confidences.items():
-        text = sample.decode(codec, "ignore") if codec in _RUSSIAN and confidence >= 0.9 * best else ""
-        if _is_russian(text) and _fits(content, codec):
-            rivals = [value for rival, value in confidences.items() if sample.decode(rival, "ignore") != text]
-            is_clear = confidence >= max(_MIN_CONFIDENCE, _MIN_RATIO * max(rivals, default=0.0))
-            is_long = _count_non_ascii(text) >= _MIN_CERTAIN_CHARS
-            return codec, is_clear and is_long and not _other_codec_fits(sample, codec)
-    return "", False
-
-
-def _sample(content: bytes) -> bytes:
-    """Return the first lines that are not ASCII, up to a line end or a blank, so that no character is cut."""
-    lines = bytearray()
-    for found in re.finditer(rb"[^\n]*[\x80-\xff][^\n]*\n?", content):
-        lines += found.group()
-        if len(lines) > _MAX_SAMPLE_BYTES:
-            end = max(lines.rfind(b"\n", 0, _MAX_SAMPLE_BYTES), lines.rfind(b" ", 0, _MAX_SAMPLE_BYTES))
-            return bytes(lines[: end + 1 or _MAX_SAMPLE_BYTES])  # all of a line without any blank
-    return bytes(lines)
 
 
 def _fits(content: bytes, codec: str) -> bool:
@@ -222,34 +173,6 @@ def _fits(content: bytes, codec: str) -> bool:
         return not _CONTROL.search(text) and text.encode(codec) == content
     except UnicodeError:
         return False
-
-
-def _count_non_ascii(text: str) -> int:
-    return len(text) - len(text.encode("ascii", "ignore"))
-
-
-def _is_russian(text: str) -> bool:
-    """Return False if a text is too short, or looks like another script that was decoded with the wrong charset."""
-    if _count_non_ascii(text) < 4:  # so few characters fit several charsets
-        return False
-    words = _CYRILLIC_WORD.findall(text)
-    letters_in_long_words = sum(len(word) for word in words if len(word) > 2)
-    if letters_in_long_words * 10 < sum(map(len, words)) * 7:  # less than 70 %
-        return False
-    # In Latin words (`café`) the accented letters would become Cyrillic ones. In source code a word may follow `\n`.
-    mixed = re.findall("[A-Za-z][\u0400-\u04ff]|[\u0400-\u04ff][A-Za-z]", re.sub(r"\\[a-z]", " ", text))
-    return len(mixed) * 4 <= len(words)
-
-
-def _other_codec_fits(sample: bytes, codec: str) -> bool:
-    """Return True if the bytes are as good a text in the other charset, where small letters are capital ones."""
-    text, other = (sample.decode(each, "ignore") for each in (codec, "cp1251" if codec == "koi8-r" else "koi8-r"))
-    words = _CYRILLIC_WORD.findall(other)
-    has_usual_case = all(word.islower() or word.isupper() or word == word.capitalize() for word in words)
-    letters = ["".join(_CYRILLIC_WORD.findall(each.lower())) for each in (text, other)]
-    # The shares of the ten most frequent letters of Russian.
-    share, other_share = (sum(map(each.count, "оеаинтсрвл")) / max(1, len(each)) for each in letters)
-    return has_usual_case and other_share >= 0.8 * share
 
 
 # Pages of the web
