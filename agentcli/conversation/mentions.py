@@ -1,5 +1,6 @@
 """Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -124,10 +125,15 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     """Return the names in a folder. Raises `OSError`."""
-    names = sorted(display_name(f"{path.name}/" if path.is_dir() else path.name) for path in folder.iterdir())
+    with os.scandir(folder) as found:  # says what is a folder without a look at each file
+        names = sorted(display_name(f"{entry.name}/" if _leads_to_folder(entry) else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
     listing = "\n".join([*names[:MAX_LISTED], *more])
     return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()  # of links in a circle, `entry` raises
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:

@@ -229,13 +229,13 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     parsed = parse_address(address)
     if parsed is None:
         return f"{url.host} leads to {address}, which is not a plain address"
-    why_not = why_not_public(parsed)
-    is_open = not why_not or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
+    kind = why_not_public(parsed)  # such as "a private address"; empty for a public one
+    is_open = not kind or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
         is_open = embedded(parsed).is_loopback if _is_this_machine(url.host) else is_local_network(parsed)
     if is_open and not is_metadata_service(parsed):
         return ""
-    return f"{url.host} is {why_not}" if url.host == address else f"{url.host} leads to {address}, {why_not}"
+    return f"{url.host} is {kind}" if url.host == address else f"{url.host} leads to {address}, {kind}"
 
 
 def _why_asked(url: WebUrl) -> str:

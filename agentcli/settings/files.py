@@ -67,7 +67,7 @@ def from_home(name: str, given_as: str = "") -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{given_as and f'{given_as}: '}{name} names a missing home folder.") from error
+        raise UsageError(f"{given_as}: {name} names a missing home folder.".removeprefix(": ")) from error
 
 
 def current_folder() -> Path:

@@ -380,8 +380,8 @@ def _files(turns: Sequence[TurnRecord], seen_hash: SeenHash) -> list[FileNote]:
         for result in turn.observations:
             for path, done in _worked_on(result, inputs.get(result.result.tool_use_id, {})):
                 before = found.pop(path, None)  # the path moves to the end
-                is_only_read = before and (before.done, done) == ("changed", "read")
-                found[path] = before if before and is_only_read else FileNote(path, done, turn.number)
+                stays_changed = before is not None and before.done == "changed" and done == "read"
+                found[path] = before if before and stays_changed else FileNote(path, done, turn.number)
     return [FileNote(note.path, note.done, note.turn, seen_hash(note.path)) for note in found.values()]
 
 

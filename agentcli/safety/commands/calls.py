@@ -175,7 +175,7 @@ def printed_by(fields: Sequence[Field], stdin: str) -> str:
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
-        case ["echo", *texts] if not re.match(r"-[neE]+( |$)", " ".join(texts)) and "\\" not in "".join(texts):
+        case ["echo", *texts] if not re.match(r"-[neE]+( |\Z)", " ".join(texts)) and "\\" not in "".join(texts):
             return " ".join(texts) + "\n"
         case ["printf", form] if "%" not in form and not form.startswith("-"):
             return unescape(form) or HOLE

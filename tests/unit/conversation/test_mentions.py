@@ -206,11 +206,34 @@ def test_a_folder_is_listed_up_to_a_bound(workspace: Workspace) -> None:
     for number in range(120):
         (workspace.cwd / f"many/f{number:03}").mkdir(parents=True)
     (workspace.cwd / "many/a.txt").write_text("x")
+    (workspace.cwd / "many/circle").symlink_to("circle")
+    (workspace.cwd / "many/b").symlink_to("f000")
     prompt, listed = with_attachments("what is in @many?", workspace, bare_names=False)
     assert isinstance(listed, Text)
-    assert listed.text.startswith('<folder path="many">\na.txt\nf000/\nf001/\n')
-    assert listed.text.endswith("f098/\n[21 more]\n</folder>")
+    assert listed.text.startswith('<folder path="many">\na.txt\nb/\ncircle\nf000/\nf001/\n')
+    assert listed.text.endswith("f096/\n[23 more]\n</folder>")
     assert typed_blocks((prompt, listed)) == [prompt]
+
+
+def test_a_large_folder_is_listed_without_a_look_at_each_file(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = workspace.cwd / "many"
+    folder.mkdir()
+    for number in range(500):
+        (folder / f"f{number}").touch()
+    looks: list[object] = []
+    look = os.stat
+
+    def counted(path: str | int, **options: bool) -> os.stat_result:
+        looks.append(path)
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", counted)
+    _, listed = with_attachments("what is in @many?", workspace, bare_names=False)
+    assert isinstance(listed, Text)
+    assert listed.text.endswith("[400 more]\n</folder>")
+    assert len(looks) < 100
 
 
 @pytest.mark.parametrize(

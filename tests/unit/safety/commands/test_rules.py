@@ -122,6 +122,13 @@ def test_a_refusing_rule_binds_in_a_command_that_is_not_understood_and_no_granti
         assert least_rules(judged(command)) == ()
 
 
+@pytest.mark.parametrize(
+    ("command", "is_read"), [("echo '-n↵' | sh", True), ("echo -n | sh", False), ("echo rm x | sh", True)]
+)
+def test_a_refusing_rule_can_be_checked_if_the_text_that_echo_prints_is_known(command: str, is_read: bool) -> None:
+    assert (judged(command.replace("↵", "\n")).doubts.unreadable == "") is is_read
+
+
 @pytest.mark.parametrize("command", ["git -C x push", "git -c a=b push origin", "git --no-pager push", "GIT push"])
 def test_a_refusing_rule_looks_past_the_options_of_git(command: str) -> None:
     assert is_touched("git push *", command)
