@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.llm.messages import (
-    LOST,
     Block,
     Message,
     Text,
@@ -112,7 +111,7 @@ def result(*ids: str) -> Message:
 
 def test_an_open_call_gets_a_result_that_says_it_was_lost() -> None:
     mended = repair_messages((user_message("a"), use("c"), user_message("b")))
-    assert mended[2] == Message("user", (ToolResult("c", LOST, is_error=True), Text("b")))
+    assert mended[2] == Message("user", (ToolResult("c", "The result was lost.", is_error=True), Text("b")))
 
 
 def test_a_reply_that_says_nothing_after_a_call_leaves_the_call_answered_once() -> None:
