@@ -106,8 +106,8 @@ class Draft:
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
-                scheme, _, secret = str(value).partition(" ")
-                has_scheme = secret and scheme.lower() in ("bearer", "basic", "token")
+                scheme, space, _ = str(value).partition(" ")  # the token behind a scheme may still be missing
+                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
                 self.leave_out(
                     f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
