@@ -144,8 +144,9 @@ def _is_reference(value: Any) -> bool:
 # Tables
 
 Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
-# What happens to a key: it becomes the setting at this path; a function takes its value, or (a list of one) each of the
-# items; a mapping has rows for the keys below it; a text is why it is left out, empty for no message.
+# What happens to a key. A tuple is the path of the setting that it becomes. A function takes its value, and that in a
+# list of one each of its items. A mapping has the rows for the keys below it. A text says why it is left out; an empty
+# one leaves it out without a word.
 Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
