@@ -106,8 +106,8 @@ class Draft:
         for name, value in values.items():
             if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
                 variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
-                scheme, _, secret = str(value).partition(" ")
-                has_scheme = secret and scheme.lower() in ("bearer", "basic", "token")
+                scheme, space, _ = str(value).partition(" ")  # the token behind a scheme may still be missing
+                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
                 result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
                 self.leave_out(
                     f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
@@ -144,8 +144,9 @@ def _is_reference(value: Any) -> bool:
 # Tables
 
 Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
-# What happens to a key: it becomes the setting at this path; a function takes its value, or (a list of one) each of the
-# items; a mapping has rows for the keys below it; a text is why it is left out, empty for no message.
+# What happens to a key. A tuple is the path of the setting that it becomes. A function takes its value, and that in a
+# list of one each of its items. A mapping has the rows for the keys below it. A text says why it is left out; an empty
+# one leaves it out without a word.
 Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 

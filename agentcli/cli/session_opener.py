@@ -68,7 +68,10 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the table's models with their columns, those with a key first; `with_key` only those that need it."""
+        """Return the table's models with their columns, those with a key first.
+
+        `with_key` leaves out those that have no key, and those that need none.
+        """
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:

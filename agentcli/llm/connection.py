@@ -318,11 +318,15 @@ def _own_certificates() -> tuple[str, str]:
     return next(((name, value) for name in _PARAMETERS if (value := os.environ.get(name))), ("", ""))
 
 
+def _system_has_certificates() -> bool:
+    """Return True if OpenSSL knows a place that holds certificates."""
+    places = ssl.get_default_verify_paths()  # None for a place that does not exist
+    return bool(places.cafile or (places.capath and any(Path(places.capath).iterdir())))
+
+
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
-    places = ssl.get_default_verify_paths()  # None for a place that does not exist
-    has_certificates = places.cafile or (places.capath and any(Path(places.capath).iterdir()))
-    if name or (sys.platform == "linux" and has_certificates):
+    if name or (sys.platform == "linux" and _system_has_certificates()):
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody
                 raise NotADirectoryError(errno.ENOTDIR, "it is no folder")

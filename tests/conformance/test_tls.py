@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +161,18 @@ async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(
     )
     (tmp_path / f"{hashed.stdout.strip()}.0").write_bytes(Path(f"{certificate}.cert").read_bytes())
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    async with Network(certificate).serving() as network:
+        await asked(f"https://127.0.0.1:{network.port}")
+
+
+async def test_ssl_cert_file_counts_also_where_the_system_s_certificates_cannot_be_read(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    unreadable = SimpleNamespace(cafile=None, capath=str(tmp_path / "gone"))
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: unreadable)
+    trusted = tmp_path / "trusted.pem"  # the contexts of other files may have been made before
+    trusted.write_bytes(certificate.read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     async with Network(certificate).serving() as network:
         await asked(f"https://127.0.0.1:{network.port}")
 

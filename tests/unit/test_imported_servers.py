@@ -24,6 +24,7 @@ def test_secrets_give_way_to_their_variables() -> None:
             "headers": {"Authorization": "Bearer abc", "X": "1"},
         },
         "wiki": {"type": "http", "url": "https://wiki.example.org", "headers": {"Authorization": TOKEN}},
+        "blank": {"type": "http", "url": "https://blank.example.org", "headers": {"Authorization": "Bearer "}},
         "odd": {"timeout": 3},
     }
     draft.take_servers("", servers)
@@ -31,8 +32,9 @@ def test_secrets_give_way_to_their_variables() -> None:
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
         "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
         "wiki": {**servers["wiki"], "headers": {"Authorization": "${WIKI_AUTHORIZATION}"}},
+        "blank": {**servers["blank"], "headers": {"Authorization": "Bearer ${BLANK_AUTHORIZATION}"}},
     }
-    assert len(draft.left_out) == 4
+    assert len(draft.left_out) == 5
     assert TOKEN not in "".join(draft.left_out)
 
 
