@@ -73,7 +73,8 @@ class RemoteCommand:
 
         # For the page: without `/remote` itself.
         commands = ConfiguredOpener.commands(self._opener, self._on_notice)
-        opened = OpenSession(session, self._opener, commands, _nothing)
+        # The page closes nothing when it ends: the terminal closes its session itself.
+        opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
         remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
         await remote.start(address)
         self._remote, self._address = remote, address
@@ -85,10 +86,6 @@ class RemoteCommand:
         if remote is not None:
             await remote.aclose()
         return remote is not None
-
-
-async def _nothing() -> None:
-    """End nothing with the page: the terminal closes its session itself."""
 
 
 def _lan_address() -> str:

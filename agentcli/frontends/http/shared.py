@@ -53,8 +53,8 @@ class SharedSession(HostedSession):
         asked = self._session.open_questions.get(getattr(request, "id", ""))
         await super().control(request)
         if asked is not None:  # the question vanishes from the terminal, which says why
-            is_yes = not isinstance(request, json_input.DenyControl)
-            answer = "Answered" if isinstance(asked, events.Question) else "Allowed" if is_yes else "Declined"
+            answer = "Declined" if isinstance(request, json_input.DenyControl) else "Allowed"
+            answer = "Answered" if isinstance(asked, events.Question) else answer
             self._session.publish(events.Notice(f"{answer} on the page: {asked.title}"))
 
 

@@ -19,7 +19,6 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
-from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
@@ -33,12 +32,6 @@ FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 REPORTS_DUE_S = 10.0  # for which the beginning of a report is not taken for keys: ssh can be slow
 SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
-_VI_MODES = {
-    InputMode.INSERT: "INSERT",
-    InputMode.INSERT_MULTIPLE: "INSERT",
-    InputMode.REPLACE: "REPLACE",
-    InputMode.REPLACE_SINGLE: "REPLACE",
-}
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
 log = logging.getLogger(__name__)
@@ -248,8 +241,9 @@ class Console:
         """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
             return ""
-        is_visual = self.area.buffer.selection_state is not None
-        return "VISUAL" if is_visual else _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+        if self.area.buffer.selection_state is not None:
+            return "VISUAL"
+        return self.app.vi_state.input_mode.name.split("_")[0].replace("NAVIGATION", "NORMAL")  # of `INSERT_MULTIPLE`
 
     def begin_inserting(self) -> None:
         """Return to insert mode for the next text; with the keys of emacs nothing changes."""

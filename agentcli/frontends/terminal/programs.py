@@ -55,25 +55,23 @@ class ProgramOutput:
     """The output of a command: all of it, or its beginning and its end."""
 
     def __init__(self) -> None:
-        self._head, self._tail = bytearray(), bytearray()
-        self._cut = 0  # bytes between them
+        self._kept = bytearray()
+        self._cut = 0  # bytes that are missing in the middle, behind the first `MAX_KEPT_BYTES`
         self.is_full_screen = False
 
     def add(self, data: bytes) -> None:
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
-        room = MAX_KEPT_BYTES - len(self._head)
-        self._head += data[:room]
-        self._tail += data[max(0, room) :]
-        if len(self._tail) > 2 * MAX_KEPT_BYTES:
-            self._cut += len(self._tail) - MAX_KEPT_BYTES
-            del self._tail[:-MAX_KEPT_BYTES]
+        self._kept += data
+        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # not sooner, or each piece would move all that follows
+            self._cut += len(self._kept) - 2 * MAX_KEPT_BYTES
+            del self._kept[MAX_KEPT_BYTES:-MAX_KEPT_BYTES]
 
     @property
     def text(self) -> str:
         """The output as a terminal shows it in the end, without the screens of full-screen programs."""
         cut = f"\n[{self._cut:,} bytes cut]\n" if self._cut else ""
-        text = (self._head + cut.encode() + self._tail).decode(errors="replace")
+        text = (self._kept[:MAX_KEPT_BYTES] + cut.encode() + self._kept[MAX_KEPT_BYTES:]).decode(errors="replace")
         return printable(as_shown(_SCREENS.sub("", text)))
 
 
@@ -245,8 +243,7 @@ def _takes_line(pager: str) -> bool:
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
     """Return `text` as the person's editor left it, or unchanged if the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
-    argv = _argv(command, environment)
-    if not argv:
+    if not (argv := _argv(command, environment)):
         raise UserError(f"The editor {command!r} was not found. Set $EDITOR to one that is installed.")
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:

@@ -91,8 +91,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
-        picked = await host.choose("Theme", options, current=current, can_keep=True)
-        if picked is None:
+        if (picked := await host.choose("Theme", options, current=current, can_keep=True)) is None:
             return marked(options, current, "To choose another: /theme NAME")
         choice, keeps = names[picked], picked.keeps
     if choice not in names:

@@ -118,9 +118,7 @@ class Screen(Renderer):
         self._size = size
         self._forget_region()
 
-    def clear(self) -> None:
-        """Draw the region again (Ctrl-L), below the transcript."""
-        self.erase()
+    clear = erase  # for Ctrl-L: the transcript stays
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
@@ -153,10 +151,7 @@ class Screen(Renderer):
         self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Leave the first rows of the region as transcript if they already show the next lines.
-
-        Returns the lines that are still to be written.
-        """
+        """Make rows at the region's top that show the next lines already transcript; return the lines that are left."""
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
@@ -283,10 +278,10 @@ def reflows(environment: Mapping[str, str]) -> bool:
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
-    if any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS"))):
-        return False  # these do not, and run in terminals of which they hand on such marks
-    # TERM comes along from another machine as well.
-    return environment.get("TERM", "").startswith("tmux") or any(map(environment.get, known))
+    # These do not, but may run in one that does, whose marks they hand on.
+    is_nested = any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS")))
+    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
+    return not is_nested and (is_tmux or any(map(environment.get, known)))
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:

@@ -118,8 +118,7 @@ def duration(milliseconds: float) -> str:
 
 def _output(text: str, rest: str) -> list[Fragment]:
     """Return the last lines of an output: there a command says how it ended."""
-    lines = printable(text).strip("\n").split("\n")
-    if lines == [""]:
+    if (lines := printable(text).strip("\n").split("\n")) == [""]:
         return []
     hidden = len(lines) - MAX_OUTPUT_LINES
     more = [("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n")] if hidden > 0 else []

@@ -121,8 +121,7 @@ class MarkdownStream:
         self._open += text
         while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
             source = self._open
-            line = self._read(source)
-            if line.kind != "text":
+            if (line := self._read(source)).kind != "text":
                 return
             word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
             cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
@@ -223,8 +222,7 @@ class MarkdownStream:
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
         for _ in range(fence.depth):
-            mark = _QUOTE_MARK.match(code)
-            if mark is None:
+            if (mark := _QUOTE_MARK.match(code)) is None:
                 self._fence, self._blank_depth = None, fence.depth
                 return False
             code = code[mark.end() :]
