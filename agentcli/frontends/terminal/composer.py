@@ -164,7 +164,7 @@ class Composer:
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Return start and end of the paste's token that ends at the cursor, or begins there if `ahead`."""
+        """Return start and end of the token that has the character before the cursor, or the one behind it."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 

@@ -134,7 +134,7 @@ class Console:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        self.print([])  # the head, if nothing was printed
+        self.print([])  # moves the head into the transcript, if it is still shown
         try:
             if self._view is not None:
                 await self._view.close()
@@ -191,13 +191,10 @@ class Console:
 
     def changed(self) -> None:
         """Draw a frame soon; at most thirty a second."""
-        self._draw_at(self._last_frame + FRAME_S)
+        self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
     def _draw_later(self, seconds: float) -> None:
-        """Draw once a resized window keeps its size; nothing is drawn until then."""
-        self._draw_at(asyncio.get_running_loop().time() + seconds)
-
-    def _draw_at(self, time_s: float) -> None:
+        """Draw a frame after so many seconds; nothing is drawn until then. If one is due already, nothing changes."""
         loop = asyncio.get_running_loop()
 
         def draw() -> None:
@@ -205,7 +202,7 @@ class Console:
             self.app.invalidate()
 
         if self.app.is_running and self._frame_timer is None:
-            self._frame_timer = loop.call_at(time_s, draw)
+            self._frame_timer = loop.call_later(seconds, draw)
 
     def redraw(self) -> None:
         self.screen.clear()
@@ -261,7 +258,7 @@ class Console:
 
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
-            self.screen.synchronizes = report[6] in "123"  # not 0, unknown, and not 4, off for good (DECRPM)
+            self.screen.synchronizes = report[6] in "123"  # else 0, unknown, or 4, off for good (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
             self.changed()

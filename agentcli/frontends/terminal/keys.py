@@ -123,8 +123,7 @@ class KeyActions:
 
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
-        waiting = self.activity.queued
-        if len(waiting) < 2:
+        if len(waiting := self.activity.queued) < 2:
             self.take_back()
         else:
             self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))

@@ -220,7 +220,7 @@ class QuestionPanel:
                 # The plan was printed above, but without the characters that are exposed here.
                 return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
             case events.ChangesApproval(changes=changes):
-                firsts = accumulate((change.hunks for change in changes), initial=0)
+                firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
                 texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
                 rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
                 shown = [*chain.from_iterable(rows)]
@@ -323,6 +323,7 @@ class QuestionPanel:
 
 
 def _reach(rule: Rule) -> str:
+    # `bash(npm *)`: every command that starts with `npm`; `file_edit(src/**)`: file_edit calls for files below src
     tool, pattern = rule.tool, rule.pattern
     if not pattern:
         return f"every {tool} call"
@@ -334,6 +335,7 @@ def _reach(rule: Rule) -> str:
 
 
 def _is_title_complete(call: ToolUse) -> bool:
+    # A preview would only repeat a title that shows the call's single argument as a whole.
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)

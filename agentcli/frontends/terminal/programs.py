@@ -132,8 +132,7 @@ class _PtySession:
     def _fit(self) -> None:
         """Give the pseudo-terminal the size of our window; the kernel signals that to the programs in it."""
         with suppress(OSError):
-            size = fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, size)
+            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
     # From the command
 

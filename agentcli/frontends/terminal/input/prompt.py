@@ -104,7 +104,7 @@ _HELP = (
     ("editor", "", "external editor"),
     ("paste_image", "", "paste an image"),
     ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, slash command, shell command, one hidden from the model"),
+    ("", "@  /  !  !!", "file · slash command · shell command · shell command that the model does not see"),
 )
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 

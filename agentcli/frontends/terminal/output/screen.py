@@ -164,6 +164,7 @@ class Screen(Renderer):
         """Write lines above the region, which is moved down by the rows that they take (`begun`)."""
         last_row, (roles, last) = len(self._rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
+        # Line ends at the bottom scroll the window where it is full; then as many rows are inserted above the region.
         room = [down(last_row - self._row), "\r", "\n" * begun, up(last_row + begun), f"\x1b[{begun}L"]
         return [*room, text, down(1 + self._row), to_column(self._column)]
 
@@ -224,10 +225,8 @@ class Screen(Renderer):
             return False
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
-            self._size_seen, self._resized_at = (
-                size,
-                now if self._size_seen.rows else 0.0,
-            )  # the first size is no new one
+            self._resized_at = now if self._size_seen.rows else 0.0  # the first size is no new one
+            self._size_seen = size
         settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
         if settles_in_s > 0:
             self._draw_later(settles_in_s)

@@ -164,7 +164,7 @@ def _spans(lexer: RegexLexer) -> Spans:
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
         text = f"{opening} a\nb {closing}"
-        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])
+        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])  # not an empty one
         if part == text and (kind in Comment or kind in String):
             stack = ["root"]
             deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)

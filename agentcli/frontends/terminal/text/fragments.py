@@ -86,7 +86,7 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
     row = column = 0
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):
-            if character == "\n":
+            if character == "\n":  # it belongs to the row that it ends
                 begins, row, column = row, row + 1, 0
             else:
                 cells = min(2 if is_unsure(character) else max(0, wcwidth(character)), columns)

@@ -135,6 +135,7 @@ class MarkdownStream:
     def _read(self, source: str) -> MarkdownLine:
         if self._continued is not None:
             return self._continued
+        # A line that may be a table's header may as well begin a paragraph.
         paragraph = self._paragraph or (self._table if self._sides is None else [])
         depth = paragraph[0][0].depth if paragraph else None
         return _read_line(source, paragraph=depth, in_list=self._list_column is not None)
@@ -191,7 +192,10 @@ class MarkdownStream:
             self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
     def _begin(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
-        """End the open block, and print the blank line before the line that begins another."""
+        """End the open block, and print the blank line before the line that begins another.
+
+        With `after_blank` there is one even where the source has none.
+        """
         self._end_paragraph()
         if line.item is not None:
             self._list_column = line.item if self._list_column is None else min(self._list_column, line.item)

@@ -149,7 +149,7 @@ def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) ->
 
 def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     if colour == "default":
-        return "39"
+        return "39"  # the terminal's own colour of text
     has_256 = has_256_colours(environment)
     if isinstance(colour, str) and colour in COLOUR_NAMES:
         colour = COLOUR_NAMES.index(colour)
