@@ -34,10 +34,7 @@ class RemoteCommand:
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
         self._address = ""
-
-    @property
-    def command(self) -> SlashCommand:
-        return SlashCommand(
+        self.command = SlashCommand(
             "remote",
             "show this session on a web page",
             self._run,

@@ -226,10 +226,6 @@ class Console:
         self.output.flush()
 
     @property
-    def rows(self) -> int:
-        return self.output.get_size().rows
-
-    @property
     def columns(self) -> int:
         return self.output.get_size().columns
 

@@ -161,7 +161,7 @@ class Dialogs:
         """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
         columns = self._console.columns
         is_next, panel.rest = bool(panel.rest), fragments
-        room = self._console.rows - MAX_ROWS_BESIDE - ROWS_AROUND
+        room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND
         page = room - len(panel.rows(columns))  # with the few choices that there are while something is left
         panel.rest = []
         if rows_of(fragments, columns) <= page:

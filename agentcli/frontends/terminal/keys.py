@@ -110,8 +110,10 @@ class KeyActions:
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
-        # An argument in brackets, such as `[NAME]`, may be left out; a name that is typed as a whole is meant as it is.
-        is_whole = text.rstrip() == before.rstrip() or all(text.startswith("[") for text in arguments if text)
+        # A name that was typed as a whole is meant so; an argument in brackets, such as `[NAME]`, may be left out.
+        is_whole = text.rstrip() == before.rstrip() or all(
+            argument.startswith("[") for argument in arguments if argument
+        )
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 

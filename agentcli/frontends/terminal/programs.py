@@ -253,8 +253,9 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
                 return text
             return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
     except OSError as error:
-        why = f"The editor {command!r} could not edit the text: {error.strerror}."
-        raise UserError(f"{why} To use another one, set $EDITOR.") from error
+        raise UserError(
+            f"The editor {command!r} could not edit the text: {error.strerror}. To use another one, set $EDITOR."
+        ) from error
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
