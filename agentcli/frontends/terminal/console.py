@@ -243,7 +243,7 @@ class Console:
         self.app.vi_state.reset()
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
-        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # the input needs three rows
+        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # three rows stay for the input
         frame, room = None, max_rows - len(head)
         try:
             frame = self._view.draw(columns, room) if self._view else None

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from textwrap import indent
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
@@ -232,7 +231,7 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
-        block = [("muted", indent(part.text.rstrip("\n"), "  ") + "\n")]
+        block = [("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))]
         if part.is_diff:
             block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
         view.print_block(block)

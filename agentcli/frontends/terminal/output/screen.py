@@ -96,7 +96,7 @@ class Screen(Renderer):
             return
         self._fit()
         self._switch_modes(on=True)
-        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows for the transcript
+        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows of the transcript stay
         self._show([*map(list, frame.rows)], frame.cursor)
         self.output.flush()
 

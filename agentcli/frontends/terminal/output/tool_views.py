@@ -103,7 +103,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> lis
     text = _IN_HEAD.sub("", event.result.text)
     if event.error_kind:  # before the message, for the model: `not_found (ENOENT): `
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
-    subject = title.partition(" ")[2]  # such as the path in `file_read src/a.py`, with which many errors begin
+    subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
     body = _output(text.removeprefix(f"{subject} ") if subject else text, rest)
     return wrapped(body, columns, hang=2) if event.error_kind else body
 
