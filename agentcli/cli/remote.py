@@ -68,7 +68,7 @@ class RemoteCommand:
         from agentcli.frontends.http.shared import Remote
         from agentcli.infra.event_log import MemoryEvents
 
-        # For the page: without `/remote` itself.
+        # The commands of the page, without `/remote` itself.
         commands = ConfiguredOpener.commands(self._opener, self._on_notice)
         # The page closes nothing when it ends: the terminal closes its session itself.
         opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
@@ -94,13 +94,13 @@ def _lan_address() -> str:
 
 
 def _qr_code(text: str) -> str:
-    """Draw a QR code, two rows of it in each line; its light modules are drawn, as a dark terminal needs it."""
+    """Draw a QR code, two rows of it in each line. Its light modules are drawn, because most terminals are dark."""
     try:
         import segno
     except ImportError as error:
         raise UsageError("The QR code needs an extra: pip install 'agentcli[server]'.") from error
     rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
-    if len(rows) % 2:
+    if len(rows) % 2:  # a dark row below the light border
         rows.append([False] * len(rows[0]))
     halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
     return "\n".join(

@@ -82,7 +82,7 @@ class HunkReview:
         end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
-        self._number, self._top = end % len(self._hunks), 0  # at the end 0: the review may still be drawn
+        self._number, self._top = end % len(self._hunks), 0  # 0 after the last one: the review may still be drawn
         if self._number:
             return None
         hunks = tuple(self._accepted)

@@ -334,5 +334,6 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
             item = _ITEM.match(head, start)
             if item is None or not in_paragraph or in_list:
                 return "item" if item else "text"
+            # An item that interrupts a paragraph has text and, if it is numbered, the number 1 (CommonMark, section 5).
             is_empty = not head[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"

@@ -99,7 +99,7 @@ class Theme:
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
                 code = _code(colour) if colour >= 0 else ""
-                attributes += [FAINT] if colour < 0 else []
+                attributes += [FAINT] if colour < 0 and FAINT not in attributes else []
         return ";".join([*map(str, attributes), *([code] if code else [])])
 
     def _own_code(self, role: str) -> str:
