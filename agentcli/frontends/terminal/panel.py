@@ -57,14 +57,14 @@ class QuestionPanel:
 
     def __init__(self, question: events.AnyQuestion, asker: str = "") -> None:
         self.question = question
-        self.rules: list[str] = list(question.rules)
+        self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
         self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
-        self.rows_left = 0
+        self.rows_left = 0  # that `rest` takes
         self._plan_comments = PlanComments(question)  # of a question that has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
-        self._rule = 0
+        self._rule = 0  # the index of the rule that a lasting yes would set
         self._marked = self._default  # the id of a choice
 
     @property

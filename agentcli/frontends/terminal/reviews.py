@@ -97,7 +97,7 @@ class PlanComments:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._at = 0
+        self._at = 0  # the marked line
         self.comments: dict[int, str] = {}
 
     @cached_property

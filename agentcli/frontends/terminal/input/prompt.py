@@ -310,7 +310,7 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current, self._selected = current, current or 0
+        self._current, self._selected = current, current or 0  # an option; a place among those that are shown
         self._query = ""
 
     @property
