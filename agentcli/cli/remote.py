@@ -34,10 +34,7 @@ class RemoteCommand:
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
         self._address = ""
-
-    @property
-    def command(self) -> SlashCommand:
-        return SlashCommand(
+        self.command = SlashCommand(
             "remote",
             "show this session on a web page",
             self._run,
@@ -71,9 +68,10 @@ class RemoteCommand:
         from agentcli.frontends.http.shared import Remote
         from agentcli.infra.event_log import MemoryEvents
 
-        # For the page: without `/remote` itself.
+        # The commands of the page, without `/remote` itself.
         commands = ConfiguredOpener.commands(self._opener, self._on_notice)
-        opened = OpenSession(session, self._opener, commands, _nothing)
+        # The page closes nothing when it ends: the terminal closes its session itself.
+        opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
         remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
         await remote.start(address)
         self._remote, self._address = remote, address
@@ -87,10 +85,6 @@ class RemoteCommand:
         return remote is not None
 
 
-async def _nothing() -> None:
-    """End nothing with the page: the terminal closes its session itself."""
-
-
 def _lan_address() -> str:
     """Return this machine's address in its network: that of the route to elsewhere. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
@@ -100,13 +94,13 @@ def _lan_address() -> str:
 
 
 def _qr_code(text: str) -> str:
-    """Draw a QR code, two rows of it in each line; its light modules are drawn, as a dark terminal needs it."""
+    """Draw a QR code, two rows of it in each line. Its light modules are drawn, because most terminals are dark."""
     try:
         import segno
     except ImportError as error:
         raise UsageError("The QR code needs an extra: pip install 'agentcli[server]'.") from error
     rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
-    if len(rows) % 2:
+    if len(rows) % 2:  # a dark row below the light border
         rows.append([False] * len(rows[0]))
     halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
     return "\n".join(

@@ -42,8 +42,8 @@ def http_server(app: Any) -> "uvicorn.Server":
     """Return a server of an ASGI application, which leaves signals to the caller."""
     import uvicorn
 
-    options: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False, "server_header": False}
-    options |= {"timeout_keep_alive": _KEEP_ALIVE_S, "timeout_graceful_shutdown": _GRACE_S}
-    server = uvicorn.Server(uvicorn.Config(app, **options))
+    waits: dict[str, Any] = {"timeout_keep_alive": _KEEP_ALIVE_S, "timeout_graceful_shutdown": _GRACE_S}
+    config = uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False, server_header=False, **waits)
+    server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]
     return server

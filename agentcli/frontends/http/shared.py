@@ -53,8 +53,8 @@ class SharedSession(HostedSession):
         asked = self._session.open_questions.get(getattr(request, "id", ""))
         await super().control(request)
         if asked is not None:  # the question vanishes from the terminal, which says why
-            is_yes = not isinstance(request, json_input.DenyControl)
-            answer = "Answered" if isinstance(asked, events.Question) else "Allowed" if is_yes else "Declined"
+            answer = "Declined" if isinstance(request, json_input.DenyControl) else "Allowed"
+            answer = "Answered" if isinstance(asked, events.Question) else answer
             self._session.publish(events.Notice(f"{answer} on the page: {asked.title}"))
 
 
@@ -80,6 +80,7 @@ class Remote:
         async def refuse(request: OpenRequest) -> OpenSession:
             raise UserError("This page shows one session. To start others: agentcli serve")
 
+        # Without accounts, and never closed for being idle: the session is the terminal's.
         self._hosting = Hosting(refuse, store, stream, account_of=lambda user: None, idle_s=float("inf"))
         self._code = ""  # of the newest link, until it is used
 
@@ -123,7 +124,7 @@ class Remote:
             return error_answer(HttpError(401, "used", "This link was used already."))
         self._guard.forget(code)
         self._code = ""
-        client = request.client.host if request.client else "somewhere"
+        client = request.client.host if request.client else "somewhere"  # as ASGI allows
         self._on_notice(f"A browser at {client} opened this session's page. To close it: /remote off")
         token = self._let_in(f"/v1/sessions/{self.session_id}")
         return json_answer({"token": token, "session_id": self.session_id})

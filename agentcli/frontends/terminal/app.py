@@ -157,8 +157,7 @@ class TerminalApp:
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        _, hint = dialogs.mark_and_hint
-        hint = hint or console.hint.text
+        hint = dialogs.mark_and_hint[1] or console.hint.text
         custom = "" if hint else self._status_command.text
         line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
         status = [line] if max_rows > 2 else []
@@ -315,8 +314,7 @@ class TerminalApp:
                 output, end = await run_with_terminal(partial(run_in_terminal, session.runtime.calls, command))
         except ToolError as error:
             end = f"[{error}]"
-        if end is None:
-            end = "[stopped by the user; it may have partially run]"
+        end = "[stopped by the user; it may have partially run]" if end is None else end
         if end:
             view.print_line(end, "warning")
         if output.count("\n") > MAX_UNFOLDED_LINES:

@@ -18,7 +18,6 @@ from agentcli.frontends.terminal.input.typed_text import (
     Pastes,
     ProjectHistory,
     TypedText,
-    clean,
     clipboard_image,
     image_path,
     read_image,
@@ -96,14 +95,11 @@ class Composer:
             self.history.add(self.typed)
 
     def recall(self, by: int) -> None:
-        """Step `by` entries back in the history; with a negative number forwards, at last to the typed text.
-
-        An entry that the person has changed counts as typed text.
-        """
+        """Step `by` entries back in the history, or forwards if negative, at last to the text that was typed."""
         if not self.area.completes:  # an answer is no prompt
             return
         entries, buffer = self.history.entries, self.area.buffer
-        if buffer.text != self._recalled_text:
+        if buffer.text != self._recalled_text:  # an entry that was changed counts as typed
             self._recalled = 0
         if not self._recalled:
             self._text_before = self.typed
@@ -117,10 +113,7 @@ class Composer:
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed, with tokens in place of its pastes.
-
-        If the history does not have it, only its images get tokens.
-        """
+        """Return a prompt as it was typed, with tokens for its pastes; if the history lacks it, for its images only."""
         blocks = typed_blocks(content)
         for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
@@ -142,10 +135,9 @@ class Composer:
         if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
-            except (UserError, OSError) as error:
-                self._insert(clean(data))
+                return
+            except (UserError, OSError) as error:  # then the path is inserted as text
                 self._console.hint.show(str(error))
-            return
         last_token, last_text = self._last_paste
         if data == last_text and buffer.document.text_before_cursor.endswith(last_token):
             self._insert(self.pastes.expand(last_token), replaces=len(last_token))
@@ -158,8 +150,7 @@ class Composer:
         self._insert(token)
 
     async def paste_image(self) -> None:
-        data = await clipboard_image(self._console.environment)
-        if data is not None:
+        if (data := await clipboard_image(self._console.environment)) is not None:
             self._insert(self.pastes.add_image(data, "image/png"))
         else:
             self._console.hint.show(
@@ -173,7 +164,7 @@ class Composer:
         self.area.buffer.insert_text(text)
 
     def token_at(self, *, ahead: bool) -> tuple[int, int] | None:
-        """Return start and end of the paste's token that ends at the cursor, or begins there if `ahead`."""
+        """Return start and end of the token that has the character before the cursor, or the one behind it."""
         buffer = self.area.buffer
         return self.pastes.token_at(buffer.text, buffer.cursor_position + ahead)
 

@@ -19,7 +19,6 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
-from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
@@ -33,12 +32,6 @@ FRAME_S = 1 / 30  # between frames while something changes
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 REPORTS_DUE_S = 10.0  # for which the beginning of a report is not taken for keys: ssh can be slow
 SWITCH_S = 0.001  # for which a key waits for a computing thread, in place of Python's 5 ms
-_VI_MODES = {
-    InputMode.INSERT: "INSERT",
-    InputMode.INSERT_MULTIPLE: "INSERT",
-    InputMode.REPLACE: "REPLACE",
-    InputMode.REPLACE_SINGLE: "REPLACE",
-}
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
 log = logging.getLogger(__name__)
@@ -141,7 +134,7 @@ class Console:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        self.print([])  # the head, if nothing was printed
+        self.print([])  # moves the head into the transcript, if it is still shown
         try:
             if self._view is not None:
                 await self._view.close()
@@ -198,13 +191,10 @@ class Console:
 
     def changed(self) -> None:
         """Draw a frame soon; at most thirty a second."""
-        self._draw_at(self._last_frame + FRAME_S)
+        self._draw_later(self._last_frame + FRAME_S - asyncio.get_running_loop().time())
 
     def _draw_later(self, seconds: float) -> None:
-        """Draw once a resized window keeps its size; nothing is drawn until then."""
-        self._draw_at(asyncio.get_running_loop().time() + seconds)
-
-    def _draw_at(self, time_s: float) -> None:
+        """Draw a frame after so many seconds; nothing is drawn until then. If one is due already, nothing changes."""
         loop = asyncio.get_running_loop()
 
         def draw() -> None:
@@ -212,7 +202,7 @@ class Console:
             self.app.invalidate()
 
         if self.app.is_running and self._frame_timer is None:
-            self._frame_timer = loop.call_at(time_s, draw)
+            self._frame_timer = loop.call_later(seconds, draw)
 
     def redraw(self) -> None:
         self.screen.clear()
@@ -236,10 +226,6 @@ class Console:
         self.output.flush()
 
     @property
-    def rows(self) -> int:
-        return self.output.get_size().rows
-
-    @property
     def columns(self) -> int:
         return self.output.get_size().columns
 
@@ -248,15 +234,16 @@ class Console:
         """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
             return ""
-        is_visual = self.area.buffer.selection_state is not None
-        return "VISUAL" if is_visual else _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+        if self.area.buffer.selection_state is not None:
+            return "VISUAL"
+        return self.app.vi_state.input_mode.name.split("_")[0].replace("NAVIGATION", "NORMAL")  # of `INSERT_MULTIPLE`
 
     def begin_inserting(self) -> None:
         """Return to insert mode for the next text; with the keys of emacs nothing changes."""
         self.app.vi_state.reset()
 
     def _draw(self, columns: int, max_rows: int) -> Frame:
-        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # the input needs three rows
+        head = [clipped(row, columns) for row in self.head[: max(0, max_rows - 3)]]  # three rows stay for the input
         frame, room = None, max_rows - len(head)
         try:
             frame = self._view.draw(columns, room) if self._view else None
@@ -267,7 +254,7 @@ class Console:
 
     def _handle_report(self, report: str) -> None:
         if report.startswith("?2026;"):
-            self.screen.synchronizes = report[6] in "123"  # not 0, unknown, and not 4, off for good (DECRPM)
+            self.screen.synchronizes = report[6] in "123"  # else 0, unknown, or 4, off for good (DECRPM)
         elif report.startswith("7501;?"):
             self.shows_status = True
             self.changed()

@@ -161,7 +161,7 @@ class Dialogs:
         """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
         columns = self._console.columns
         is_next, panel.rest = bool(panel.rest), fragments
-        room = self._console.rows - MAX_ROWS_BESIDE - ROWS_AROUND
+        room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND
         page = room - len(panel.rows(columns))  # with the few choices that there are while something is left
         panel.rest = []
         if rows_of(fragments, columns) <= page:
@@ -239,7 +239,7 @@ class Dialogs:
 
     def _take_held(self) -> None:
         """Take a letter that stood alone, unless it was meant for the question before."""
-        letter = self._drop_held()[-1:]
+        letter = self._drop_held()[-1:]  # more than one if the letter was repeated
         self._console.changed()
         choice = self.panel.choice_for(letter) if self.panel is not None else None
         if choice is not None and not self._is_held_early and self.takes_keys:
@@ -248,6 +248,7 @@ class Dialogs:
     def type(self, text: str) -> None:
         """Take a key that writes: alone it may choose, else it begins an answer in words."""
         before = self._drop_held()
+        # A letter that came too early to be an answer may be given again.
         if self._panels[0].choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
             self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
         else:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from textwrap import indent
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
@@ -111,8 +110,10 @@ class KeyActions:
         self.composer.area.take_completion()
         text = self.buffer.text
         arguments = (command.argument for command in self.controller.commands if command.name == text[1:].strip())
-        # An argument in brackets, such as `[NAME]`, may be left out; a name that is typed as a whole is meant as it is.
-        is_whole = text.rstrip() == before.rstrip() or all(text.startswith("[") for text in arguments if text)
+        # A name that was typed as a whole is meant so; an argument in brackets, such as `[NAME]`, may be left out.
+        is_whole = text.rstrip() == before.rstrip() or all(
+            argument.startswith("[") for argument in arguments if argument
+        )
         if is_whole and text.startswith("/") and "\n" not in text:
             self.accept()
 
@@ -124,8 +125,7 @@ class KeyActions:
 
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
-        waiting = self.activity.queued
-        if len(waiting) < 2:
+        if len(waiting := self.activity.queued) < 2:
             self.take_back()
         else:
             self._pick("Take back", map(message_text, waiting), partial(self._take_back, waiting))
@@ -234,7 +234,7 @@ class KeyActions:
             self.controller.spawn(self.dialogs.page(f"{part.title}\n\n{part.text}"))
             return
         view.print_line(f"▾ {part.title}", "accent")
-        block = [("muted", indent(part.text.rstrip("\n"), "  ") + "\n")]
+        block = [("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))]
         if part.is_diff:
             block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
         view.print_block(block)

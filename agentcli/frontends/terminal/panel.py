@@ -5,15 +5,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from agentcli.agent.events import (
-    AnyQuestion,
-    CallApproval,
-    ChangesApproval,
-    LimitQuestion,
-    PlanApproval,
-    Question,
-    QuestionEvent,
-)
+from agentcli.agent import events
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
@@ -26,12 +18,11 @@ from agentcli.frontends.terminal.reviews import (
     PlanComments,
     change_rows,
     diff_rows,
-    folded,
     hunk_word,
     is_risky,
     marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
@@ -48,11 +39,11 @@ _CHANGE_PLAN, _EDIT_PLAN = (
     Choice("words", "Tab", "No, and say what to change"),
     Choice("edit", "e", "Edit the plan first"),
 )
-_OUTCOMES: dict[type[QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
-    ChangesApproval: ("Applied", "Discarded"),
-    LimitQuestion: ("Continued", "Stopped"),
-    PlanApproval: ("Plan accepted", "Plan sent back"),
-    Question: ("Answered", "Skipped"),
+_OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
+    events.ChangesApproval: ("Applied", "Discarded"),
+    events.LimitQuestion: ("Continued", "Stopped"),
+    events.PlanApproval: ("Plan accepted", "Plan sent back"),
+    events.Question: ("Answered", "Skipped"),
 }
 _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
@@ -64,24 +55,24 @@ class QuestionPanel:
     its task; empty for the main agent.
     """
 
-    def __init__(self, question: AnyQuestion, asker: str = "") -> None:
+    def __init__(self, question: events.AnyQuestion, asker: str = "") -> None:
         self.question = question
-        self.rules: list[str] = list(question.rules)
+        self.rules: list[str] = list(question.rules)  # from narrow to wide, then those that the person writes
         self.review: HunkReview | PlanComments | None = None
         self.rest: list[Fragment] = []  # of the preview: nobody can say yes before all of it was on the screen
-        self.rows_left = 0
+        self.rows_left = 0  # that `rest` takes
         self._plan_comments = PlanComments(question)  # of a question that has a plan
         self._asker = asker
         self._title = question.title.removeprefix(f"{question.agent_id}: ")
-        self._rule = 0
+        self._rule = 0  # the index of the rule that a lasting yes would set
         self._marked = self._default  # the id of a choice
 
     @property
     def _default(self) -> str:
         question = self.question
-        if isinstance(question, PlanApproval):
+        if isinstance(question, events.PlanApproval):
             return f"plan:{question.next_mode}"
-        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, LimitQuestion)
+        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion)
         return "no" if is_risk else self.choices[0].id
 
     @property
@@ -90,9 +81,9 @@ class QuestionPanel:
             return self.review.choices
         choices = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
         match self.question:
-            case Question():
+            case events.Question():
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
-            case PlanApproval():
+            case events.PlanApproval():
                 count = len(self._plan_comments.comments)
                 so_far = f" ({count} so far)" if count else ""
                 choices += [_CHANGE_PLAN, Choice("comments", "c", f"Comment on lines of the plan{so_far}")]
@@ -117,11 +108,11 @@ class QuestionPanel:
         """The use of typed words: an answer, a comment on a line of a plan, or on a no; and the comment so far."""
         if isinstance(self.review, PlanComments):
             return "line", self.review.comment
-        return ("words" if isinstance(self.question, Question) else "comment"), ""
+        return ("words" if isinstance(self.question, events.Question) else "comment"), ""
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
-        if isinstance(self.question, Question):
+        if isinstance(self.question, events.Question):
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
         by_key |= {"e": _RULE} if self.rules and self.review is None else {}
@@ -189,7 +180,7 @@ class QuestionPanel:
     def answer_in_words(self, text: str) -> Approve:
         """Return the answer to the model's question; to other questions, a no that says what to do instead."""
         answer = Approve(self.question.id, True, comment=text)
-        return answer if isinstance(self.question, Question) else self.refusal(text)
+        return answer if isinstance(self.question, events.Question) else self.refusal(text)
 
     def outcome(self, answer: Approve, columns: int) -> list[Fragment]:
         """Return the line about the answer that stays in the transcript; empty where the call's own line has it."""
@@ -198,11 +189,11 @@ class QuestionPanel:
             return []
         yes, no = _OUTCOMES.get(type(question), ("Allowed", "Declined"))
         subject, comment = self._title, answer.comment
-        if isinstance(question, CallApproval | ChangesApproval):
+        if isinstance(question, events.CallApproval | events.ChangesApproval):
             subject = str(call.input.get("command", "")) if call.name == "bash" else call_title(call.name, call.input)
-        if isinstance(question, CallApproval):
+        if isinstance(question, events.CallApproval):
             yes = "Dry run first" if answer.scope == "try" else yes + _SCOPES.get(answer.scope, " once")
-        elif isinstance(question, PlanApproval):
+        elif isinstance(question, events.PlanApproval):
             subject = MODE_TEXTS[parse_mode(answer.mode or question.next_mode)][0] if answer.allowed else ""
             comment = "" if answer.allowed else comment  # of a yes it is the plan
         elif answer.scope != "once":
@@ -224,16 +215,16 @@ class QuestionPanel:
         if self._asker:
             head = [*clipped([("accent", exposed(self._asker))], columns), ("", "\n"), *head]
         match question:
-            case PlanApproval(preview=text):
+            case events.PlanApproval(preview=text):
                 text = text.replace("\r\n", "\n")
                 # The plan was printed above, but without the characters that are exposed here.
                 return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
-            case ChangesApproval(changes=changes):
-                firsts = accumulate((change.hunks for change in changes), initial=0)
+            case events.ChangesApproval(changes=changes):
+                firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
                 texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
                 rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
                 shown = [*chain.from_iterable(rows)]
-            case CallApproval(preview=text) if not _is_title_complete(question.call):
+            case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
                 else:
@@ -249,7 +240,7 @@ class QuestionPanel:
     def _headline(self) -> list[Fragment]:
         question, call = self.question, self.question.call
         is_grave = bool(question.grave)
-        if isinstance(question, CallApproval):
+        if isinstance(question, events.CallApproval):
             parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
             if call.name != "bash":
                 parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
@@ -332,6 +323,7 @@ class QuestionPanel:
 
 
 def _reach(rule: Rule) -> str:
+    # `bash(npm *)`: every command that starts with `npm`; `file_edit(src/**)`: file_edit calls for files below src
     tool, pattern = rule.tool, rule.pattern
     if not pattern:
         return f"every {tool} call"
@@ -343,6 +335,7 @@ def _reach(rule: Rule) -> str:
 
 
 def _is_title_complete(call: ToolUse) -> bool:
+    # A preview would only repeat a title that shows the call's single argument as a whole.
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)

@@ -55,25 +55,23 @@ class ProgramOutput:
     """The output of a command: all of it, or its beginning and its end."""
 
     def __init__(self) -> None:
-        self._head, self._tail = bytearray(), bytearray()
-        self._cut = 0  # bytes between them
+        self._kept = bytearray()
+        self._cut = 0  # bytes that are missing in the middle, behind the first `MAX_KEPT_BYTES`
         self.is_full_screen = False
 
     def add(self, data: bytes) -> None:
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
-        room = MAX_KEPT_BYTES - len(self._head)
-        self._head += data[:room]
-        self._tail += data[max(0, room) :]
-        if len(self._tail) > 2 * MAX_KEPT_BYTES:
-            self._cut += len(self._tail) - MAX_KEPT_BYTES
-            del self._tail[:-MAX_KEPT_BYTES]
+        self._kept += data
+        if len(self._kept) > 3 * MAX_KEPT_BYTES:  # not sooner, or each piece would move all that follows
+            self._cut += len(self._kept) - 2 * MAX_KEPT_BYTES
+            del self._kept[MAX_KEPT_BYTES:-MAX_KEPT_BYTES]
 
     @property
     def text(self) -> str:
         """The output as a terminal shows it in the end, without the screens of full-screen programs."""
         cut = f"\n[{self._cut:,} bytes cut]\n" if self._cut else ""
-        text = (self._head + cut.encode() + self._tail).decode(errors="replace")
+        text = (self._kept[:MAX_KEPT_BYTES] + cut.encode() + self._kept[MAX_KEPT_BYTES:]).decode(errors="replace")
         return printable(as_shown(_SCREENS.sub("", text)))
 
 
@@ -134,8 +132,7 @@ class _PtySession:
     def _fit(self) -> None:
         """Give the pseudo-terminal the size of our window; the kernel signals that to the programs in it."""
         with suppress(OSError):
-            size = fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, size)
+            fcntl.ioctl(self._pty, termios.TIOCSWINSZ, fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8)))
 
     # From the command
 
@@ -245,8 +242,7 @@ def _takes_line(pager: str) -> bool:
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
     """Return `text` as the person's editor left it, or unchanged if the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
-    argv = _argv(command, environment)
-    if not argv:
+    if not (argv := _argv(command, environment)):
         raise UserError(f"The editor {command!r} was not found. Set $EDITOR to one that is installed.")
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
@@ -257,8 +253,9 @@ async def edit_text(text: str, environment: Mapping[str, str]) -> str:
                 return text
             return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
     except OSError as error:
-        why = f"The editor {command!r} could not edit the text: {error.strerror}."
-        raise UserError(f"{why} To use another one, set $EDITOR.") from error
+        raise UserError(
+            f"The editor {command!r} could not edit the text: {error.strerror}. To use another one, set $EDITOR."
+        ) from error
 
 
 def _argv(command: str, environment: Mapping[str, str]) -> list[str]:

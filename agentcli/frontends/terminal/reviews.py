@@ -8,15 +8,7 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    lines_of,
-    row_width,
-    with_spaces,
-    wrap_line,
-)
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, row_width, with_spaces
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.text.diff import path_of, split_files
 
@@ -90,10 +82,9 @@ class HunkReview:
         end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
-        self._number, self._top = end, 0
-        if self._number < len(self._hunks):
+        self._number, self._top = end % len(self._hunks), 0  # 0 after the last one: the review may still be drawn
+        if self._number:
             return None
-        self._number = 0  # the review may still be drawn
         hunks = tuple(self._accepted)
         return Approve(self._question.id, bool(hunks), comment="; ".join(self._comments), hunks=hunks or None)
 
@@ -106,7 +97,7 @@ class PlanComments:
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
-        self._at = 0
+        self._at = 0  # the marked line
         self.comments: dict[int, str] = {}
 
     @cached_property
@@ -161,7 +152,7 @@ def diff_rows(diff: str, columns: int) -> list[Fragment]:
 
 
 def change_rows(text: str, change: ChangeSummary, columns: int) -> list[Fragment]:
-    """Return git's description of a repository and the diffs of its files, each below its name; else the one change."""
+    """Lay out a change below its file's name; that of a repository has git's description of it and several diffs."""
     shown: list[Fragment] = []
     is_deleted = change.kind == "deleted"
     for part in split_files(text):
@@ -178,12 +169,6 @@ def _hunk_rows(hunk: str, change: ChangeSummary | None, columns: int) -> Sequenc
     """Lay out a hunk below an empty row. Each frame asks for it again."""
     shown = diff_rows(hunk, columns) if change is None else change_rows(hunk, change, columns)
     return [[], *(clipped(row, columns) for row in lines_of(shown))]
-
-
-def folded(row: Row, columns: int, *, hang: int) -> list[Row]:
-    """Break a row at words; later rows are indented by `hang` columns."""
-    rows = lines_of(wrap_line(row, columns, [("", " " * hang)], breaks_words=True))
-    return [clipped(part, columns) for part in rows]
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:

@@ -63,7 +63,7 @@ def screen_commands(
     controller: TerminalController, opener: TerminalOpener, console: Console, appearance: Appearance, dialogs: Dialogs
 ) -> Sequence[SlashCommand]:
     theme, copy = partial(_theme, appearance=appearance), partial(_copy, console=console)
-    find = partial(_find, controller=controller, dialogs=dialogs)
+    find, login = partial(_find, controller=controller, dialogs=dialogs), lambda _, name: controller.log_in(name)
 
     async def logout(host: CommandHost, provider: str) -> str:
         if not provider:
@@ -90,13 +90,7 @@ def screen_commands(
         SlashCommand(
             "find", "find what was said in this session", find, "[WORDS]", group="Conversation", is_aside=True
         ),
-        SlashCommand(
-            "login",
-            "enter a provider's API key",
-            lambda _, provider: controller.log_in(provider),
-            "[PROVIDER]",
-            group="Model",
-        ),
+        SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
         SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions"),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
@@ -108,8 +102,7 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
-        picked = await host.choose("Theme", options, current=current, can_keep=True)
-        if picked is None:
+        if (picked := await host.choose("Theme", options, current=current, can_keep=True)) is None:
             return marked(options, current, "To choose another: /theme NAME")
         choice, keeps = names[picked], picked.keeps
     if choice not in names:
@@ -169,7 +162,7 @@ def _answer(host: CommandHost, number: int) -> str:
     for entry in host.session.snapshot().conversation.path:
         match entry.body:
             case User() as user:
-                goes_on = user == reminder(GO_ON)
+                goes_on = user == reminder(GO_ON)  # the next one is the rest of an answer that broke off
             case Assistant(content=content):
                 before = answers.pop() if goes_on and answers else ""
                 answers.append(before + "".join(block.text for block in content if isinstance(block, Text)))

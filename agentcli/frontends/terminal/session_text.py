@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 
 from msgspec import Struct
 
@@ -41,6 +40,7 @@ class SessionText:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._parts = list(_parts(entries))[::-1]
+        self._lowered = [part.text.lower() for part in self._parts]
         self._found: list[FoundPart] = []
 
     def search(self, query: str) -> list[tuple[str, str]]:
@@ -62,10 +62,6 @@ class SessionText:
         before = printable(self._parts[found.number].text[: found.position])
         above = [*texts[: len(texts) - 1 - found.number], before]
         return "".join(texts), "".join(above).count("\n") + 1
-
-    @cached_property
-    def _lowered(self) -> Sequence[str]:
-        return [part.text.lower() for part in self._parts]
 
     def _with_words(self, words: Sequence[str]) -> Iterator[FoundPart]:
         phrase = " ".join(words)

@@ -74,8 +74,7 @@ class PromptCompleter(Completer):
     ) -> AsyncGenerator[Completion, None]:
         for completion in self.get_completions(document, complete_event):
             yield completion
-        mention = _MENTION.search(document.text_before_cursor)
-        if mention is None:
+        if (mention := _MENTION.search(document.text_before_cursor)) is None:
             return
         is_quoted = mention["quoted"] is not None
         query = (mention["quoted"] if is_quoted else mention["plain"]).removeprefix("./")

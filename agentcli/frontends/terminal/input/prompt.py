@@ -53,8 +53,7 @@ class TerminalInput(Vt100Input):
     def read_keys(self) -> list[KeyPress]:
         data, self._begun = self._begun + self.stdin_reader.read(), ""
         if "\x1b" in data:
-            begun = _BEGUN.search(data)
-            if begun and len(begun.group()) <= _MAX_BEGUN_CHARS:
+            if (begun := _BEGUN.search(data)) and len(begun.group()) <= _MAX_BEGUN_CHARS:
                 self._begun, data = begun.group(), data[: begun.start()]
             data = self._without_reports(data)
         self.vt100_parser.feed(data)
@@ -85,10 +84,11 @@ class TerminalInput(Vt100Input):
 
 
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
-# For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
+# For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what both do.
 _HELP = (
     ("send", "", "send; while the model works: steer"),
-    ("complete", "", "complete; while the model works: queue"),
+    ("complete", "", "complete"),
+    ("queue", "", "while the model works: queue"),
     ("newline", "\\ Enter", "new line"),
     ("interrupt", "", "interrupt; twice when idle: rewind"),
     ("cancel", "", "interrupt; clear the input; twice: leave"),
@@ -104,7 +104,7 @@ _HELP = (
     ("editor", "", "external editor"),
     ("paste_image", "", "paste an image"),
     ("suspend", "", "suspend"),
-    ("", "@  /  !  !!", "file, slash command, shell command, one hidden from the model"),
+    ("", "@  /  !  !!", "file · slash command · shell command · shell command that the model does not see"),
 )
 _NAMES = {"escape": "Esc", "pageup": "PageUp", "pagedown": "PageDown"}
 
@@ -124,12 +124,9 @@ class KeyLabels:
 
     def help(self) -> list[tuple[list[str], str]]:
         """Return the keys of each action that has one, and what it does."""
-        rows = []
-        for action, more, text in _HELP:
-            if action == "complete" and self.keys["queue"] != self.keys["complete"]:  # then a row for each
-                rows.append(([*map(label, self.keys["complete"])], "complete"))
-                action, text = "queue", "while the model works: queue"
-            rows.append(([*map(label, self.keys.get(action, ())), *([more] if more else [])], text))
+        rows = (
+            ([*map(label, self.keys.get(action, ())), *filter(None, (fixed,))], text) for action, fixed, text in _HELP
+        )
         return [(labels, text) for labels, text in rows if labels]
 
 
@@ -213,8 +210,7 @@ class PromptArea:
 
     def menu_rows(self, columns: int, max_rows: int) -> list[Row]:
         """Return the completions on offer; the one that Enter takes is marked."""
-        state = self.buffer.complete_state
-        if state is None or not state.completions or max_rows < 1:
+        if (state := self.buffer.complete_state) is None or not state.completions or max_rows < 1:
             return []
         room = min(MAX_MENU_ROWS, max_rows)
         at = state.complete_index or 0
@@ -317,7 +313,7 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current, self._selected = current, current or 0
+        self._current, self._selected = current, current or 0  # an option; a place among those that are shown
         self._query = ""
 
     @property

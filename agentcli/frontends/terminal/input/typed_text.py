@@ -42,10 +42,7 @@ _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
 def image_path(text: str) -> Path | None:
-    """Return the image file whose whole path `text` is: plain, quoted, escaped or a URL.
-
-    So terminals write the path of a file that is dragged into them.
-    """
+    """Return the image whose path `text` is, as terminals write that of a dragged file: quoted, escaped or a URL."""
     text = text.strip()
     if len(text) > _MAX_PATH_CHARS or "\n" in text:
         return None

@@ -238,7 +238,7 @@ class Activity:
         hidden = len(rows) - max_rows
         if hidden <= 0:
             return rows
-        head = next((number for number, row in enumerate(rows) if row), 0) + 2
+        head = next((number for number, row in enumerate(rows) if row), 0) + 2  # the header of the table, and its rule
         if self.answer is None or not self.answer.is_table or max_rows < head + 2:
             return rows[hidden:]
         gap = clipped([("muted", f"… {hidden + 1} more lines")], columns)

@@ -96,7 +96,7 @@ class Screen(Renderer):
             return
         self._fit()
         self._switch_modes(on=True)
-        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows for the transcript
+        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))  # two rows of the transcript stay
         self._show([*map(list, frame.rows)], frame.cursor)
         self.output.flush()
 
@@ -118,9 +118,7 @@ class Screen(Renderer):
         self._size = size
         self._forget_region()
 
-    def clear(self) -> None:
-        """Draw the region again (Ctrl-L), below the transcript."""
-        self.erase()
+    clear = erase  # for Ctrl-L: the transcript stays
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
@@ -153,10 +151,7 @@ class Screen(Renderer):
         self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Leave the first rows of the region as transcript if they already show the next lines.
-
-        Returns the lines that are still to be written.
-        """
+        """Make rows at the region's top that show the next lines already transcript; return the lines that are left."""
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
@@ -169,6 +164,7 @@ class Screen(Renderer):
         """Write lines above the region, which is moved down by the rows that they take (`begun`)."""
         last_row, (roles, last) = len(self._rows) - 1, lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
+        # Line ends at the bottom scroll the window where it is full; then as many rows are inserted above the region.
         room = [down(last_row - self._row), "\r", "\n" * begun, up(last_row + begun), f"\x1b[{begun}L"]
         return [*room, text, down(1 + self._row), to_column(self._column)]
 
@@ -229,10 +225,8 @@ class Screen(Renderer):
             return False
         now, size = time.monotonic(), self.output.get_size()
         if size != self._size_seen:
-            self._size_seen, self._resized_at = (
-                size,
-                now if self._size_seen.rows else 0.0,
-            )  # the first size is no new one
+            self._resized_at = now if self._size_seen.rows else 0.0  # the first size is no new one
+            self._size_seen = size
         settles_in_s = self._resized_at + SETTLE_S - now if self._resized_at else 0.0
         if settles_in_s > 0:
             self._draw_later(settles_in_s)
@@ -283,10 +277,10 @@ def reflows(environment: Mapping[str, str]) -> bool:
         "TMUX", "KITTY_WINDOW_ID", "VTE_VERSION", "WT_SESSION", "ITERM_SESSION_ID", "ALACRITTY_WINDOW_ID",
         "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_RESOURCES_DIR",
     )  # fmt: skip
-    if any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS"))):
-        return False  # these do not, and run in terminals of which they hand on such marks
-    # TERM comes along from another machine as well.
-    return environment.get("TERM", "").startswith("tmux") or any(map(environment.get, known))
+    # These do not, but may run in one that does, whose marks they hand on.
+    is_nested = any(map(environment.get, ("XTERM_VERSION", "STY", "INSIDE_EMACS")))
+    is_tmux = environment.get("TERM", "").startswith("tmux")  # also from another machine
+    return not is_nested and (is_tmux or any(map(environment.get, known)))
 
 
 def _difference(old: Row, new: Row) -> tuple[int, Row]:

@@ -49,7 +49,7 @@ def tool_view(
     `unfold_key`, if there is one, shows the whole of a cut text. A live screen shows the to-do list above the input.
     """
     structured = event.structured if isinstance(event.structured, dict) else {}
-    rest = f" ({unfold_key} shows all)" if unfold_key else ""
+    unfold_hint = f" ({unfold_key} shows all)" if unfold_key else ""
     diff = structured.get("diff")
     diff = diff if isinstance(diff, str) else ""  # servers may send anything under this name
     is_started_job = "job_id" in structured and "exit_code" not in structured
@@ -60,14 +60,14 @@ def tool_view(
     if event.answer.startswith("declined"):
         return ToolView(head)
     if event.result.is_error and not was_discarded:
-        body = _error_body(event, title, columns, rest)
+        body = _error_body(event, title, columns, unfold_hint)
     elif event.name == "bash":
         output = structured.get("output", "" if is_started_job else event.result.text)
-        body = _output(output, rest)
+        body = _output(output, unfold_hint)
     elif event.name in ("file_edit", "file_write") and not was_asked:
-        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=rest, wraps=is_live)
+        body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=unfold_hint, wraps=is_live)
     else:
-        body = _todo_body(event, columns, rest) if event.name == "todo" and not is_live else []
+        body = _todo_body(event, columns, unfold_hint) if event.name == "todo" and not is_live else []
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")  # see `_output`
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
@@ -98,13 +98,13 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     return [*(clipped(line, columns) if is_agent else line), ("", "\n")]
 
 
-def _error_body(event: ToolFinished, title: str, columns: int, rest: str) -> list[Fragment]:
+def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str) -> list[Fragment]:
     """Return the error, without what the line above says as well."""
     text = _IN_HEAD.sub("", event.result.text)
     if event.error_kind:  # before the message, for the model: `not_found (ENOENT): `
         text = re.sub(rf"(?m)^(\[?){re.escape(event.error_kind)}(?: \([^)\n]*\))?: ", r"\1", text)
-    subject = title.partition(" ")[2]  # such as the path in `file_read src/a.py`, with which many errors begin
-    body = _output(text.removeprefix(f"{subject} ") if subject else text, rest)
+    subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
+    body = _output(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
     return wrapped(body, columns, hang=2) if event.error_kind else body
 
 
@@ -116,22 +116,21 @@ def duration(milliseconds: float) -> str:
     return f"{minutes} min {seconds} s"
 
 
-def _output(text: str, rest: str) -> list[Fragment]:
+def _output(text: str, unfold_hint: str) -> list[Fragment]:
     """Return the last lines of an output: there a command says how it ended."""
-    lines = printable(text).strip("\n").split("\n")
-    if lines == [""]:
+    if (lines := printable(text).strip("\n").split("\n")) == [""]:
         return []
     hidden = len(lines) - MAX_OUTPUT_LINES
-    more = [("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n")] if hidden > 0 else []
+    more = [("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{unfold_hint}\n")] if hidden > 0 else []
     cut = (f"{line[:MAX_LINE_CHARS]}…" if len(line) > MAX_LINE_CHARS else line for line in lines[-MAX_OUTPUT_LINES:])
     return [*more, *(("muted", f"  {line}\n") for line in cut)]
 
 
-def _todo_body(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
+def _todo_body(event: ToolFinished, columns: int, unfold_hint: str) -> list[Fragment]:
     try:
         items = msgspec.convert(event.structured["items"], tuple[TodoItem, ...])
     except (msgspec.ValidationError, TypeError, KeyError):
-        return _output(event.result.text, rest)  # of an older or a newer version
+        return _output(event.result.text, unfold_hint)  # of an older or a newer version
     return [fragment for line in todo_lines(items) for fragment in wrapped([*line, ("", "\n")], columns, hang=4)]
 
 

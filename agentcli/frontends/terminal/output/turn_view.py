@@ -295,7 +295,7 @@ class TurnView:
         activity = self.activity
         activity.clock = TurnClock()
         activity.pending = None
-        for id in list(activity.calls):
+        for id in list(activity.calls):  # the person's commands and subagents in the background go on
             if not id.startswith(OWN_CALL) and id not in activity.agents:
                 del activity.calls[id]
 

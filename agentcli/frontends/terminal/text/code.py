@@ -71,7 +71,7 @@ class CodeHighlighter:
         self._span: tuple[re.Pattern[str], _TokenType] | None = None
 
     def line(self, text: str) -> list[Fragment]:
-        """Return the next line, without its line break. The work does not depend on the lines before."""
+        """Return the next line, without its line break. Only what the lines before have left open is remembered."""
         if self._lexer is None or len(text) > MAX_LINE_CHARS:
             return [("", text)] if text else []
         try:
@@ -164,7 +164,7 @@ def _spans(lexer: RegexLexer) -> Spans:
     quotes = _QUOTES if _QUOTES_SPAN_LINES.intersection(lexer.aliases) else ()
     for opening, closing in (*_SPANS, *quotes):
         text = f"{opening} a\nb {closing}"
-        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])
+        _, kind, part = next(token for token in lexer.get_tokens_unprocessed(text) if token[2])  # not an empty one
         if part == text and (kind in Comment or kind in String):
             stack = ["root"]
             deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
@@ -319,7 +319,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], changed: tuple[int, int]) 
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Return the changed part of removed lines and of the added lines that follow them, compared one by one."""
+    """Return start and end of what differs in each removed line and the added line at the same place, by index."""
     changed: dict[int, tuple[int, int]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]

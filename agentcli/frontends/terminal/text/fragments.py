@@ -57,9 +57,7 @@ def is_unsure(text: str) -> bool:
 
 def width(text: str) -> int:
     """Return the cells of a text without line ends."""
-    if text.isascii():
-        return len(text)
-    return sum(max(0, wcwidth(character)) for character in text)
+    return len(text) if text.isascii() else sum(max(0, wcwidth(character)) for character in text)
 
 
 def advance(column: int, text: str, columns: int) -> tuple[int, int]:
@@ -88,7 +86,7 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
     row = column = 0
     for number, (roles, text) in enumerate(fragments):
         for position, character in enumerate(text):
-            if character == "\n":
+            if character == "\n":  # it belongs to the row that it ends
                 begins, row, column = row, row + 1, 0
             else:
                 cells = min(2 if is_unsure(character) else max(0, wcwidth(character)), columns)
@@ -119,6 +117,7 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
 
 
 def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
+    """Return the last rows of a text that is wrapped at any character."""
     rows: list[str] = []
     lines = text[-MAX_TAIL_CHARS:].rstrip("\n").split("\n")
     while lines and len(rows) < max_rows:
@@ -192,11 +191,12 @@ def wrap_line(
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
-    begins = hang if 2 * row_width(hang) <= columns else ()
+    begins = hang if 2 * row_width(hang) <= columns else ()  # a narrow window has no room for it
     out, column, indent = list[Fragment](), 0, row_width(begins)
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
+        # A word that fits into no row is moved only if that leaves the smaller part of this row empty.
         is_moved = breaks_words or cells <= columns - indent or 2 * start > columns
         if start + cells > columns and column > indent and is_moved:
             out += [("", "\n"), *begins]
@@ -224,6 +224,12 @@ def _broken(word: Sequence[Fragment], column: int, columns: int, begins: Sequenc
         out.append((roles, grapheme))
         column += width(grapheme)
     return out
+
+
+def folded(row: Row, columns: int, *, hang: int) -> list[Row]:
+    """Break a row at words; later rows are indented by `hang` columns."""
+    rows = lines_of(wrap_line(row, columns, [("", " " * hang)], breaks_words=True))
+    return [clipped(part, columns) for part in rows]
 
 
 def hang_of(prefix: Sequence[Fragment]) -> list[Fragment]:
@@ -256,8 +262,8 @@ def wrapped(fragments: Sequence[Fragment], columns: int, *, hang: int | None = N
     """
     out: list[Fragment] = []
     for number, line in enumerate(lines_of(fragments, keeps_last=True)):
-        folds = hang is None and len(line) == 1
-        rows = [[(line[0][0], row)] for row in _folded(line[0][1], columns)] if folds else [line]
+        folds = hang is None and len(line) == 1  # a line of one role, as the texts of commands are
+        rows = [[(line[0][0], row)] for row in _without_column(line[0][1], columns)] if folds else [line]
         for row in rows:
             indent = _text_column(plain(row), columns) if hang is None else hang
             out += [("", "\n" if out or number else ""), *wrap_line(row, columns, [("", " " * indent)])]
@@ -272,8 +278,8 @@ def _text_column(row: str, columns: int) -> int:
     return width(found[0]) if found else 0
 
 
-def _folded(line: str, columns: int) -> list[str]:
-    """Return the line; if little room is left behind a gap, a name and below it its meaning."""
+def _without_column(line: str, columns: int) -> list[str]:
+    """Return the line; if less than half of a row is left behind its gap, a name and below it its meaning."""
     *names, meaning = re.split(" {2,}", line.strip())
     if not names or width(line) <= columns or 2 * width(line[: line.rindex(meaning)]) <= columns:
         return [line]
@@ -283,6 +289,7 @@ def _folded(line: str, columns: int) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _may_part(before: str, after: str) -> bool:
+    """Return True if a row may end between two characters without a space: in Chinese and Japanese mostly."""
     if not (_WIDE.match(before) or _WIDE.match(after)):
         return False
     return before not in _NEVER_LAST and after not in _NEVER_FIRST and unicodedata.category(after)[0] != "M"

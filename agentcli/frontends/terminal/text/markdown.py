@@ -121,8 +121,7 @@ class MarkdownStream:
         self._open += text
         while len(self._open) > MAX_PARAGRAPH_CHARS and self._fence is None:
             source = self._open
-            line = self._read(source)
-            if line.kind != "text":
+            if (line := self._read(source)).kind != "text":
                 return
             word_end = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
             cut = word_end if word_end > 0 else MAX_PARAGRAPH_CHARS
@@ -136,6 +135,7 @@ class MarkdownStream:
     def _read(self, source: str) -> MarkdownLine:
         if self._continued is not None:
             return self._continued
+        # A line that may be a table's header may as well begin a paragraph.
         paragraph = self._paragraph or (self._table if self._sides is None else [])
         depth = paragraph[0][0].depth if paragraph else None
         return _read_line(source, paragraph=depth, in_list=self._list_column is not None)
@@ -192,7 +192,10 @@ class MarkdownStream:
             self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
 
     def _begin(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
-        """End the open block, and print the blank line before the line that begins another."""
+        """End the open block, and print the blank line before the line that begins another.
+
+        With `after_blank` there is one even where the source has none.
+        """
         self._end_paragraph()
         if line.item is not None:
             self._list_column = line.item if self._list_column is None else min(self._list_column, line.item)
@@ -223,8 +226,7 @@ class MarkdownStream:
     def _code_line(self, fence: _Fence, code: str) -> bool:
         """Print a line of code; False if the quote around the code has ended."""
         for _ in range(fence.depth):
-            mark = _QUOTE_MARK.match(code)
-            if mark is None:
+            if (mark := _QUOTE_MARK.match(code)) is None:
                 self._fence, self._blank_depth = None, fence.depth
                 return False
             code = code[mark.end() :]
@@ -332,5 +334,6 @@ def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str
             item = _ITEM.match(head, start)
             if item is None or not in_paragraph or in_list:
                 return "item" if item else "text"
+            # An item that interrupts a paragraph has text and, if it is numbered, the number 1 (CommonMark, section 5).
             is_empty = not head[item.end() :].strip(" \t")
             return "item" if not is_empty and (item[1][0] in "-*+" or item[1][:-1] == "1") else "text"

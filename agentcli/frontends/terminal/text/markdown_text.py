@@ -193,8 +193,7 @@ def table_lines(sources: Sequence[str], sides: Sequence[str], width: int) -> lis
         max([1, *(_width(line) for row in (header, *rows) for line in plain(row[column]).split("\n"))])
         for column in range(len(header))
     ]
-    widths = _fitted(natural, width - 3 * (len(header) - 1))
-    if widths is None:
+    if (widths := _fitted(natural, width - len(" │ ") * (len(header) - 1))) is None:
         return _record_lines(header, rows)
     titles = [[("table_header", text) for _, text in cell] for cell in header]
     rule = [("table_rule", "─┼─".join("─" * columns for columns in widths))]

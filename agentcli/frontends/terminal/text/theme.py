@@ -39,8 +39,8 @@ PALETTES: dict[str, dict[str, int]] = {
     "high-contrast-light": {
         "grey": 236, "blue": 18, "cyan": 17, "magenta": 53, "green": 22, "red": 52, "yellow": 52,
     },
-    # The terminal's own sixteen colours: their look is the person's choice, so the faint text is not "bright
-    # black", which many light themes make invisible.
+    # The terminal's own sixteen colours, of which the person chooses the look; -1 stands for faint text, because
+    # many light themes make "bright black" invisible.
     "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
@@ -54,7 +54,7 @@ _BEHIND_LIGHT = {
     "added": (194, (226, 250, 232)), "removed": (224, (255, 233, 231)),
     "added_word": (157, (172, 238, 187)), "removed_word": (217, (255, 193, 188)), "said": (255, (236, 238, 245)),
 }  # fmt: skip
-# With the palette whose colours can be read there, and the colour of the words.
+# For palettes with backgrounds: these, the palette whose colours can be read there, and the colour of the words.
 BEHIND = {
     "dark": (_BEHIND_DARK, "high-contrast-dark", 231), "high-contrast-dark": (_BEHIND_DARK, "high-contrast-dark", 231),
     "light": (_BEHIND_LIGHT, "light", 16), "high-contrast-light": (_BEHIND_LIGHT, "high-contrast-light", 16),
@@ -99,15 +99,14 @@ class Theme:
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
                 code = _code(colour) if colour >= 0 else ""
-                if not code and FAINT not in attributes:
-                    attributes.append(FAINT)
+                attributes += [FAINT] if colour < 0 and FAINT not in attributes else []
         return ";".join([*map(str, attributes), *([code] if code else [])])
 
     def _own_code(self, role: str) -> str:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
     def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
-        """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it."""
+        """Return the code of a part of a diff or a prompt: its syntax over a background, or all in one colour."""
         attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = change.endswith("_word")
         own = self._own_code(change)
@@ -139,6 +138,7 @@ class Theme:
 
 
 def _code(colour: int) -> str:
+    """Return the SGR parameters of a colour of the xterm palette; the first sixteen have short ones: 30-37, 90-97."""
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 
@@ -149,7 +149,7 @@ def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) ->
 
 def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     if colour == "default":
-        return "39"
+        return "39"  # the terminal's own colour of text
     has_256 = has_256_colours(environment)
     if isinstance(colour, str) and colour in COLOUR_NAMES:
         colour = COLOUR_NAMES.index(colour)
