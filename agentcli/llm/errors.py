@@ -179,7 +179,8 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them.
+    list of one of them. A text is masked before it is cut, because half a secret is not recognised afterwards; the
+    caller masks the others.
     """
     if isinstance(data, list):
         data = data[0] if data else {}
