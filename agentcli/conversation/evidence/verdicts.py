@@ -35,10 +35,14 @@ _WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  
 
 
 class CallEnd(Struct, frozen=True, kw_only=True):
-    """A call that ended. `text` holds its arguments; a call of `bash` has a command, perhaps without an exit code."""
+    """A call that ended. A call of `bash` has a command, perhaps without an exit code.
+
+    `file_text` is searched for the name of a file that the call should have changed: its arguments, and the names of
+    discarded changes.
+    """
 
     name: str
-    text: str
+    file_text: str
     at: CallPlace
     entry_id: str
     is_error: bool
@@ -117,10 +121,10 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
-        text="\n".join([*map(str, arguments.values()), *discarded]),  # files that it should have changed, too
+        file_text="\n".join([*map(str, arguments.values()), *discarded]),
         at=at,
         entry_id=entry_id,
-        is_error=result.result.is_error or bool(discarded),
+        is_error=result.result.is_error or bool(discarded),  # also if other changes of it were applied
         command=str(arguments.get("command", "")) if is_bash else "",
         exit_code=data.get("exit_code") if has_exit_code else None,
         output=str(data.get("output", "")) if is_bash else "",
@@ -136,7 +140,8 @@ def runner_tables() -> dict[str, Any]:
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for the commands that run them, perhaps through wrappers."""
     wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
-    # Each wrapper is atomic, in a form that every Python supports.
+    # In `env CI=1 timeout 5m pytest -q` all before pytest are wrappers. Each is atomic, so that no long command makes
+    # the search backtrack.
     start = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?(?=(?:\S*/)?(?P<program>\S+))"
     return [
         (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
@@ -145,7 +150,10 @@ def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def _pattern(name: str) -> str:
-    """Return a pattern for a program and the words that follow it in this order, perhaps with others between."""
+    """Return a pattern for a program and the words that follow it in this order, perhaps with others between.
+
+    `npm run test*` also matches `npm --silent run test:unit`. Behind `make $` only options and `NAME=value` may follow.
+    """
     words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
     words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
     only_options_follow = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
@@ -234,11 +242,11 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
 
 def _check(claim: Statement, record: Record) -> Comparison:
     of_kind = [run for run in record.runs if run.kind == claim.topic]
-    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the one that is meant
+    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the newest one that fits
     if run is None or run.passed is None:
         return None, [run.end.entry_id] if run else []
     newest = {run.program: run for run in of_kind}.values()  # the last run of each program
-    is_true: bool | None = run.passed is claim.is_good
+    is_true: bool | None = run.passed is claim.is_good  # a claim that is not good says that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # which of the tests failed is not read
     elif claim.count is not None and claim.topic == "tests":
@@ -307,7 +315,7 @@ def _file(claim: Statement, record: Record) -> Comparison:
     if not changes:  # the claim is false if the call that should have changed the file failed
         name = PurePath(claim.target).name
         failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
-        failed = [end.entry_id for end in failed_writes if name in end.text]
+        failed = [end.entry_id for end in failed_writes if name in end.file_text]
         return False if failed else None, failed[-1:]
     before, last = changes[0].before, changes[-1]
     is_true = {

@@ -199,7 +199,10 @@ class Hosting:
         raise StorageError("The server is shutting down.")
 
     async def catch_up(self, session_id: str) -> None:
-        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""
+        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`.
+
+        The holder of a session is the address of a server, which writes the stream itself; "" for a terminal; or None.
+        """
         if session_id in self.sessions or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
@@ -208,12 +211,13 @@ class Hosting:
         writer = await StreamWriter.of(self.events, session_id)
         stored = writer.note.entries
         info, missing = await self.store.load(session_id, after=stored)
-        if not missing and (stored or writer.note.epoch):  # the stream has begun, and lacks nothing
+        if not missing and (stored or writer.note.epoch):  # the stream has had entries or a writer, and lacks nothing
             return
         objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
         objects += [value for entry in missing if (value := entry_object(entry, session_id))]
         writer.change(entries=stored + len(missing))
         with suppress(StreamMoved):  # another process has added what was missing
+            # No turn of a new stream runs on a server; an older stream keeps its status.
             await writer.write(objects, status=None if stored else "complete")
 
     async def run(self) -> None:

@@ -139,7 +139,8 @@ class Composer:
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
-        if self.area.completes and (path := image_path(data)) is not None:
+        is_prompt = self.area.completes  # else an answer to a question, which takes no images
+        if is_prompt and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
             except (UserError, OSError) as error:
@@ -152,7 +153,7 @@ class Composer:
             self._last_paste = ("", "")
             return
         token = self.pastes.token_for(data)
-        # A short text gets no token: it is inserted as it is, even if it looks like one.
+        # A short text gets no token: it is inserted without control characters, or as it is if it looks like a token.
         has_token = token != data and token.startswith("[Pasted")
         self._last_paste = (token, data) if has_token else ("", "")
         self._insert(token)

@@ -94,7 +94,7 @@ class PlannedRestoration:
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # the missing folders around it are made, innermost first
-            for parent in reversed(parents_of(path)[1:]):
+            for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if exists or parent in changes.after:
                     break
@@ -111,7 +111,7 @@ class PlannedRestoration:
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
+        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)  # like `stat`'s, without inode and ctime
         target = real_path(then.content) if then.kind == "link" else ""
         return FileEntry(
             kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
@@ -119,38 +119,45 @@ class PlannedRestoration:
 
 
 def plan_restoration(
-    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
+    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, max_bytes: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`."""
+    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`.
+
+    Present contents of more than `max_bytes` are not stored, so a change of them is a conflict. `scratch` is the
+    folder in which new contents are prepared.
+    """
     by_path: dict[str, list[FileChange]] = {}
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
     try:
-        plans = [_plan(path, path_changes, objects, largest=largest) for path, path_changes in sorted(by_path.items())]
+        plans = [
+            _plan(path, path_changes, objects, max_bytes=max_bytes) for path, path_changes in sorted(by_path.items())
+        ]
     except OSError as error:
         raise _nothing_done(error) from error
     removed = {plan.path for plan in plans if plan.then is None}
     for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
-        with suppress(OSError):  # it cannot be read
-            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:  # it stays
+        with suppress(OSError):  # a folder that cannot be read: removing it fails if something is in it
+            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:
+                # Something else is in the folder, so it stays.
                 plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
                 removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
-def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
+def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:
     """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
     entry = now = None  # also if a change put a link in the place of its folder, and so removed it
     # What was stored once is read again, even if the limit is lower by now.
-    largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
+    max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
     for _ in range(0 if is_behind_link else _MAX_LOOKS):
         entry = entry_at(path)
-        now = state_at(path, objects, largest=largest)
+        now = state_at(path, objects, max_bytes=max_bytes)
         if entry_at(path) == entry:
             break
     state, is_merged, conflict = now, False, ""

@@ -107,7 +107,11 @@ class Theme:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
     def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
-        """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it."""
+        """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it.
+
+        `change` is one of `_CHANGES`: a changed line, its + or - (`_sign`), words in it that differ (`_word`), or a
+        prompt ("said"). A person's own colour for it takes the place of the background and of the syntax.
+        """
         attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = change.endswith("_word")
         own = self._own_code(change)
@@ -115,11 +119,12 @@ class Theme:
             code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         behind, palette, word_colour = BEHIND[self.palette]
-        syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        # The newest role counts. In "prompt said" that is "said", but a person may have a colour for "prompt" alone.
+        syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
         code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
         if syntax and not code:
-            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]])
-        index, rgb = behind[change.removesuffix("_sign")]
+            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[0]]])
+        index, rgb = behind[change.removesuffix("_sign")]  # a sign has the background of its line
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
         return ";".join(part for part in (*attributes, code, background) if part)
 
