@@ -82,7 +82,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen replaces these two later; what is made here gets `_notify` and `_show_prompt`, which call them.
+        # A live screen replaces these two later, so what is made here gets functions that look them up at each call.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
         self._store = make_store(config, options, self._notify)
@@ -159,8 +159,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             with suppress(UserError):  # where no other model can be used either, the person is asked for a key
                 usual = await self.models.default()
                 self.check_model(usual)
-                why = f"{session_model}, which this session used, cannot be used: {error}"
-                self.on_notice(f"{usual} answers now. {why}")
+                self.on_notice(
+                    f"{usual} answers now. {session_model}, which this session used, cannot be used: {error}"
+                )
                 return usual
         if session_model != usual:
             self.on_notice(f"{session_model} answers, as before in this session. To switch: /model")
@@ -181,6 +182,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         question, chosen = "How do you want to connect a model?", None  # the index of the option chosen last
         while True:
             chosen = await terminal.choose(question, options, current=chosen, is_above_input=True)
+            if chosen is None or options[chosen][0] == "Quit":
+                raise missing
             try:
                 match chosen:
                     case 0:
@@ -195,10 +198,6 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                             self.on_notice("Neither Ollama nor LM Studio runs a model here. Start one, then try again.")
                     case 3:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
-                    case _:
-                        raise missing
-            except NoModel:
-                raise  # the person quits
             except UserError as error:
                 self.on_notice(str(error))
             with suppress(NoModel):  # until there is one, the list opens again

@@ -308,5 +308,8 @@ class ScreenlessHost(OpenerHost):
 
 
 def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:
-    end = TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0)
-    return CommandEnded(typed.name, end, error.exit_code)
+    return CommandEnded(
+        typed.name,
+        TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0),
+        error.exit_code,
+    )

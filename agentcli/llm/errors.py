@@ -213,10 +213,7 @@ def embedded_error(data: Any) -> ProviderError:
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the wait that the headers ask for.
-
-    `retry-after-ms` counts first, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3).
-    """
+    """Return the wait from `retry-after-ms`, or `retry-after` in seconds or as a date (RFC 9110 §10.2.3)."""
     seconds = _seconds_until(headers.get("retry-after-ms", ""), unit_s=0.001)
     return _seconds_until(headers.get("retry-after", "")) if seconds is None else seconds
 

@@ -107,8 +107,8 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     last = info.last_prompt if info.last_prompt != info.title else ""
     prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    is_title_first = last and not first  # the title is the first prompt, and an arrow leads from it to the last one
-    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if is_title_first else prompts
+    # Where the title is the first prompt, an arrow leads from it to the last one.
+    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
 
 
 def age(seconds: float) -> str:

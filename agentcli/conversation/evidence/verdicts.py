@@ -15,9 +15,9 @@ from agentcli.conversation.entries import (
     FileChange,
     FilesChanged,
     FilesRestored,
-    FileState,
     Result,
     User,
+    is_same_state,
 )
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.llm.messages import ToolUse
@@ -308,7 +308,7 @@ def _file(claim: Statement, record: Record) -> Comparison:
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
     changes, ids = [change for change, _ in found], [id for _, id in found]
     if is_unchanged:
-        is_same = claim.target and changes and _is_same(changes[0].before, changes[-1].after)
+        is_same = claim.target and changes and is_same_state(changes[0].before, changes[-1].after)
         # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, ids
@@ -321,13 +321,8 @@ def _file(claim: Statement, record: Record) -> Comparison:
     is_true = {
         "file_created": before is None and last.after is not None,
         "file_deleted": last.after is None and any(change.before for change in changes),
-        "file_changed": last.after is not None and not _is_same(before, last.after),
+        "file_changed": last.after is not None and not is_same_state(before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may be true no more.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
     return is_true if is_still_so or not is_true else None, [ids[0], ids[-1]]
-
-
-def _is_same(before: FileState | None, after: FileState | None) -> bool:
-    """Return True if a file is unchanged; without the id of its contents, that is unknown."""
-    return before == after and (before is None or before.is_stored)

@@ -138,21 +138,15 @@ class Hosting:
         try:
             yield
         finally:
-            self._readers[session_id] -= 1
-            if not self._readers[session_id]:
-                del self._readers[session_id]
+            self._readers -= Counter((session_id,))  # this also drops what nobody reads any more
 
     def leave(self) -> asyncio.Task[None]:
-        """Close the sessions, let all readers get their last events, then end the streams.
-
-        Readers may come back to another server.
-        """
+        """Close the sessions, and end the streams after their last events; readers may come back to another server."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave())
         return self._leaving
 
     async def _leave(self) -> None:
-        """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)

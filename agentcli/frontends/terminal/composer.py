@@ -117,10 +117,7 @@ class Composer:
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed, with tokens in place of its pastes.
-
-        If the history does not have it, only its images get tokens.
-        """
+        """Return a prompt as it was typed, with tokens for its pastes; only for images if the history lacks it."""
         blocks = typed_blocks(content)
         for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
@@ -139,8 +136,8 @@ class Composer:
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
-        is_prompt = self.area.completes  # else an answer to a question, which takes no images
-        if is_prompt and (path := image_path(data)) is not None:
+        # An answer to a question, for which nothing is completed, takes no images.
+        if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
             except (UserError, OSError) as error:

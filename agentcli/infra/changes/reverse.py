@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.interfaces import RestoredFile, RestoredHow
-from agentcli.conversation.entries import FileChange, FileState, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FileState, is_same_state, real_path, stored_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
@@ -180,7 +180,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_byt
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
     """Return the state of a path without one change. Raises `OSError`, and `ConflictError` if nobody can know it."""
     before, after = change.before, change.after
-    if _is_same(state, before) or _is_same(state, after):
+    if is_same_state(state, before) or is_same_state(state, after):
         state = before
     elif state is None or (before is None and state.kind == "folder"):
         return None  # it was removed since, or is a folder that is removed if nothing else is in it
@@ -195,11 +195,6 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
     if state is not None and not state.is_stored:
         raise ConflictError(f"its earlier contents were not stored ({state.size:,} bytes): too large, or not readable")
     return state
-
-
-def _is_same(state: FileState | None, other: FileState | None) -> bool:
-    """Return True if two states are known to be the same. Contents that are not stored may differ at the same size."""
-    return state == other and (state is None or state.is_stored)
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
@@ -220,10 +215,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path.
-
-    A folder whose owner gets rights back gets them now, because its contents can only be changed with them.
-    """
+    """Return the entry of a path; a folder whose owner gets rights back gets them now, before its contents change."""
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
         return before

@@ -160,10 +160,7 @@ def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, An
 
 
 def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
-    """Return the blocks that this API takes.
-
-    A failed result may hold text alone, so its images follow behind the results.
-    """
+    """Return the blocks that this API takes. A failed result may hold text alone: its images follow the results."""
     results: list[Block] = []
     media: list[Block] = []
     others: list[Block] = []
@@ -320,8 +317,7 @@ class AnthropicReader:
     def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
 
-        Raises:
-            ServerError: If the delta holds arguments of a call whose name never came.
+        Raises `ServerError` for arguments of a call whose name never came.
         """
         block = self._block_at(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):

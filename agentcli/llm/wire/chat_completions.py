@@ -92,10 +92,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
-    """Return the body of `POST /chat/completions`.
-
-    Tools come before messages, so that the bytes of an earlier request begin a later one.
-    """
+    """Return the body of `POST /chat/completions`, tools before messages, so that bodies begin with the same bytes."""
     body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
     if quirks.stream_usage:
         no_padding = {"include_obfuscation": False} if quirks.no_obfuscation else {}

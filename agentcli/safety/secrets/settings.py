@@ -90,8 +90,7 @@ def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
     ]
     if any(say_secret):
         return "sure", say_secret[-1]
-    is_vague = not _NAMES["vague"].isdisjoint(words)
-    return ("vague" if is_vague else ""), False
+    return ("" if _NAMES["vague"].isdisjoint(words) else "vague"), False
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:
