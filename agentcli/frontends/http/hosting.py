@@ -91,7 +91,7 @@ class Hosting:
         if request.id:
             state = await self.events.state(request.id)
             note = (await StreamWriter.of(self.events, request.id)).note
-            request = replace(request, model=note.model, mode=note.mode)
+            request = replace(request, model=note.model, mode=note.mode)  # as its last owner noted them
         opened = await self._open_session(request)
         id = opened.session.id
         try:

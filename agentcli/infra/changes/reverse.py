@@ -70,7 +70,7 @@ class PlannedRestoration:
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
-        live = LiveFiles("end it, then undo again", spares_databases=False)
+        live = LiveFiles(advice="end it, then undo again", spares_databases=False)
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
@@ -98,7 +98,7 @@ class PlannedRestoration:
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if exists or parent in changes.after:
                     break
-                changes.after[parent] = self._new_entry(
+                changes.after[parent] = self._new_entry(  # a folder has no contents, so any file name will do
                     changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
                 )
         return changes

@@ -144,6 +144,7 @@ class Theme:
 
 
 def _code(colour: int) -> str:
+    # The first eight colours, their bright forms (90 to 97), and the others of 256.
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 
