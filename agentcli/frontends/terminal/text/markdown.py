@@ -102,7 +102,7 @@ class MarkdownStream:
         if self._fence is not None:
             rows = [*([] for _ in range(self._empty_lines)), [("", self._open[-MAX_PARAGRAPH_CHARS:])]]
         else:
-            ahead = copy(self)
+            ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
             if self.is_table:  # columns would grow with each letter of a cell
                 ahead._open = ""  # noqa: SLF001

@@ -98,7 +98,7 @@ class Theme:
             if self.palette != "none" and (own := self._own_code(role)):
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
-                code = _code(colour) if colour >= 0 else ""
+                code = _code(colour) if colour >= 0 else ""  # -1 stands for faint text in the usual colour
                 if not code and FAINT not in attributes:
                     attributes.append(FAINT)
         return ";".join([*map(str, attributes), *([code] if code else [])])
