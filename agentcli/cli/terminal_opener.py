@@ -82,7 +82,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
         self._options = options
-        # A live screen sets other functions.
+        # A live screen replaces these two later, so what is made here gets functions that look them up at each call.
         self.on_notice: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
         self.on_prompt: Callable[[str], None] = lambda text: print(f"> {printable(text)}")
         self._store = make_store(config, options, self._notify)
@@ -107,10 +107,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return commands
 
     def _notify(self, text: str) -> None:
-        self.on_notice(text)  # the function that is set now
+        self.on_notice(text)
 
     def _show_prompt(self, text: str) -> None:
-        self.on_prompt(text)  # as above
+        self.on_prompt(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice, models = session_choice(self._options), self.models
@@ -150,20 +150,22 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if choice.how == "new" or not id:
             return ""
         _, entries = await store.load(id)
-        if not (kept := self._builder.model_of(Conversation(entries))):
+        if not (session_model := self._builder.model_of(Conversation(entries))):
             return ""
         usual = self._config.settings.provider.model
         try:
-            await asyncio.to_thread(self.check_model, kept)  # imports the provider
+            await asyncio.to_thread(self.check_model, session_model)  # imports the provider
         except UserError as error:
             with suppress(UserError):  # where no other model can be used either, the person is asked for a key
                 usual = await self.models.default()
                 self.check_model(usual)
-                self.on_notice(f"{usual} answers now. {kept}, which this session used, cannot be used: {error}")
+                self.on_notice(
+                    f"{usual} answers now. {session_model}, which this session used, cannot be used: {error}"
+                )
                 return usual
-        if kept != usual:
-            self.on_notice(f"{kept} answers, as before in this session. To switch: /model")
-        return kept
+        if session_model != usual:
+            self.on_notice(f"{session_model} answers, as before in this session. To switch: /model")
+        return session_model
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person connect a model at the first start, and return its name. Raises `missing` if they quit.
@@ -177,9 +179,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             ("Take the tour", "a scripted model works on a sample"),
             ("Quit", ""),
         )
-        question, chosen = "How do you want to connect a model?", None
+        question, chosen = "How do you want to connect a model?", None  # the index of the option chosen last
         while True:
             chosen = await terminal.choose(question, options, current=chosen, is_above_input=True)
+            if chosen is None or options[chosen][0] == "Quit":
+                raise missing
             try:
                 match chosen:
                     case 0:
@@ -194,13 +198,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                             self.on_notice("Neither Ollama nor LM Studio runs a model here. Start one, then try again.")
                     case 3:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
-                    case _:
-                        raise missing
-            except NoModel:
-                raise
             except UserError as error:
                 self.on_notice(str(error))
-            with suppress(NoModel):
+            with suppress(NoModel):  # until there is one, the list opens again
                 return await self.models.default()
 
     async def _set_up_key(self, terminal: TerminalActions) -> str:
@@ -224,7 +224,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return login.message if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or the person uses one anyway; return None if the person leaves."""
+        """Ask for a key until one works or the person uses one anyway; return None if the person leaves.
+
+        Without a `provider` the person chooses one first.
+        """
         models = self.models
         takers = models.keys.takers()
         if not provider:
@@ -250,7 +253,10 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return None
 
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
-        """Use a key from now on, and store it if the person chooses that."""
+        """Use a key from now on, and store it if the person chooses that.
+
+        If `health` is not ok, the person has read its detail already, and uses the key anyway.
+        """
         variable, title = self.models.keys.variables(provider)[0], f"The key for {provider}"
         choices = [("Save it", "in the keyring, or in a file only you can read"), ("Use it in this session only", "")]
         is_stored = await terminal.choose(f"{health.detail}." if health.ok else title, choices) == 0
@@ -272,7 +278,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def reload(self, before: Session) -> Session:
         config = await asyncio.to_thread(load_for, self._options, self._config.cwd)
         builder, chosen = self._make_builder(config), before.snapshot()
-        builder.tool_registry()  # mistakes in the settings must show before anything ends
+        # Each of these raises an error for mistakes in the settings, which must show before anything ends.
+        builder.tool_registry()
         builder.rules()
         _ = builder.hooks.specs
         for notice in config.notices:

@@ -28,6 +28,11 @@ class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
         return self.kind != "file" or bool(self.content)
 
 
+def is_same_state(state: FileState | None, other: FileState | None) -> bool:
+    """Return True if two states are known to be the same. Contents that are not stored may differ at the same size."""
+    return state == other and (state is None or state.is_stored)
+
+
 class FileChange(msgspec.Struct, frozen=True, array_like=True):
     """The states of one absolute path before and after; None if nothing was there. `stored_path` has its form."""
 

@@ -183,7 +183,8 @@ def digest_of(path: str) -> str:
     """Return a hash of the real path and the contents of a file; `MISSING` if there is no file."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        # Without `O_NONBLOCK`, a pipe in the file's place would block.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return MISSING
@@ -196,10 +197,6 @@ def digest_of(path: str) -> str:
     except OSError as error:
         return f"unreadable ({error.errno})"
     return digest.hexdigest()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in the file's place would block
 
 
 _INTERPRETER = re.compile(

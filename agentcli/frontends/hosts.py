@@ -248,17 +248,18 @@ class ScreenlessHost(OpenerHost):
         try:
             outcome = await self.run_command(typed.command, typed.argument)
             if outcome is None:
-                end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
+                # The usage of an interrupted request is not known.
+                end = Done(f"{typed.name} was interrupted.", turns=0, usage=Usage(), reason="interrupted", cost_usd=0.0)
                 return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
             new_entries = session.snapshot().conversation.entries[entries_before:]
             # The requests that the command has made beside the conversation.
-            paid = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid))
-            usage, cost_usd = paid.total.usage, paid.total.whole_usd
+            spending = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid)).total
+            usage, cost_usd = spending.usage, spending.whole_usd
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
-                return CommandEnded(typed.name, Done("", 0, usage, cost_usd=cost_usd), prompt=prompt)
+                return CommandEnded(typed.name, Done("", turns=0, usage=usage, cost_usd=cost_usd), prompt=prompt)
             text = outcome.text if isinstance(outcome, AsDiff) else outcome
-            return CommandEnded(typed.name, Done(text, 0, usage, cost_usd=cost_usd))
+            return CommandEnded(typed.name, Done(text, turns=0, usage=usage, cost_usd=cost_usd))
         except UserError as error:
             return _failed(typed, error)
         except Exception as bug:
@@ -307,4 +308,8 @@ class ScreenlessHost(OpenerHost):
 
 
 def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:
-    return CommandEnded(typed.name, TurnFailed(str(error), False, type(error).__name__, cost_usd=0.0), error.exit_code)
+    return CommandEnded(
+        typed.name,
+        TurnFailed(str(error), is_retryable=False, error_type=type(error).__name__, cost_usd=0.0),
+        error.exit_code,
+    )

@@ -176,10 +176,7 @@ BATCH_S = 0.05  # deltas of this time are stored together
 
 @asynccontextmanager
 async def recording(session: Session, store: EventStore, stream_id: str) -> AsyncIterator[None]:
-    """Store the events of the turn that the body runs, as the objects of the JSON output.
-
-    Raises `StorageError` at the end.
-    """
+    """Store the events of the turn that the body runs, as JSON output objects. Raises `StorageError` at the end."""
     turns_before = session.turns_begun
     await store.append(stream_id, [], status="running")
     task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))

@@ -179,7 +179,8 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     """Return the message and the code in an error's JSON.
 
     The forms are `{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, and a
-    list of one of them.
+    list of one of them. A text is masked before it is cut, because half a secret is not recognised afterwards; the
+    caller masks the others.
     """
     if isinstance(data, list):
         data = data[0] if data else {}
@@ -212,10 +213,7 @@ def embedded_error(data: Any) -> ProviderError:
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the wait that the headers ask for.
-
-    `retry-after-ms` counts first, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3).
-    """
+    """Return the wait from `retry-after-ms`, or `retry-after` in seconds or as a date (RFC 9110 §10.2.3)."""
     seconds = _seconds_until(headers.get("retry-after-ms", ""), unit_s=0.001)
     return _seconds_until(headers.get("retry-after", "")) if seconds is None else seconds
 

@@ -70,7 +70,7 @@ class Request(Struct, frozen=True):
         hour = CacheControl("1h")
         return any(getattr(block, "cache_control", None) == hour for message in marked for block in message.content)
 
-    def sent(self, body: dict[str, Any]) -> dict[str, Any]:
+    def remove_unsent(self, body: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in self.unsent}
 
 

@@ -69,8 +69,9 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
 class Review:
     """The decision on a dry run: the names of the changes to apply, of some only `parts`.
 
-    `left_out` is the text of the hunks that the person rejected, `why` the reason for which changes are discarded
-    without a question.
+    `left_out` is the text of the hunks that the person rejected. Once a person has decided about changes, it
+    `is_answered`. `why` is the reason for which changes are discarded without a question; then it `is_denied`, except
+    in plan mode.
     """
 
     report: DryRunReport
@@ -132,7 +133,7 @@ class Review:
         return " ".join(filter(None, parts))
 
     def output(self, applied: ApplyOutcome) -> ToolOutput:
-        """Return the result of the command, with what became of its changes."""
+        """Return the result of the command, with what became of its changes (it made at least one)."""
         changes, count = self.report.dry_run.changes, len(applied.names)
         all_changes = counted(len(changes), "change")
         summary = f"applied {'' if count == len(changes) else f'{count} of '}{all_changes}"
@@ -143,8 +144,9 @@ class Review:
             "kept": list(applied.names),
             **({"kept_hunks": {name: list(chosen) for name, chosen in self.parts.items()}} if self.parts else {}),
         }
-        was_dropped = not count and (self.is_answered or self.is_denied)
-        is_error = output.is_error or was_dropped or bool(applied.conflicts)
+        # In plan mode it is expected that changes are discarded.
+        was_rejected = not count and (self.is_answered or self.is_denied)
+        is_error = output.is_error or was_rejected or bool(applied.conflicts)
         return structs.replace(output, structured=structured, is_error=is_error)
 
     def answer(self, applied: ApplyOutcome) -> str:
@@ -214,6 +216,7 @@ def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule 
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
+    # The values of `ChangeSummary.loses` that the mode applies without a question; no mode has "tree" among them.
     may_lose = {"acceptEdits": {""}, "auto": {"", "work"}, "bypassPermissions": {"", "work"}}.get(mode, set())
     is_allowed = loses <= may_lose and not any(change.is_obeyed for change in changes)
     return Verdict(decision="allow", reason="") if is_allowed else None

@@ -107,7 +107,8 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     last = info.last_prompt if info.last_prompt != info.title else ""
     prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
-    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last == prompts else prompts
+    # Where the title is the first prompt, an arrow leads from it to the last one.
+    return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
 
 
 def age(seconds: float) -> str:
@@ -226,13 +227,16 @@ _PARTS = ("conversation", "files", "both")
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point in the conversation, the files or both. Changes of files are shown and confirmed first."""
+    """Go back to a point in the conversation, the files or both.
+
+    If the person chooses the point from the list, changes of files are confirmed; a named point needs no confirmation.
+    """
     session, report = host.session, []
     offered = points(session.state.conversation)
     if not offered:
         return "There is no prompt to rewind to."
     words = argument.split()
-    part = words.pop() if words and words[-1] in _PARTS else "conversation"
+    part = words.pop() if words and words[-1] in _PARTS else ""
     if which := " ".join(words):  # else the person chooses
         point = _named_point(which, offered)
     else:
@@ -244,11 +248,15 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
             return listed(options[:MAX_LISTED], f"To rewind: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = offered[chosen]
     changes = History(session.state.conversation.entries).since(point.entry_id)
-    if not which and changes is not None:
+    if not part and not which and changes is not None:
         count = len({change.path for change in changes.changes})
         files = f"{counted(count, 'file')} changed since then"
         details = ("keep the files as they are", f"{files}; keep the conversation", files)
-        part = _PARTS[await host.choose("Rewind what?", [*zip(map(str.capitalize, _PARTS), details, strict=True)]) or 0]
+        chosen = await host.choose("Rewind what?", [*zip(map(str.capitalize, _PARTS), details, strict=True)])
+        if chosen is None:
+            return "Nothing was rewound."
+        part = _PARTS[chosen]
+    part = part or "conversation"
     if part != "conversation" and changes is not None:
         result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
         if not result.is_wanted:

@@ -149,10 +149,7 @@ def refuse_oversized(request: llm.Request, info: ModelInfo, *, known: int) -> No
 
 
 async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tuple[llm.Done, Attempt]:
-    """Publish the provider's stream as events, and return the reply with its last try.
-
-    The text of a reply that breaks off is kept.
-    """
+    """Publish the stream as events; return the reply with its last try. The text of a reply that breaks off is kept."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
 

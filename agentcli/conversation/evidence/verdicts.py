@@ -15,9 +15,9 @@ from agentcli.conversation.entries import (
     FileChange,
     FilesChanged,
     FilesRestored,
-    FileState,
     Result,
     User,
+    is_same_state,
 )
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.llm.messages import ToolUse
@@ -35,10 +35,14 @@ _WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  
 
 
 class CallEnd(Struct, frozen=True, kw_only=True):
-    """A call that ended. `text` holds its arguments; a call of `bash` has a command, perhaps without an exit code."""
+    """A call that ended. A call of `bash` has a command, perhaps without an exit code.
+
+    `file_text` is searched for the name of a file that the call should have changed: its arguments, and the names of
+    discarded changes.
+    """
 
     name: str
-    text: str
+    file_text: str
     at: CallPlace
     entry_id: str
     is_error: bool
@@ -117,10 +121,10 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
-        text="\n".join([*map(str, arguments.values()), *discarded]),  # files that it should have changed, too
+        file_text="\n".join([*map(str, arguments.values()), *discarded]),
         at=at,
         entry_id=entry_id,
-        is_error=result.result.is_error or bool(discarded),
+        is_error=result.result.is_error or bool(discarded),  # also if other changes of it were applied
         command=str(arguments.get("command", "")) if is_bash else "",
         exit_code=data.get("exit_code") if has_exit_code else None,
         output=str(data.get("output", "")) if is_bash else "",
@@ -136,7 +140,8 @@ def runner_tables() -> dict[str, Any]:
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for the commands that run them, perhaps through wrappers."""
     wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
-    # Each wrapper is atomic, in a form that every Python supports.
+    # In `env CI=1 timeout 5m pytest -q` all before pytest are wrappers. Each is atomic, so that no long command makes
+    # the search backtrack.
     start = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?(?=(?:\S*/)?(?P<program>\S+))"
     return [
         (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
@@ -145,7 +150,10 @@ def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def _pattern(name: str) -> str:
-    """Return a pattern for a program and the words that follow it in this order, perhaps with others between."""
+    """Return a pattern for a program and the words that follow it in this order, perhaps with others between.
+
+    `npm run test*` also matches `npm --silent run test:unit`. Behind `make $` only options and `NAME=value` may follow.
+    """
     words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
     words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
     only_options_follow = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
@@ -234,11 +242,11 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
 
 def _check(claim: Statement, record: Record) -> Comparison:
     of_kind = [run for run in record.runs if run.kind == claim.topic]
-    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the one that is meant
+    run = next((run for run in reversed(of_kind) if _is_about(claim, run)), None)  # the newest one that fits
     if run is None or run.passed is None:
         return None, [run.end.entry_id] if run else []
     newest = {run.program: run for run in of_kind}.values()  # the last run of each program
-    is_true: bool | None = run.passed is claim.is_good
+    is_true: bool | None = run.passed is claim.is_good  # a claim that is not good says that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
         is_true = None  # which of the tests failed is not read
     elif claim.count is not None and claim.topic == "tests":
@@ -255,6 +263,7 @@ def _is_count(claim: Statement, run: CheckRun) -> bool | None:
     """Compare the numbers of a claim with those of a run. None: the number is right, but other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
+    # Tests that were skipped may count as passed or not.
     counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
     if claim.count not in counts or claim.out_of not in (None, total):
         return False
@@ -300,26 +309,21 @@ def _file(claim: Statement, record: Record) -> Comparison:
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
     changes, ids = [change for change, _ in found], [id for _, id in found]
     if is_unchanged:
-        is_same = claim.target and changes and _is_same(changes[0].before, changes[-1].after)
+        is_same = claim.target and changes and is_same_state(changes[0].before, changes[-1].after)
         # In an incomplete record any call of the turn may have changed the file.
         is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
         return bool(not changes or is_same) if is_known else None, ids
     if not changes:  # the claim is false if the call that should have changed the file failed
         name = PurePath(claim.target).name
         failed_writes = (end for end in record.ends if end.is_error and end.name in _WRITING_TOOLS)
-        failed = [end.entry_id for end in failed_writes if name in end.text]
+        failed = [end.entry_id for end in failed_writes if name in end.file_text]
         return False if failed else None, failed[-1:]
     before, last = changes[0].before, changes[-1]
     is_true = {
         "file_created": before is None and last.after is not None,
         "file_deleted": last.after is None and any(change.before for change in changes),
-        "file_changed": last.after is not None and not _is_same(before, last.after),
+        "file_changed": last.after is not None and not is_same_state(before, last.after),
     }[claim.kind]
     # After a change that the log does not have, the claim may be true no more.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
     return is_true if is_still_so or not is_true else None, [ids[0], ids[-1]]
-
-
-def _is_same(before: FileState | None, after: FileState | None) -> bool:
-    """Return True if a file is unchanged; without the id of its contents, that is unknown."""
-    return before == after and (before is None or before.is_stored)

@@ -76,10 +76,7 @@ def run(
 
 
 def tests(folder: str | Path) -> tuple[int, bool, str]:
-    """Run the unittest files of a folder on the copy.
-
-    Returns how many ran (by the summary), True if all passed, and the output.
-    """
+    """Run the unittest files of a folder on the copy; return how many ran, True if all passed, and the output."""
     done = run(sys.executable, "-m", "unittest", "discover", "-s", str(folder), "-t", str(folder))
     counts = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
     passed = done.returncode == 0 and re.search(r"^OK\b", done.stdout, re.MULTILINE) is not None

@@ -130,7 +130,7 @@ class AcpAgent:
             "protocolVersion": PROTOCOL_VERSION,
             "agentCapabilities": _CAPABILITIES,
             "agentInfo": {"name": "agentcli", "title": "agentcli", "version": __version__},
-            "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
+            "authMethods": [_LOGIN] if (self._client.can.auth or {}).get("terminal") else [],
         }
 
     # Sessions

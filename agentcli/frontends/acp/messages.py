@@ -38,10 +38,6 @@ class ClientCapabilities(AcpMessage, frozen=True):
     def has_forms(self) -> bool:
         return self.elicitation is not None and self.elicitation.get("form") is not None
 
-    @property
-    def has_terminal_login(self) -> bool:
-        return self.auth is not None and bool(self.auth.get("terminal"))
-
 
 class TextContent(AcpMessage, frozen=True, tag="text"):
     text: str

@@ -1,7 +1,4 @@
-"""Speaks JSON-RPC 2.0 over two pipes, one message a line, with requests both ways.
-
-https://www.jsonrpc.org/specification
-"""
+"""Speaks JSON-RPC 2.0 (jsonrpc.org/specification) over two pipes, one message a line, with requests both ways."""
 
 import asyncio
 import logging

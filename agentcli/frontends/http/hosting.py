@@ -91,7 +91,7 @@ class Hosting:
         if request.id:
             state = await self.events.state(request.id)
             note = (await StreamWriter.of(self.events, request.id)).note
-            request = replace(request, model=note.model, mode=note.mode)
+            request = replace(request, model=note.model, mode=note.mode)  # as its last owner noted them
         opened = await self._open_session(request)
         id = opened.session.id
         try:
@@ -138,21 +138,15 @@ class Hosting:
         try:
             yield
         finally:
-            self._readers[session_id] -= 1
-            if not self._readers[session_id]:
-                del self._readers[session_id]
+            self._readers -= Counter((session_id,))  # this also drops what nobody reads any more
 
     def leave(self) -> asyncio.Task[None]:
-        """Close the sessions, let all readers get their last events, then end the streams.
-
-        Readers may come back to another server.
-        """
+        """Close the sessions, and end the streams after their last events; readers may come back to another server."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave())
         return self._leaving
 
     async def _leave(self) -> None:
-        """Give up the sessions, wait for the other processes that use them, then end the open event streams."""
         own_ids = list(self.sessions)
         for session_id in own_ids:
             self.give_up(session_id)
@@ -199,7 +193,10 @@ class Hosting:
         raise StorageError("The server is shutting down.")
 
     async def catch_up(self, session_id: str) -> None:
-        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`."""
+        """Add the log's newest entries to the stream, where no server has the session open. Raises `StorageError`.
+
+        The holder of a session is the address of a server, which writes the stream itself; "" for a terminal; or None.
+        """
         if session_id in self.sessions or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
@@ -208,12 +205,13 @@ class Hosting:
         writer = await StreamWriter.of(self.events, session_id)
         stored = writer.note.entries
         info, missing = await self.store.load(session_id, after=stored)
-        if not missing and (stored or writer.note.epoch):  # the stream has begun, and lacks nothing
+        if not missing and (stored or writer.note.epoch):  # the stream has had entries or a writer, and lacks nothing
             return
         objects = [] if stored else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
         objects += [value for entry in missing if (value := entry_object(entry, session_id))]
         writer.change(entries=stored + len(missing))
         with suppress(StreamMoved):  # another process has added what was missing
+            # No turn of a new stream runs on a server; an older stream keeps its status.
             await writer.write(objects, status=None if stored else "complete")
 
     async def run(self) -> None:

@@ -113,7 +113,7 @@ class Composer:
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
     def as_typed(self, content: Sequence[Block]) -> TypedText:
-        """Return a prompt as it was typed, with tokens for its pastes; if the history lacks it, for its images only."""
+        """Return a prompt as it was typed, with tokens for its pastes; only for images if the history lacks it."""
         blocks = typed_blocks(content)
         for sent in self.history.entries[:MAX_ENTRIES_COMPARED]:
             pastes = Pastes()
@@ -132,6 +132,7 @@ class Composer:
     def paste(self, data: str) -> None:
         """Insert pasted text as one step; the same paste twice in a row replaces its token by its text."""
         buffer = self.area.buffer
+        # An answer to a question, for which nothing is completed, takes no images.
         if self.area.completes and (path := image_path(data)) is not None:
             try:
                 self._insert(self.pastes.add_image(*read_image(path)))
@@ -144,7 +145,7 @@ class Composer:
             self._last_paste = ("", "")
             return
         token = self.pastes.token_for(data)
-        # A short text gets no token: it is inserted as it is, even if it looks like one.
+        # A short text gets no token: it is inserted without control characters, or as it is if it looks like a token.
         has_token = token != data and token.startswith("[Pasted")
         self._last_paste = (token, data) if has_token else ("", "")
         self._insert(token)

@@ -261,7 +261,7 @@ class _Look:
             return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
         if is_new:
             self._count_stored(status)
-        return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
+        return state_of(f"{self._root}/{path}", status, self._index.objects, max_bytes=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
         """Return True for an entry that existed before but was not looked at, even if it was moved since.

@@ -99,7 +99,7 @@ class Recorder:
                 changes,
                 self.objects,
                 scratch=self.scratch,
-                largest=self.limits.max_file_bytes,
+                max_bytes=self.limits.max_file_bytes,
                 finish=self._in_thread,
             )
         )
@@ -260,7 +260,7 @@ class Recorder:
             self._notes.rmdir()
 
     def _state(self, path: str) -> FileState | None:
-        return state_at(path, self.objects, largest=self.limits.max_file_bytes)
+        return state_at(path, self.objects, max_bytes=self.limits.max_file_bytes)
 
 
 def _by_real_path(stored: Mapping[str, T]) -> list[tuple[str, T]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.interfaces import RestoredFile, RestoredHow
-from agentcli.conversation.entries import FileChange, FileState, real_path, stored_path
+from agentcli.conversation.entries import FileChange, FileState, is_same_state, real_path, stored_path
 from agentcli.errors import ToolError
 from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
@@ -70,7 +70,7 @@ class PlannedRestoration:
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
             return self.files
-        live = LiveFiles("end it, then undo again", spares_databases=False)
+        live = LiveFiles(advice="end it, then undo again", spares_databases=False)
         try:
             with closing(PrivateFolder(self._scratch)) as private:
                 changes = self._change_set(private.path.resolve())
@@ -94,11 +94,11 @@ class PlannedRestoration:
             if plan.then is not None:
                 changes.after[path] = self._new_entry(plan.path, plan.then, before, scratch / f"file-{number}")
         for path in [*changes.after]:  # the missing folders around it are made, innermost first
-            for parent in reversed(parents_of(path)[1:]):
+            for parent in reversed(parents_of(path)[1:]):  # without the root, which exists
                 exists = os.path.lexists(changes.at(parent)) and parent not in changes.before
                 if exists or parent in changes.after:
                     break
-                changes.after[parent] = self._new_entry(
+                changes.after[parent] = self._new_entry(  # a folder has no contents, so any file name will do
                     changes.at(parent), FileState("folder", _FOLDER_MODE), None, scratch
                 )
         return changes
@@ -111,7 +111,7 @@ class PlannedRestoration:
                 with before.open() as source, file.open("rb") as copy:
                     copy_attributes(source.fileno(), copy.fileno())
         owner = before.owner if before is not None else _owner_of(path)
-        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
+        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)  # like `stat`'s, without inode and ctime
         target = real_path(then.content) if then.kind == "link" else ""
         return FileEntry(
             kind=then.kind, stamp=stamp, mode=then.mode, size=then.size, owner=owner, target=target, source=str(file)
@@ -119,38 +119,45 @@ class PlannedRestoration:
 
 
 def plan_restoration(
-    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
+    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, max_bytes: int, finish: Finish
 ) -> PlannedRestoration:
-    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`."""
+    """Plan how changes are undone; they are in the order in which they were made. Raises `ToolError`.
+
+    Present contents of more than `max_bytes` are not stored, so a change of them is a conflict. `scratch` is the
+    folder in which new contents are prepared.
+    """
     by_path: dict[str, list[FileChange]] = {}
     for change in changes:
         by_path.setdefault(real_path(change.path), []).append(change)
     try:
-        plans = [_plan(path, path_changes, objects, largest=largest) for path, path_changes in sorted(by_path.items())]
+        plans = [
+            _plan(path, path_changes, objects, max_bytes=max_bytes) for path, path_changes in sorted(by_path.items())
+        ]
     except OSError as error:
         raise _nothing_done(error) from error
     removed = {plan.path for plan in plans if plan.then is None}
     for number in reversed(range(len(plans))):  # the contents of a folder come before the folder
         plan = plans[number]
         is_removed_folder = plan.now is not None and plan.now.kind == "folder" and plan.then is None
-        with suppress(OSError):  # it cannot be read
-            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:  # it stays
+        with suppress(OSError):  # a folder that cannot be read: removing it fails if something is in it
+            if is_removed_folder and not {entry.path for entry in os.scandir(plan.path)} <= removed:
+                # Something else is in the folder, so it stays.
                 plans[number] = PathPlan(path=plan.path, now=plan.now, then=plan.now)
                 removed.discard(plan.path)
     return PlannedRestoration(plans, objects, scratch, finish)
 
 
-def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
+def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, max_bytes: int) -> PathPlan:
     """Follow a path back through its changes, which are in the order in which they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path=path, now=None, then=None, conflict="a symbolic link leads to it now")
     entry = now = None  # also if a change put a link in the place of its folder, and so removed it
     # What was stored once is read again, even if the limit is lower by now.
-    largest = max(largest, *(state.size for change in changes for state in (change.before, change.after) if state))
+    max_bytes = max(max_bytes, *(state.size for change in changes for state in (change.before, change.after) if state))
     for _ in range(0 if is_behind_link else _MAX_LOOKS):
         entry = entry_at(path)
-        now = state_at(path, objects, largest=largest)
+        now = state_at(path, objects, max_bytes=max_bytes)
         if entry_at(path) == entry:
             break
     state, is_merged, conflict = now, False, ""
@@ -173,7 +180,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
 def _state_without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
     """Return the state of a path without one change. Raises `OSError`, and `ConflictError` if nobody can know it."""
     before, after = change.before, change.after
-    if _is_same(state, before) or _is_same(state, after):
+    if is_same_state(state, before) or is_same_state(state, after):
         state = before
     elif state is None or (before is None and state.kind == "folder"):
         return None  # it was removed since, or is a folder that is removed if nothing else is in it
@@ -188,11 +195,6 @@ def _state_without(state: FileState | None, change: FileChange, objects: Objects
     if state is not None and not state.is_stored:
         raise ConflictError(f"its earlier contents were not stored ({state.size:,} bytes): too large, or not readable")
     return state
-
-
-def _is_same(state: FileState | None, other: FileState | None) -> bool:
-    """Return True if two states are known to be the same. Contents that are not stored may differ at the same size."""
-    return state == other and (state is None or state.is_stored)
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
@@ -213,10 +215,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
 
 
 def _make_accessible(plan: PathPlan) -> FileEntry | None:
-    """Return the entry of a path.
-
-    A folder whose owner gets rights back gets them now, because its contents can only be changed with them.
-    """
+    """Return the entry of a path; a folder whose owner gets rights back gets them now, before its contents change."""
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
         return before

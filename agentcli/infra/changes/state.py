@@ -242,19 +242,19 @@ def digest_of(entry: FileEntry) -> bytes:
     return os.fsencode(entry.source)
 
 
-def state_at(path: str, objects: Objects, *, largest: int) -> FileState | None:
+def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None:
     """Record what is at a path, None for nothing; links are not followed. Raises `OSError`.
 
-    Contents of more than `largest` bytes are not stored.
+    Contents of more than `max_bytes` are not stored.
     """
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return state_of(path, status, objects, largest=largest)
+    return state_of(path, status, objects, max_bytes=max_bytes)
 
 
-def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: int) -> FileState | None:
+def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: int) -> FileState | None:
     """Record what is at a path whose status is known, as `state_at` does. Raises `OSError`."""
     kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
     if kind in (None, "folder", "pipe"):
@@ -263,7 +263,7 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: in
     try:
         if kind == "link":
             return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
-        if status.st_size > largest:
+        if status.st_size > max_bytes:
             return unread
         source = os.open(path, READ_FLAGS)
     except OSError as error:  # it was removed, or may not be read

@@ -70,7 +70,7 @@ class Telemetry:
 
     def _run(self) -> None:
         """Record events in the thread. Only the first failure is logged as an error; no failure ends the program."""
-        self._may_begin.wait()
+        self._may_begin.wait()  # until the first request is sent, which the imports below would slow down
         recorder = None
         failure_level = logging.ERROR
         for session_id, mask, at_ns, event, model in iter(self._events.get, None):  # until it gets None

@@ -119,7 +119,7 @@ def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
             for t in request.tools
         ]
     body["messages"] = list(_messages(request, info))
-    return request.sent(body)
+    return request.remove_unsent(body)
 
 
 def media_rules(info: ModelInfo) -> MediaRules:

@@ -79,7 +79,7 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
         body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
     _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
     body["messages"] = messages
-    return request.sent(body)
+    return request.remove_unsent(body)
 
 
 def _thinking(request: llm.Request, model: ModelInfo, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
         return False
-    first_block_of_reply = turns[-2][0]["content"][0]
+    first_block_of_reply = turns[-2][0]["content"][0]  # turns alternate, so the one before the results is the reply
     return first_block_of_reply["type"] not in _THINKING
 
 
@@ -116,7 +116,8 @@ def media_rules(model: ModelInfo) -> MediaRules:
 def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     """Return the messages, with cache breakpoints at the end and where the request before this one ended."""
     messages = request.prepared.to_wire(request.messages, media_rules(model), form="anthropic", build=_to_wire)
-    new = len([*_to_wire(request.messages[request.earlier_messages :])])  # a message without blocks is not sent
+    # Counted on the wire, because a message without blocks is not sent.
+    new = len([*_to_wire(request.messages[request.earlier_messages :])])
     earlier = messages[: len(messages) - new]
     for message in (*earlier[-1:], *messages[-1:]):  # neither is `Raw`: prepared messages end before both
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
@@ -135,11 +136,13 @@ def _to_wire(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
             yield {"role": message.role, "content": content}
 
 
-def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
+def _limit_breakpoints(prefix: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
     """Keep to the API's rules where a caller has breakpoints: not too many, and those for an hour before others.
 
-    Ours are removed first, from the beginning, but never the last one.
+    `prefix` has the tools and the system text. Our breakpoints are removed first, from the beginning, but never the
+    last one of all, which caches the whole conversation.
     """
+    blocks = [*prefix]
     for block in (block for message in messages for block in message["content"]):
         parts = block.get("content")  # of a tool's result
         # The parts need not be objects: a block that is sent back as it came may hold anything.
@@ -157,10 +160,7 @@ def _limit_breakpoints(blocks: list[dict[str, Any]], messages: list[dict[str, An
 
 
 def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
-    """Return the blocks that this API takes.
-
-    A failed result may hold text alone, so its images follow behind the results.
-    """
+    """Return the blocks that this API takes. A failed result may hold text alone: its images follow the results."""
     results: list[Block] = []
     media: list[Block] = []
     others: list[Block] = []
@@ -317,8 +317,7 @@ class AnthropicReader:
     def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
         """Return the block a delta belongs to, and open one if the server did not.
 
-        Raises:
-            ServerError: If the delta holds arguments of a call whose name never came.
+        Raises `ServerError` for arguments of a call whose name never came.
         """
         block = self._block_at(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):

@@ -92,7 +92,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
-    """Return the body of `POST /chat/completions`, tools before messages."""
+    """Return the body of `POST /chat/completions`, tools before messages, so that bodies begin with the same bytes."""
     body: dict[str, Any] = {"model": info.id, "stream": True, quirks.max_tokens_field: request.max_tokens}
     if quirks.stream_usage:
         no_padding = {"include_obfuscation": False} if quirks.no_obfuscation else {}
@@ -106,7 +106,7 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
     if schema := answer_schema(request, info):
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     body["messages"] = list(_messages(request, info, quirks, provider))
-    return request.sent(body | quirks.extra_body)
+    return request.remove_unsent(body | quirks.extra_body)
 
 
 def common_fields(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
@@ -192,14 +192,14 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
         ]
         if quirks.echo_reasoning:
             wire["reasoning_content"] = message.unsigned_thinking
-    own: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
+    extras: dict[str, Any] = {}  # the extra content that this server gave to calls, by their ids
     for block in message.content:
-        if isinstance(block, Opaque) and block.provider == provider:
-            own |= block.data.get(EXTRAS, {})
+        if isinstance(block, Opaque) and block.provider == provider:  # what `ChatReader.done` kept of the reply
+            extras |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:
         for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
-            if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
+            if extra := extras.get(use.id) or (quirks.extra_content if number == 0 else None):
                 call[EXTRAS] = extra
     return wire
 

@@ -64,7 +64,7 @@ def to_body(request: llm.Request, info: ModelInfo, quirks: Quirks, provider: str
     body["input"] = request.prepared.to_wire(
         request.messages, media_rules(info, quirks), form=own, build=lambda messages: _to_wire(messages, own=own)
     )
-    return request.sent(body | quirks.extra_body)
+    return request.remove_unsent(body | quirks.extra_body)
 
 
 def _to_wire(messages: tuple[Message, ...], *, own: str) -> Iterator[dict[str, Any]]:

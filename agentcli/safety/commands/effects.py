@@ -25,10 +25,7 @@ UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
-    """Return the effects of a simple command without wrappers that is not known to only read.
-
-    `fields` is not empty.
-    """
+    """Return the effects of a simple command without wrappers that is not known to only read. `fields` is not empty."""
     if not fields[0].is_known:
         return UNKNOWN_EFFECTS
     name = name_of(fields)

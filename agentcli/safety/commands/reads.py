@@ -141,10 +141,7 @@ def _git_shows_names_only(called: Sequence[str]) -> bool:
 
 
 def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
-    """Return the reason why a command may do more than read in the workspace, or an empty string.
-
-    `fields` is not empty.
-    """
+    """Return why a command may do more than read in the workspace, or an empty string. `fields` is not empty."""
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
         return "agentcli can't predict which program runs"

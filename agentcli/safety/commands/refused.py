@@ -122,10 +122,7 @@ _ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".s
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
-    """Return the reason why a command must never run, or an empty string.
-
-    `fields` have no wrappers; redirections are judged separately.
-    """
+    """Return why a command must never run, or "". `fields` have no wrappers; redirections are judged separately."""
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
     # Only the first argument counts: a later `--help` may be the value of another option.
     answers = first in ("--help", "--version") and name in _ANSWERING

@@ -198,10 +198,7 @@ _RUNNING = ("-exec", "-execdir", "-ok", "-okdir")
 
 
 class FindCall(Struct, kw_only=True):
-    """A `find` expression: the paths it starts from, and the commands it runs.
-
-    `problem` says what else it does than list names.
-    """
+    """A `find` expression: its start paths and the commands it runs. `problem` says what else it does than list."""
 
     starts: list[Field] = []
     runs: list[tuple[Field, ...]] = []

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
+from typing import Literal
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
@@ -61,32 +62,35 @@ def secret_values(text: str) -> set[str]:
 
 
 def _candidates(text: str) -> Iterator[str]:
+    """Yield the values that may be secret, some of them more than once."""
     for expression in (_PAIR, _ELEMENT, _NETRC):
         position = 0
         while pair := expression.search(text, position):
-            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next.
+            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next, so the search goes on behind the
+            # key. Only quoted values and blocks are passed over.
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
-            weight, ends_in_secret = _weight(pair["key"])
-            if weight:  # behind a name such as `secret_santa` a plain word is no secret
-                readings = (value for value in _readings(pair) if ends_in_secret or not _WORD.fullmatch(value))
-                yield from (value for value in readings if is_hidden_setting(value, is_vague=weight == 1))
+            certainty, key_ends_in_secret = _certainty(pair["key"])
+            if certainty:  # behind a name such as `secret_santa` a plain word is no secret
+                readings = (value for value in _readings(pair) if key_ends_in_secret or not _WORD.fullmatch(value))
+                yield from (value for value in readings if is_hidden_setting(value, is_vague=certainty == "vague"))
 
 
-def _weight(key: str) -> tuple[int, bool]:
-    """Weigh a name: 2 if it says that its value is secret, 1 if it may be, else 0; True if it ends in that word."""
+def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
+    """Say how surely a name's value is secret ("" if it is not), and True if the name ends in the word for it."""
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
         words.pop()  # `PASSWORD_2`, `TOKEN_PROD`
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
-        return 0, False
+        return "", False
     secret, owners = _NAMES["secret"], _NAMES["key_owners"]
     say_secret = [  # for each word: alone or with the one before it, it says that the value is secret
         word in secret or before + word in secret or (before in owners and word in ("key", "keys"))
         for before, word in pairwise(["", *words])
     ]
-    is_vague = not _NAMES["vague"].isdisjoint(words)
-    return 2 if any(say_secret) else int(is_vague), say_secret[-1]
+    if any(say_secret):
+        return "sure", say_secret[-1]
+    return ("" if _NAMES["vague"].isdisjoint(words) else "vague"), False
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:

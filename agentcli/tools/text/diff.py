@@ -18,10 +18,7 @@ Opcode = tuple[str, int, int, int, int]  # as in difflib: tag, start and end in 
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """Return a unified diff that ignores line ends; empty if nothing else changed.
-
-    Of long lines it has only the part that changed.
-    """
+    """Return a unified diff that ignores line ends, of long lines only the changed part; empty for no change."""
     old, new = lines_of(lf(before)), lines_of(lf(after))
     rows: list[str] = []
     for hunk in _KnownChanges(opcodes(old, new)).get_grouped_opcodes(CONTEXT):

@@ -16,6 +16,7 @@ from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
 from agentcli.agent.state import prompts
+from agentcli.conversation.entries import FileChange, FilesChanged, FileState
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.state_files import FileGrants
@@ -298,6 +299,21 @@ async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> Non
         host.stage.say("four")
         with pytest.raises(UserError, match="Interrupt it first"):
             await host.says("/rewind 1")
+
+
+async def test_rewind_asks_only_for_what_was_not_typed(tmp_path: Folder) -> None:
+    async with command_host(tmp_path, [END]) as host:
+        await host.stage.ask("Go")
+        made = FileChange(str(tmp_path / "a.txt"), None, FileState("file", 0o644))
+        host.session.append(FilesChanged("call", (made,)))
+        host.picks.append(0)
+        assert await host.says("/rewind") == "Nothing was rewound."  # the second question was dismissed
+        assert len(host.asked) == 2
+        assert prompts(host.session.state.conversation)
+        host.picks.append(0)
+        await host.says("/rewind conversation")
+        assert len(host.asked) == 3
+        assert prompts(host.session.state.conversation) == []
 
 
 async def test_a_conversation_is_renamed(tmp_path: Folder) -> None:

@@ -17,7 +17,7 @@ OUTPUTS = table("outputs")
 
 
 def passed(command: str, exit_code: int, output: str) -> bool | None:
-    about = {"name": "bash", "text": "", "at": (0, 0), "entry_id": "x", "is_error": False}
+    about = {"name": "bash", "file_text": "", "at": (0, 0), "entry_id": "x", "is_error": False}
     return next(find_runs(CallEnd(**about, command=command, exit_code=exit_code, output=output))).passed
 
 

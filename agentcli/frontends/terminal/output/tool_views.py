@@ -75,10 +75,7 @@ def tool_view(
 
 
 def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool) -> list[Fragment]:
-    """Return the line of a call.
-
-    A title is cut so that the outcome stays on its line, but that of a failed call is never cut.
-    """
+    """Return the line of a call, its title cut so that the outcome stays on it; a failed call's is never cut."""
     answer = " ".join(printable(event.answer).split())
     was_declined = event.answer.startswith("declined")
     is_failed = event.result.is_error or was_declined

@@ -30,7 +30,7 @@ class MarkdownLine:
     start: int = 0  # of the content, in the source
     column: int = 0  # of the content, on the screen
     inner: int = 0  # that column, counted from the last quote mark
-    item: int | None = None  # the column of the text of the first list item that begins here
+    item_text_column: int | None = None  # of the first list item that begins here; None if none does
 
 
 SourceLine = tuple[MarkdownLine, str]  # the kind of a line, and its content
@@ -102,7 +102,7 @@ class MarkdownStream:
         if self._fence is not None:
             rows = [*([] for _ in range(self._empty_lines)), [("", self._open[-MAX_PARAGRAPH_CHARS:])]]
         else:
-            ahead = copy(self)
+            ahead = copy(self)  # it wraps, because rows must fit the screen
             vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
             if self.is_table:  # columns would grow with each letter of a cell
                 ahead._open = ""  # noqa: SLF001
@@ -135,8 +135,7 @@ class MarkdownStream:
     def _read(self, source: str) -> MarkdownLine:
         if self._continued is not None:
             return self._continued
-        # A line that may be a table's header may as well begin a paragraph.
-        paragraph = self._paragraph or (self._table if self._sides is None else [])
+        paragraph = self._paragraph or (self._table if self._sides is None else [])  # a header may turn out to be text
         depth = paragraph[0][0].depth if paragraph else None
         return _read_line(source, paragraph=depth, in_list=self._list_column is not None)
 
@@ -171,7 +170,7 @@ class MarkdownStream:
 
     def _text_line(self, line: MarkdownLine, content: str) -> None:
         """Add a line to the paragraph; a list item and deeper quote marks begin another one."""
-        if not self._paragraph or line.item is not None or line.depth > self._paragraph[0][0].depth:
+        if not self._paragraph or line.item_text_column is not None or line.depth > self._paragraph[0][0].depth:
             self._begin(line)
         self._paragraph.append((line, content))
         if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
@@ -188,23 +187,24 @@ class MarkdownStream:
         rows = lines_of(inline_fragments("\n".join(text for _, text in lines), roles)) or [[]]
         for number, row in enumerate(rows):
             prefix = lines[min(number, len(lines) - 1)][0].prefix
-            whole = [*prefix, *row]
-            self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
+            full_row = [*prefix, *row]
+            self._print(wrap_line(full_row, self._width(), hang_of(prefix)) if self._wraps else full_row)
 
     def _begin(self, line: MarkdownLine, *, after_blank: bool = False) -> None:
-        """End the open block, and print the blank line before the line that begins another.
+        """End the open block, and print the blank line that is pending before the line that begins another.
 
-        With `after_blank` there is one even where the source has none.
+        `after_blank` adds one where the source has none, except before a list item.
         """
         self._end_paragraph()
-        if line.item is not None:
-            self._list_column = line.item if self._list_column is None else min(self._list_column, line.item)
+        if (column := line.item_text_column) is not None:
+            self._list_column = column if self._list_column is None else min(self._list_column, column)
         elif self._list_column is not None and line.column < self._list_column:
-            self._list_column = None
-        if after_blank and self._blank_depth is None and line.item is None:
+            self._list_column = None  # left of the items' text, so the list has ended
+        if after_blank and self._blank_depth is None and line.item_text_column is None:
             self._blank_depth = min(self._depth, line.depth)
         if self._blank_depth is not None:
-            self._print([("marker", ("> " * min(self._blank_depth, self._depth, line.depth)).rstrip())])
+            quotes = min(self._blank_depth, self._depth, line.depth)  # those that contain it and both its neighbours
+            self._print([("marker", ("> " * quotes).rstrip())])
             self._blank_depth = None
         self._depth = line.depth
 
@@ -219,12 +219,12 @@ class MarkdownStream:
         """Begin a block of code. Its fences are not printed: empty lines set it apart."""
         info = content.lstrip(content[0])
         self._begin(line, after_blank=True)
-        if line.item is not None:
-            self._print([part for part in line.prefix if part[1] != "> "])
+        if line.item_text_column is not None:
+            self._print([part for part in line.prefix if part[1] != "> "])  # code is printed without quote marks, too
         self._fence = _Fence(content[: len(content) - len(info)], line.depth, line.inner, CodeHighlighter(info))
 
     def _code_line(self, fence: _Fence, code: str) -> bool:
-        """Print a line of code; False if the quote around the code has ended."""
+        """Print a line of code, or end the code at its closing fence; False if the quote around it has ended."""
         for _ in range(fence.depth):
             if (mark := _QUOTE_MARK.match(code)) is None:
                 self._fence, self._blank_depth = None, fence.depth
@@ -240,11 +240,11 @@ class MarkdownStream:
         return True
 
     def _table_line(self, line: MarkdownLine, content: str) -> None:
-        if self._table and line.depth == self._table[0][0].depth and line.item is None:
+        if self._table and line.depth == self._table[0][0].depth and line.item_text_column is None:
             if self._sides is None:
                 from agentcli.frontends.terminal.text.markdown_text import column_sides
 
-                self._sides = column_sides(self._table[0][1], content)
+                self._sides = column_sides(self._table[0][1], content)  # None unless `content` is like `|---|:-:|`
             if self._sides is not None:
                 self._table.append((line, content))
                 return
@@ -279,7 +279,7 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
     """Read the marks of a line; `paragraph` is the number of quote marks before an open paragraph."""
     head, is_cut = text[:MAX_MARK_CHARS], len(text) > MAX_MARK_CHARS
     line = MarkdownLine(kind="text")
-    at = container = 0
+    at = container = 0  # the end of the marks that were read: in the source, and its column on the screen
     while True:
         line.start = len(head) - len(head[at:].lstrip(" \t"))
         space = head[at : line.start]
@@ -288,11 +288,11 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
         indentation = line.column - container
         if line.start == len(head):
             line.prefix.append(("", space if is_cut else ""))  # where more follows, the space is an indentation
-            line.kind = "blank" if line.item is None and not is_cut else "text"
+            line.kind = "blank" if line.item_text_column is None and not is_cut else "text"
             return line
-        in_paragraph = paragraph is not None and line.item is None and line.depth <= paragraph
+        in_paragraph = paragraph is not None and line.item_text_column is None and line.depth <= paragraph
         is_indented = indentation >= 4 and not in_list
-        if is_indented and line.item is None and not in_paragraph:
+        if is_indented and line.item_text_column is None and not in_paragraph:
             line.kind, line.start = "code", at
             return line
         line.inner += indentation
@@ -314,13 +314,16 @@ def _read_line(text: str, *, paragraph: int | None, in_list: bool) -> MarkdownLi
             at = marker.end()
             line.prefix.append(("marker", marker[0]))
             line.inner += at - line.start
-            if line.item is None:
-                line.item = line.column + marker[0].find(" ") + 1
+            if line.item_text_column is None:
+                line.item_text_column = line.column + marker[0].find(" ") + 1  # behind `- `, before a task's box
         container = line.column = line.column + at - line.start
 
 
 def _kind_of(head: str, start: int, *, in_paragraph: bool, in_list: bool) -> str:
-    """Return the kind of the line from `start` on, or "item" for a list marker."""
+    """Return the kind of the line from `start` on, or "item" for a list marker.
+
+    Outside of lists, only an item with text, bulleted or numbered 1, ends a paragraph (CommonMark 0.31, section 5.2).
+    """
     if _RULE.fullmatch(head, start):
         return "rule"
     match head[start]:

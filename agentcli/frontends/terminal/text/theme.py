@@ -98,15 +98,20 @@ class Theme:
             if self.palette != "none" and (own := self._own_code(role)):
                 code = own
             elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
-                code = _code(colour) if colour >= 0 else ""
-                attributes += [FAINT] if colour < 0 and FAINT not in attributes else []
+                code = _code(colour) if colour >= 0 else ""  # -1 stands for faint text in the usual colour
+                if not code and FAINT not in attributes:
+                    attributes.append(FAINT)
         return ";".join([*map(str, attributes), *([code] if code else [])])
 
     def _own_code(self, role: str) -> str:
         return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
 
     def _build_change_code(self, change: str, roles: Sequence[str]) -> str:
-        """Return the code of a part of a diff or a prompt: its syntax over a background, or all in one colour."""
+        """Return the code of a part of a diff or a prompt: colours over a background, else one colour for all of it.
+
+        `change` is one of `_CHANGES`: a changed line, its + or - (`_sign`), words in it that differ (`_word`), or a
+        prompt ("said"). A person's own colour for it takes the place of the background and of the syntax.
+        """
         attributes = [str(number) for role in roles for number in _ATTRIBUTES.get(role, ())]
         is_word = change.endswith("_word")
         own = self._own_code(change)
@@ -114,11 +119,12 @@ class Theme:
             code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
             return ";".join(part for part in (str(REVERSE) if is_word else "", *attributes, code) if part)
         behind, palette, word_colour = BEHIND[self.palette]
-        syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
+        # The newest role counts. In "prompt said" that is "said", but a person may have a colour for "prompt" alone.
+        syntax = [role for role in reversed(roles) if role in _ROLE_COLOURS and role not in ("added", "removed")]
         code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
         if syntax and not code:
-            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]])
-        index, rgb = behind[change.removesuffix("_sign")]
+            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[0]]])
+        index, rgb = behind[change.removesuffix("_sign")]  # a sign has the background of its line
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
         return ";".join(part for part in (*attributes, code, background) if part)
 
@@ -138,7 +144,7 @@ class Theme:
 
 
 def _code(colour: int) -> str:
-    """Return the SGR parameters of a colour of the xterm palette; the first sixteen have short ones: 30-37, 90-97."""
+    # The first eight colours, their bright forms (90 to 97), and the others of 256.
     return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 

@@ -86,7 +86,7 @@ class Bubblewrap(FullConfinement):
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
-        self._hidden = SecretCovers(hidden)  # makes what is mounted over secret files
+        self._covers = SecretCovers(hidden)  # makes what is mounted over secret files
 
     @contextmanager
     def launch(
@@ -96,7 +96,7 @@ class Bubblewrap(FullConfinement):
         with (
             closing(MountPoints(resources.note)) as mount_points,
             memory_file(filter_program(internet=True)) as program,  # each command has a network of its own
-            closing(Layout(bounds, str(cwd), mount_points, self._hidden)) as layout,
+            closing(Layout(bounds, str(cwd), mount_points, self._covers)) as layout,
         ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
             proxy = relay_environment() if resources.proxy_socket is not None else WITHOUT_NETWORK
@@ -116,11 +116,11 @@ class Bubblewrap(FullConfinement):
 class Layout:
     """The mounts of one command. `descriptors` are to be passed to bubblewrap; `close` closes them here."""
 
-    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, hidden: SecretCovers) -> None:
+    def __init__(self, bounds: Bounds, cwd: str, mount_points: MountPoints, covers: SecretCovers) -> None:
         self.descriptors: list[int] = []  # of what is mounted
         self._bounds = bounds
         self._mount_points = mount_points
-        self._hidden = hidden
+        self._covers = covers
         self._may_write = bounds.profile == "workspace-write"
         self._grants = [grant for grant in map(str, bounds.writable if self._may_write else ()) if is_real(grant)]
         self._areas = sorted(  # the folders that are mounted on themselves, because they can be written or were granted
@@ -144,15 +144,15 @@ class Layout:
             *(Mount(folder, mode="1777") for folder in private),
             *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
         ]
-        outside, inside = self._plan_masks(python)
-        self._mask(outside)
+        outside, inside = self._plan_hiding(python)
+        self._hide(outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
         for path in self._grants:  # what was granted wins over what is protected
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
-        self._mask(inside)
+        self._hide(inside)
         self._hide_sockets([step.path for step in (*outside, *inside) if step.action != "show"])
         if resources.proxy_socket is not None:
             self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
@@ -165,7 +165,7 @@ class Layout:
         self.descriptors.append(open_real(path))
         self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
-    def _plan_masks(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
+    def _plan_hiding(self, python: Sequence[str]) -> tuple[list[HideStep], list[HideStep]]:
         """Plan what to hide outside of `_areas`, and what to hide inside them, after these were mounted."""
         masked = [
             place
@@ -181,16 +181,17 @@ class Layout:
         outside = plan_hiding((p for p in masked if p not in inside), (p for p in shown if p not in inside), reachable)
         return outside, plan_hiding((p for p in masked if p in inside), (p for p in shown if p in inside))
 
-    def _mask(self, steps: Sequence[HideStep]) -> None:
+    def _hide(self, steps: Sequence[HideStep]) -> None:
+        """Mount something over what is to be hidden, and what is to be shown in it over that."""
         for step in steps:
             match step.action:
                 case "hide":
-                    self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
+                    self._mounts.append(Mount(step.path, self._covers.over(step.path)))
                 case "hide folder":
-                    self._mounts.append(Mount(step.path))
+                    self._mounts.append(Mount(step.path))  # an empty folder that nobody can enter
                 case "hide around":  # nothing can be listed there, but what is mounted inside can be reached
                     self._mounts.append(Mount(step.path, mode="0111"))
-                case "show":
+                case "show":  # what may be read again; only a grant lets the command write there
                     self._bind(step.path, is_writable=step.path in self._grants)
 
     def _protect(self, protection: Protection) -> None:

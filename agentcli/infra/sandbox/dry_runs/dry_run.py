@@ -178,10 +178,7 @@ class DryRuns:
         masked: Sequence[Path] = (),
         detaching: Detaching | None = None,
     ) -> OverlayDryRun:
-        """Run a command as `Sandbox.run` does, but set its changes aside, and hide `masked` from it.
-
-        Raises `ToolError`.
-        """
+        """Run a command like `Sandbox.run`, but set its changes aside and hide `masked` from it; raises `ToolError`."""
         if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)

@@ -107,10 +107,7 @@ class Overlays:
 
     @contextmanager
     def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        """Launch a command that looks at the changes of the one that has ended, and can write nothing.
-
-        Raises `OSError`.
-        """
+        """Launch a command that looks at the changes of one that has ended, and can write nothing. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
@@ -202,10 +199,7 @@ class OverlayReader:
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
-    """Say why these areas cannot have overlays here; empty where they can. Mounts some to find out.
-
-    Raises `OSError`.
-    """
+    """Say why these areas cannot have overlays; empty where they can. Mounts some to find out. Raises `OSError`."""
     if why_not := _why_no_overlay(areas):
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
