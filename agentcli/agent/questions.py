@@ -51,9 +51,10 @@ class Questions:
     def settle(self, *, is_stopped: bool = False) -> None:
         """Close the questions that the present permissions decide, or all if the turn was stopped."""
         for id, question in list(self.open.items()):
-            verdict = question.decide() if question.decide is not None else None
-            if is_stopped:
-                verdict = Verdict(decision="deny", reason="Not run: the user declined another call")
+            if is_stopped:  # whatever the permissions say, which may take long to find out
+                verdict: Verdict | None = Verdict(decision="deny", reason="Not run: the user declined another call")
+            else:
+                verdict = question.decide() if question.decide is not None else None
             if verdict is not None and verdict.decision != "ask":
                 self.answer(id, verdict)
                 self._publish(ApprovalSettled(id))

@@ -185,7 +185,10 @@ NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client o
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command, and that of a pipe, which is added to it and never one."""
+    """The text of the command line, which may be a command, and the `piped` text, which is added to it.
+
+    Piped text alone is a prompt, even if it looks like a command.
+    """
 
     text: str
     piped: str = ""

@@ -27,7 +27,7 @@ class JsonOutput:
         self._partial = partial
         self._demands = demands
         self._result = ResultBuilder(session)
-        # Of the streamed message: it has begun, the newest block, and the usage so far.
+        # Of the message that is streamed: if it has begun, the index of its newest block, and its usage so far.
         self._is_in_message, self._index, self._usage = False, 0, Usage()
         self._parents: dict[str, str] = {}  # the call that made each subagent
 

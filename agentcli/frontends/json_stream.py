@@ -39,7 +39,7 @@ class Dialogue:
         self._leaving = leaving
         self._code = 0  # the exit code of the newest turn or command
         self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
-        self._has_rejected = self._has_accepted = False  # True once a line was rejected, or begun to be answered
+        self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
         self._has_client = True
         self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +71,9 @@ class Dialogue:
         else:
             self._spawn(self._listen(input))
             conversation = self._session.snapshot().conversation
-            if conversation.unstarted_calls or awaited_reset(conversation):  # an earlier run ended in the turn
+            if conversation.unstarted_calls or awaited_reset(
+                conversation
+            ):  # an earlier run ended in the middle of a turn
                 self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
         self._spawn(self._wake_to_leave())
@@ -136,7 +138,7 @@ class Dialogue:
         json_input.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = json_input.parse_line(raw)
-            # None is a line with a problem.
+            # The request of a line with a problem is None: the problem is reported at once, too.
             if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
@@ -178,7 +180,7 @@ class Dialogue:
     async def _do(self, line: json_input.InputLine) -> None:
         """Carry out a line, and answer it."""
         error = line.problem
-        has_output = False  # which says the error already
+        has_output = False  # the output of a command was written, and says what went wrong
         try:
             if line.request is not None:
                 await self._carry_out(line.request)

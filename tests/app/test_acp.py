@@ -408,13 +408,14 @@ def test_bad_input_is_answered_with_the_right_codes(place: Place) -> None:
             with pytest.raises(Refused) as refused:
                 editor.request(method, **params)
             assert (refused.value.code, words in refused.value.message) == (code, True), (method, params, refused.value)
-        for line in (b"{nonsense", b'\xff\xfe{"a":1}', b'"text"', b"[]", b'{"jsonrpc":"2.0"}'):
+        yes = b'{"jsonrpc":"2.0","id":true,"method":"session/list"}'  # true is no id, although it is 1 in Python
+        for line in (b"{nonsense", b'\xff\xfe{"a":1}', b'"text"', b"[]", b'{"jsonrpc":"2.0"}', yes):
             editor.send_bytes(line)
         editor.send_bytes(b'{"id":77,"method":"initialize"}')
         editor.send('{"jsonrpc":"2.0","id":88,"method":"session/list","params":[]}')
         assert editor.wait_for(lambda line: line.get("id") == 88)["error"]["code"] == -32602
         codes = [one["error"]["code"] for one in editor.messages if "error" in one and one["id"] is None]
-        assert codes == [-32700, -32700, -32600, -32600, -32600]
+        assert codes == [-32700, -32700, -32600, -32600, -32600, -32600]
         assert editor.wait_for(lambda line: line.get("id") == 77)["error"]["code"] == -32600
         editor.notify("session/unheard", x=1)
         editor.notify("session/cancel", sessionId="nothing")

@@ -254,7 +254,7 @@ def _question(
     result, reasons = report.result, ["nothing has been applied yet"]
     if result.timed_out or result.exit_code:
         reasons.insert(0, "it timed out" if result.timed_out else f"exit code {result.exit_code}")
-    if is_auto_executed := changes[0].is_obeyed:  # all changes of a group are alike in this
+    if is_auto_executed := changes[0].is_obeyed:  # those that are obeyed come first in a group
         reasons.insert(0, "other programs execute these files automatically")
     if asking is not None:
         reasons.insert(0, f"{asking.phrase} requires approval")
@@ -294,9 +294,17 @@ def _change_text(change: ChangeSummary) -> str:
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
     is_many = change.what in ("folder", "repository", "tree")
-    size = f" · {change.files:,} files · {change.size:,} bytes" if is_many else ""
+    size = f" · {change.files:,} files · {_size(change.size)}" if is_many else ""
     verb = "changed mode of" if change.kind == "mode" else change.kind
     return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"
+
+
+def _size(size: int) -> str:
+    """Return a number of bytes in words: "512 bytes", "1.5 MB"."""
+    for unit, unit_size in (("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)):
+        if size >= unit_size:
+            return f"{size / unit_size:.1f} {unit}"
+    return f"{size} bytes"
 
 
 def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:

@@ -47,7 +47,8 @@ _BEING_WRITTEN: set[str] = set()  # keys of summaries, in all sessions
 
 Opening = Callable[[ModelInfo], Sequence[User]]  # reads the notes of a session's start anew
 Paid = Callable[[str, Usage, float | None, PaidReason], None]  # model, tokens, USD
-Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]  # returns the model for summaries; True allows a small
+# Returns the model that writes summaries; with True that may be a small one of the provider.
+Writer = Callable[[bool], Awaitable[tuple[Provider, ModelInfo]]]
 
 
 class Basis(Struct, frozen=True, kw_only=True):

@@ -256,6 +256,7 @@ def _why_unnamed(
     """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
     home, ground = facts.workspace.settings.home, facts.paths.ground
     if path.kind not in ("secret", "protected"):
+        # A grant of a folder also opens what is in it; some auto-executed files lie in the home folder itself.
         auto_executed_paths = (home, *(home / name for name in auto_executed().home))
         contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
         holds_them = is_written and path.is_outside and contains_some

@@ -307,9 +307,8 @@ def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
         (_ABOUT_CALLS, Rewrite("with earlier calls as text", frozenset(calls))),
         (_ABOUT_RESULTS, Rewrite("without tool results", frozenset(results), stands_alone=True)),
     ]
-    if (
-        error.status == TOO_LARGE
-    ):  # media and results are large; after a `ContextOverflow` a compaction shortens results
+    # Only media and results are large; after a `ContextOverflow` a compaction shortens the results.
+    if error.status == TOO_LARGE:
         ladder = [ladder[1]] if isinstance(error, ContextOverflow) else [ladder[1], ladder[3]]
     ladder.sort(key=lambda rung: not _is_about(rung[0], error))
     return [

@@ -52,10 +52,10 @@ class ClientSession:
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._send)
         self._questions = ClientQuestions(client, session)
-        self._ended_turns_sent = session.turns_begun  # the number of turns whose end was sent, or needs not be
+        self._ended_turns_sent = session.turns_begun  # turns whose end was sent, or need not be sent
         self._turn_end_sent = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
-        # A prompt is being answered; the client cancelled it; the model refused it.
+        # True while a prompt is answered; once the client has cancelled that prompt; once the model has refused it.
         self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
         self._options_sent = self.state()["configOptions"]

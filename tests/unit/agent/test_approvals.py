@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalSettled, Done, Notice, QuestionEvent, ToolFinished
+from agentcli.agent.events import ApprovalSettled, Done, Event, LimitQuestion, Notice, QuestionEvent, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
-from agentcli.agent.permissions.decide import decide, suggested_rules
+from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule, parse_rules
+from agentcli.agent.questions import Questions
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.state_files import FileGrants
@@ -276,6 +277,22 @@ async def test_declining_with_stop_ends_the_turn_and_leaves_a_valid_conversation
         assert stage.is_valid
         again = await stage.ask("And now?")
     assert again.text == "The end."
+
+
+async def test_a_stop_closes_the_other_questions_without_deciding_about_their_calls() -> None:
+    published: list[Event] = []
+    questions = Questions(published.append)
+
+    def decide() -> Verdict:
+        raise AssertionError("a decision may take long, and this one would not count")
+
+    asking = asyncio.create_task(questions.ask(LimitQuestion("c", "Continue?", reason=""), decide))
+    await asyncio.sleep(0)
+    questions.settle(is_stopped=True)
+    answer = await asking
+    assert isinstance(answer, Verdict)
+    assert answer.decision == "deny"
+    assert published[1:] == [ApprovalSettled("c")]
 
 
 async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_refusal_that_stops(tmp_path: Folder) -> None:

@@ -164,6 +164,13 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_reported_which_are_n
     assert finished.answer == "applied 1 of 2 · long.txt (2 of 3 hunks)"
 
 
+async def test_a_large_new_folder_is_shown_by_its_size_and_number_of_files(tmp_path: Folder) -> None:
+    code = "import os; os.mkdir('out'); [open(f'out/{n}', 'w').write('x' * 150_000) for n in range(10)]"
+    async with asked(tmp_path, command=f'python3 -c "{code}"') as (stage, request):
+        assert request.preview.startswith("created folder out · 10 files · 1.5 MB\n")
+        await answer(stage, False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "command", "is_asked"),
