@@ -54,8 +54,8 @@ class FileLocks:
                 async with asyncio.timeout(timeout_s):
                     for number in numbers:
                         await locks.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
-                    make_private_folder(self._folder)
                     for number in numbers:
+                        make_private_folder(self._folder)
                         lock = filelock.AsyncFileLock(self._folder / f"{number}.lock", run_in_executor=False)
                         await locks.enter_async_context(await lock.acquire(poll_interval=_LOCK_POLL_S))
             except TimeoutError as error:

@@ -53,6 +53,13 @@ async def test_a_lock_that_is_not_free_in_time_is_a_resource_error(locks: Locks)
         pass
 
 
+async def test_without_names_nothing_is_locked_or_written(tmp_path: Path) -> None:
+    """As for a call that changes no file, which also works where the state folder cannot be made."""
+    (tmp_path / "a_file").touch()
+    async with FileLocks(tmp_path / "a_file" / "locks").held((), timeout_s=1):
+        pass
+
+
 async def test_an_error_or_a_cancelled_holder_gives_the_lock_back(locks: Locks) -> None:
     with pytest.raises(ZeroDivisionError):
         async with locks.held(("a",), timeout_s=1):
