@@ -217,7 +217,7 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file, not stdout.")] = None,
     baseline: Annotated[str, typer.Option(help="A run to compare it with.")] = "",
 ) -> None:
-    """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
+    """Write a run as an HTML page with its transcripts, or as Markdown for a pull request."""
     # It takes 40 ms to import, which no other command needs.
     from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
 
