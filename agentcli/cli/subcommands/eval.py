@@ -242,7 +242,11 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
         "a": found.a.id,
         "b": found.b.id,
         "worse_beyond_chance": found.is_worse,
-        **{key: getattr(found, key) for key in ("score_difference", "chance", "better", "worse", "left_out")},
+        "score_difference": found.score_difference,
+        "chance": found.chance,
+        "better": found.better,
+        "worse": found.worse,
+        "left_out": found.left_out,
         "tasks": [
             {
                 "task": pair.task,
@@ -267,8 +271,8 @@ def print_comparison(found: Comparison) -> None:
     echo("")
     for heading, tasks in (
         ("Not compared, because only one run has them or their versions differ", found.left_out),
-        ("Better", [pair.task for pair in found.pairs if pair.difference > 0]),
-        ("Worse (regressions)", [pair.task for pair in found.pairs if pair.difference < 0]),
+        ("Better", found.better),
+        ("Worse (regressions)", found.worse),
     ):
         if tasks:
             echo(f"{heading}: {', '.join(tasks)}.")
