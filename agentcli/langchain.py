@@ -29,7 +29,7 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
     for message in messages:
         if message.role == "assistant":
             calls = [
-                {"name": one.name, "args": one.input, "id": one.id, "type": "tool_call"} for one in message.tool_uses
+                {"name": use.name, "args": use.input, "id": use.id, "type": "tool_call"} for use in message.tool_uses
             ]
             converted.append(AIMessage(message.text, tool_calls=calls))
             continue

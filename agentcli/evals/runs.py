@@ -116,6 +116,14 @@ class Comparison(Struct, frozen=True, kw_only=True):
     chance: float
 
     @property
+    def better(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference > 0]
+
+    @property
+    def worse(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference < 0]
+
+    @property
     def score_difference(self) -> float:
         return float(fmean(pair.difference for pair in self.pairs))
 

@@ -190,7 +190,7 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = database.Writer(None, database.connect_to_memory)  # that of a file was not opened yet
+        self._writer = database.Writer(None, database.connect_to_memory)  # instead of a file, which is not open yet
         self._ttl_s = ttl_s
         self._clock = clock
 

@@ -121,7 +121,7 @@ class Agent:
             skill_folders=tuple(map(_folder, skills)),
             mcp=McpOptions(clients=tuple(mcp_clients)),
             parts=CallerParts(
-                tools=tuple(one if isinstance(one, Tool) else tool(one) for one in tools),
+                tools=tuple(item if isinstance(item, Tool) else tool(item) for item in tools),
                 search=search,
                 hooks=hooks or NoHooks(),
                 call_hooks=tuple(call_hooks),

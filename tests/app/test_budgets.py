@@ -217,7 +217,7 @@ def test_a_day_that_cannot_be_written_matters_only_to_who_limits_it(priced: Plac
         assert asked(priced, server).code == 0
         ran = asked(priced, server, AGENTCLI_BUDGETS_DAY_USD="2")
     assert ran.code == 1
-    assert "no budget of the day can be held" in ran.result["result"]
+    assert "which a budget of the day needs" in ran.result["result"]
 
 
 def test_a_reply_that_the_server_did_not_count_is_paid_for(priced: Place) -> None:

@@ -53,6 +53,13 @@ async def test_a_lock_that_is_not_free_in_time_is_a_resource_error(locks: Locks)
         pass
 
 
+async def test_without_names_nothing_is_locked_or_written(tmp_path: Path) -> None:
+    """As for a call that changes no file, which also works where the state folder cannot be made."""
+    (tmp_path / "a_file").touch()
+    async with FileLocks(tmp_path / "a_file" / "locks").held((), timeout_s=1):
+        pass
+
+
 async def test_an_error_or_a_cancelled_holder_gives_the_lock_back(locks: Locks) -> None:
     with pytest.raises(ZeroDivisionError):
         async with locks.held(("a",), timeout_s=1):
@@ -101,3 +108,19 @@ async def test_another_process_waits_and_one_that_dies_gives_way(tmp_path: Path)
         other.kill()
         other.wait()
         other.stdout.close()
+
+
+def test_the_first_lock_imports_nothing(tmp_path: Path) -> None:
+    """An import would delay the first edit, and every frame that is drawn meanwhile."""
+    first_lock = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from agentcli.infra.shared import FileLocks\n"
+        "async def hold():\n"
+        "    before = set(sys.modules)\n"
+        "    async with FileLocks(Path(sys.argv[1])).held(('/ws/a',), timeout_s=5):\n"
+        "        print(*sys.modules.keys() - before)\n"
+        "asyncio.run(hold())\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", first_lock, str(tmp_path)], capture_output=True, check=True)
+    assert answer.stdout == b"\n"

@@ -8,7 +8,9 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from agentcli.cli.subcommands.eval import comparison_as_json
 from agentcli.evals.report import MAX_FAILURES, as_markdown, as_page
+from agentcli.evals.runs import compare
 from agentcli.evals.store import About, CheckResult, EvalRun, Outcome, PlannedTask, Spent, Variant, Work
 from agentcli.llm.messages import Usage
 from tests.rows import each_row
@@ -106,3 +108,9 @@ def test_a_stored_outcome_is_one_flat_object() -> None:
         "task": "a", "sample": 2, "passed": False, "score": 0.0, "turns": 3, "cost_usd": None, "seconds": 1.5,
     }  # fmt: skip
     assert Outcome.from_row(row) == outcome
+
+
+def test_a_comparison_as_json_names_the_better_and_the_worse_tasks() -> None:
+    before, after = run_of(passed("a"), failed("b"), passed("c")), run_of(failed("a"), passed("b"), passed("c"))
+    found = comparison_as_json(compare(before, after))
+    assert (found["better"], found["worse"], found["left_out"], found["score_difference"]) == (["b"], ["a"], (), 0.0)

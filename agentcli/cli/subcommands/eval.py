@@ -217,7 +217,7 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="An .html or .md file, not stdout.")] = None,
     baseline: Annotated[str, typer.Option(help="A run to compare it with.")] = "",
 ) -> None:
-    """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
+    """Write a run as an HTML page with its transcripts, or as Markdown for a pull request."""
     # It takes 40 ms to import, which no other command needs.
     from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
 
@@ -241,7 +241,11 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
         "a": found.a.id,
         "b": found.b.id,
         "worse_beyond_chance": found.is_worse,
-        **{key: getattr(found, key) for key in ("score_difference", "chance", "better", "worse", "left_out")},
+        "score_difference": found.score_difference,
+        "chance": found.chance,
+        "better": found.better,
+        "worse": found.worse,
+        "left_out": found.left_out,
         "tasks": [
             {
                 "task": pair.task,
@@ -266,8 +270,8 @@ def print_comparison(found: Comparison) -> None:
     echo("")
     for heading, tasks in (
         ("Not compared, because only one run has them or their versions differ", found.left_out),
-        ("Better", [pair.task for pair in found.pairs if pair.difference > 0]),
-        ("Worse (regressions)", [pair.task for pair in found.pairs if pair.difference < 0]),
+        ("Better", found.better),
+        ("Worse (regressions)", found.worse),
     ):
         if tasks:
             echo(f"{heading}: {', '.join(tasks)}.")

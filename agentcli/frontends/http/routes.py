@@ -68,7 +68,7 @@ class Routes:
         pages = {"/": "page.html", **{f"/{name}": name for name in forms.PAGE_FILES}}
         routes = [
             *(Route(path, _page(name)) for path, name in pages.items()),
-            *(Route(one.path, partial(answer, self), methods=[one.method]) for one, answer in _OPERATIONS),
+            *(Route(form.path, partial(answer, self), methods=[form.method]) for form, answer in _OPERATIONS),
             Route("/openapi.json", _describe),
             *more,
         ]
@@ -302,7 +302,7 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _describe(request: Request) -> Response:
-    return forms.json_answer(forms.openapi([one for one, _ in _OPERATIONS]))
+    return forms.json_answer(forms.openapi([operation for operation, _ in _OPERATIONS]))
 
 
 async def _failure(request: Request, error: Exception) -> Response:

@@ -85,9 +85,9 @@ class Objects:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
     def put(self, source: int) -> tuple[str, int]:
-        """Store the contents of an open file as they are now; return their id and size in bytes. Raises `OSError`."""
+        """Store what can be read of an open file now; return its id and size in bytes. Raises `OSError`."""
         with os.fdopen(source, "rb", closefd=False) as file:
-            content = file.read(os.fstat(source).st_size)  # a file that grows is not followed
+            content = file.read(os.fstat(source).st_size)  # no more than this of a file that grows meanwhile
         return self.put_bytes(content), len(content)
 
     def put_bytes(self, content: bytes) -> str:

@@ -94,7 +94,7 @@ class TableLog:
         def forget_stored(committed: asyncio.Future[StoredEntries]) -> None:
             if not committed.cancelled() and committed.exception() is None:
                 self.new = None
-                self._unstored = [one for one in self._unstored if one.first_seq > stored.first_seq]
+                self._unstored = [later for later in self._unstored if later.first_seq > stored.first_seq]
 
         committed = self._queue.submit(work)
         committed.add_done_callback(forget_stored)

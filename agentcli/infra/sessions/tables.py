@@ -309,7 +309,10 @@ def _folded_character(character: str) -> str:
 
 def folded(text: str) -> str:
     """Return a text as it is indexed and looked for; its positions are those of the text in NFC."""
-    return text.lower() if text.isascii() else "".join(map(_folded_character, normalize("NFC", text)))
+    if text.isascii():
+        return text.lower()
+    text = normalize("NFC", text)
+    return text.translate({ord(character): _folded_character(character) for character in set(text)})
 
 
 def words_in(text: str) -> list[str]:
