@@ -238,7 +238,7 @@ class Response:
             self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
-        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
+        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # `_pieces`: the body arrives
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
@@ -319,7 +319,7 @@ def _own_certificates() -> tuple[str, str]:
 
 
 @cache
-def _context_for(name: str, value: str) -> ssl.SSLContext:
+def _context_for(name: str, value: str) -> ssl.SSLContext:  # of the variable that is set, or "" and ""
     places = ssl.get_default_verify_paths()  # None for a place that does not exist
     has_certificates = places.cafile or (places.capath and any(Path(places.capath).iterdir()))
     if name or (sys.platform == "linux" and has_certificates):
