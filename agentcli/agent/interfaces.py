@@ -289,8 +289,8 @@ class EventStore(Protocol):
         """Store events, all or none, and give the id of the last one, or the stream's last id for none.
 
         They are numbered in a row from the stream's last id on, or from `after` where that is greater. `status` and
-        `note` change with them; a stream begins as `running`. With `if_note` only where the note is that one (that of a
-        stream that is not there is empty); else raises `StreamMoved`.
+        `note`, unless None, are stored with them; a new stream is `running`. `if_note`, unless None, is what the
+        note must be before, "" for a new stream: if it is another one, nothing is stored and `StreamMoved` is raised.
         """
 
     async def read(

@@ -109,7 +109,7 @@ class ResultBuilder:
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
             if subtype == "success" and (unmet := demands.unmet(end)):
-                subtype, reason = _UNMET[min(unmet)]
+                subtype, reason = _UNMET[min(unmet)]  # as the program's exit code, of which the lowest counts
         by_model = self._session.state.meter.by_model.items()
         return result_object(subtype, text, session_id=self._session.id, reason=reason) | {
             "num_turns": end.turns,

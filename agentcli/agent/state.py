@@ -98,7 +98,7 @@ def chosen_model(conversation: Conversation) -> str:
 
 
 def awaited_reset(conversation: Conversation) -> float:
-    """Return the time for which the turn at the end of a conversation waits; 0 if it waits for none."""
+    """Return when the usage limit resets that the turn at a conversation's end waits for; 0 if it waits for none."""
     for entry in reversed(conversation.path):
         match entry.body:
             case log.ResetAwaited(until):
@@ -208,4 +208,5 @@ def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewou
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
         raise UsageError("This conversation has no such point to rewind to.")
+    # `Rewound` goes back to before the prompt, `HeadMoved` to the labelled entry itself.
     return (found.text, log.Rewound(entry_id)) if found.kind == "prompt" else ("", log.HeadMoved(entry_id))

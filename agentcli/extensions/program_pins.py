@@ -64,7 +64,7 @@ class ProgramPins:
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            names = [file.path for file in self._named[command]]
+            names = [file.path for file in self._named[command]]  # globs among them
             trusted = self._trusted().items()
             self._pins[command] = {path: digest for path, digest in trusted if any(_matches(path, n) for n in names)}
         else:

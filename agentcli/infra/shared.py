@@ -152,7 +152,7 @@ class DayAccount(Account):
 
     def _connect(self) -> apsw.Connection:
         make_private_folder(self._path.parent)
-        self._path.touch(mode=0o600)
+        self._path.touch(mode=0o600)  # SQLite would let others read it
         db = apsw.Connection(str(self._path))
         db.set_busy_timeout(BUSY_TIMEOUT_MS)
         db.pragma("journal_mode", "wal")

@@ -238,7 +238,7 @@ class Response:
             self._failure, self._can_go_on = error, False  # raised by the next call, once `_pieces` have been read
         except OSError as error:
             raise broken_connection(self._where, error) from error
-        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
+        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)  # `_pieces`: the body arrives
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
@@ -326,6 +326,7 @@ def _system_has_certificates() -> bool:
 
 @cache
 def _context_for(name: str, value: str) -> ssl.SSLContext:
+    """Return the context for the variable that is set, or for "" and ""."""
     if name or (sys.platform == "linux" and _system_has_certificates()):
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would silently trust nobody

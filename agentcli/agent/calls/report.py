@@ -208,7 +208,7 @@ class Mask:
         return (_replaced(value, _masked(texts, found)) if found else value), len(found)
 
     def written(self, value: Any) -> tuple[Any, int]:
-        """Mask a value like `value`, for a document: also secrets such as `"password": "x"`, known by their key."""
+        """Mask a value as `value` does, and also texts that are secrets by their key in JSON: `"password": "x"`."""
         value, count = self.value(value)
         document = msgspec.json.encode(value).decode()
         masks = {}

@@ -156,16 +156,16 @@ async def answer_side_question(session: Session, question: str) -> str:
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:
-    session = host.session
-    meter = session.state.meter
+    """Show what each model has cost, then the newest turn, the conversation, its tools and budgets."""
+    session, meter = host.session, host.session.state.meter
     if not meter.by_model:
         return "No requests in this session yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
     if len(rows) > 1:
         rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
-    others = _usage_rows(session)
-    width = max(len(row[0]) for row in (*rows, *others))
-    lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *others)]
+    further_rows = _further_usage(session)
+    width = max(len(row[0]) for row in (*rows, *further_rows))
+    lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *further_rows)]
     return "\n".join([*lines, "Other days and sessions: agentcli usage. Cache savings: /cache"])
 
 
@@ -175,8 +175,8 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
     return name, f"{usage.prompt_tokens:,} tokens in ({cached:,} cached), {usage.output_tokens:,} out, {price}"
 
 
-def _usage_rows(session: Session) -> list[tuple[str, str]]:
-    """Return rows on the newest turn, the conversation, its tools and budgets."""
+def _further_usage(session: Session) -> list[tuple[str, str]]:
+    """Return names and texts of rows on the newest turn, the conversation, its tools and budgets."""
     entries = session.state.conversation.entries
     prompts = [number for number, entry in enumerate(entries) if entry.is_prompt]
     whole, newest = UsageCollector(entries), UsageCollector(entries[prompts[-1] :] if prompts else ())

@@ -108,13 +108,15 @@ def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspac
 
 async def _uncommitted(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
-    ok, changes = await _git(workspace, *_DIFF, "HEAD" if has_commit else "--cached")
+    ok, changes = await _git(
+        workspace, *_DIFF, "HEAD" if has_commit else "--cached"
+    )  # without a commit: what is staged
     if not ok:
         raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
     _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
     untracked = [f"Untracked: {name}" for name in names.splitlines()]
     files = [FileDiff(_path_in(diff), diff) for diff in _ONE_FILE.findall(changes)]
-    return AsDiff(tuple(files), "\n".join(untracked or ["No changes."] * (not files)))
+    return AsDiff(tuple(files), "\n".join(untracked) or ("" if files else "No changes."))
 
 
 def _path_in(diff: str) -> str:

@@ -164,9 +164,9 @@ async def _pin(host: CommandHost, argument: str) -> Outcome:
     if not argument:
         listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)] or ["No pins."]
         return "\n".join([*listed, "To pin a fact: /pin TEXT. To remove one: /pin remove NUMBER"])
-    verb, _, rest = argument.partition(" ")
+    verb, _, number = argument.partition(" ")
     if verb == "remove":
-        fact = facts[number_in(rest.strip(), len(facts), "pin")]
+        fact = facts[number_in(number.strip(), len(facts), "pin")]
         session.append(Pinned(fact, is_removed=True))
         return f"Removed pin: {fact}"
     session.append(Pinned(argument))
@@ -272,13 +272,14 @@ async def _forget(host: CommandHost, what: str) -> str:
         raise UsageError("There are no rules to remove: this session has none, and no grants are saved.")
     text = granted[number_in(what, len(granted), "saved grant")] if what.isdecimal() else str(parse_rule(what))
     matching = [rule for _, rule in _rules_by_effect(rules) if str(rule) == text]
-    own = [rule for rule in matching if _is_own(rule)]
+    own = [rule for rule in matching if _is_own(rule)]  # of this session or granted for good, not of the settings
     is_lasting = text in granted or any(rule.source == "granted" for rule in own)
     if is_lasting and (grants := host.session.runtime.calls.services.grants) is not None:
         await asyncio.to_thread(grants.remove, text)
     elif not own:
-        where = "comes from the settings. Remove it there"
-        why = where if matching else "is not a rule. To list the rules: /permissions"
+        why = (
+            "comes from the settings. Remove it there" if matching else "is not a rule. To list the rules: /permissions"
+        )
         raise UsageError(f"{text} {why}.")
     has_restricted = any(rule in rules.deny or rule in rules.ask for rule in own)
     for rules_of_effect in (rules.deny, rules.ask, rules.allow):

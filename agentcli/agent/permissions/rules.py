@@ -109,12 +109,13 @@ def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
         )
     if tool.effect in ("read", "edit"):
         return _matches_of_files(facts, rules)
-    kind = kind_argument(tool) if tool.effect in ("agent", "none") else ""
+    # The argument that a pattern means: of `Skill(pdf)` the name of the skill.
+    argument = kind_argument(tool) if tool.effect in ("agent", "none") else ""
 
     def matches(pattern: str) -> bool:
         if tool.effect == "web":
             return any(matches_host(pattern, host) for host in facts.hosts)
-        return bool(kind) and fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
+        return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
 
     # A grant with a pattern counts only for web tools.
     grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
@@ -273,7 +274,7 @@ def _names(pattern: str, path: str, home: Path) -> bool:
     """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
     for word in re.split(r"[\s=:'\"]+", pattern):
         name = re.sub(r"^(?:~|\.)?/", "", word)
-        # `[*]` means the character itself, and `*` stands for any name.
+        # `[*]` means the character itself. `*` is tried as `.x`: `.env*` as `.env.x`, `*.pem` as `.x.pem`.
         file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
         if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
             return True

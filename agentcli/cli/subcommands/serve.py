@@ -247,7 +247,7 @@ class Workers:
         self._signal_all(signal.SIGKILL)
         for pid in self._started:
             os.waitpid(pid, 0)
-        return 128 + self._signal
+        return 128 + self._signal  # as shells report the end by a signal
 
     def _signal_all(self, number: int) -> None:
         for pid in self._started:

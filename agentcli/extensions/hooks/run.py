@@ -235,8 +235,8 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(specific, dict):
         return _failed(spec, "its hookSpecificOutput is not an object")
-    inner = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
-    behaviour = inner if isinstance(inner, dict) else {"behavior": inner}
+    request = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
+    behaviour = request if isinstance(request, dict) else {"behavior": request}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
     decision: Decision = ""
     for word in (*words, behaviour.get("behavior")):

@@ -137,7 +137,7 @@ def _provider(
         token_endpoint_auth_method="none",  # noqa: S106
     )
     provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=client_metadata_url)  # type: ignore[arg-type]
-    provider.tokens = tokens
+    provider.tokens = tokens  # the SDK keeps them for itself
     return provider
 
 

@@ -185,8 +185,8 @@ class Servers:
                 emit(Notice(f"Could not read @{server}:{uri}: {reason}"))
                 parts = (Text(f"Could not read it: {reason}"),)
             cut = (Text(cut_middle(part.text, MAX_TEXT)) if isinstance(part, Text) else part for part in parts)
-            head = Text(f"The resource {uri} of the MCP server {server}, mentioned in the prompt:")
-            state.notes.append(User((head, *cut), is_reminder=True))
+            heading = Text(f"The resource {uri} of the MCP server {server}, mentioned in the prompt:")
+            state.notes.append(User((heading, *cut), is_reminder=True))
 
     def _mentions(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
         """Yield the server and the URI of each resource that the prompts name, but not in text that was piped in."""

@@ -362,7 +362,7 @@ def _search(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill's folder, or the list of its files (level 3); by default of the innermost skill.
+    """Return a file of a skill's folder, or the list of its files; by default of the innermost active skill.
 
     Raises `ToolError` and `UsageError`.
     """

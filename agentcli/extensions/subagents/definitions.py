@@ -90,11 +90,11 @@ class Agents:
                 with suppress(OSError):
                     stamps[os.fspath(file)] = stamp_of(file.stat())
             read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-            for path, one in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
-                if one.value is None:
-                    self.on_notice(f"{path} does not define an agent: {one.problem}.")
+            for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
+                if reading.value is None:
+                    self.on_notice(f"{path} does not define an agent: {reading.problem}.")
                 else:
-                    definitions.setdefault(one.value.name, one.value)
+                    definitions.setdefault(reading.value.name, reading.value)
         return definitions
 
     def listing(self) -> str:

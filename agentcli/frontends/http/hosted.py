@@ -92,22 +92,22 @@ class HostedSession:
             session.submit(RunQueued())
 
     def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects of entries not yet sent, and True if a turn is open.
+        """Return the objects of entries not yet sent, the last of the log, and True if a turn is open at its end.
 
-        A prompt that waited in the queue ends the turn before it.
+        A prompt that waited in the queue ends the turn before it, whose result is then missing too.
         """
         entries = self._session.snapshot().conversation.entries
         objects: list[dict[str, Any]] = []
         is_open = self._writer.note.is_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
             if (prompt := _prompt_in(entry)) is not None:
-                queued = self._writer.note.waiting
-                found = next((message for message in queued if message.content == hash_of(prompt.content)), None)
-                if found or not is_open:  # else it is a steering message of the open turn
+                queue = self._writer.note.waiting
+                queued = next((message for message in queue if message.content == hash_of(prompt.content)), None)
+                if queued or not is_open:  # else it is a steering message of the open turn
                     if is_open:
                         objects.append(self._result(entries[:position]))
-                    waiting = tuple(message for message in queued if message is not found)
-                    self._writer.change(span=found.stream_id if found else uuid.uuid4().hex, waiting=waiting)
+                    waiting = tuple(message for message in queue if message is not queued)
+                    self._writer.change(span=queued.stream_id if queued else uuid.uuid4().hex, waiting=waiting)
                     is_open = True
             if value := entry_object(entry, self.id):
                 objects.append(value | {"stream_id": self._writer.note.span} if is_open else value)

@@ -105,16 +105,21 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(value) for value in objects]
-        note = self.note
-        for id, value in enumerate(objects, self._last_id + 1):  # the store gives them the same ids
-            if value["type"] in ("assistant", "user") or "entry_id" in value:
-                note = msgspec.structs.replace(note, last_entry_event=id)
+        ids_of_entries = [  # of the events that show an entry of the log
+            id
+            for id, value in enumerate(objects, self._last_id + 1)  # the store gives them the same ids
+            if value["type"] in ("assistant", "user") or "entry_id" in value
+        ]
+        last_entry_event = max(ids_of_entries, default=self.note.last_entry_event)
+        note = msgspec.structs.replace(self.note, last_entry_event=last_entry_event)
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._stored_note, after=self._last_id
         )
-        self._last_id = max(self._last_id, last_id)
-        self._stored_note, self.note = text, msgspec.structs.replace(self.note, last_entry_event=note.last_entry_event)
+        self._last_id = max(self._last_id, last_id)  # without events the store returns its own, below that of `begin`
+        self._stored_note = text
+        # Others may have changed `self.note` meanwhile, so it only takes over what changed here.
+        self.change(last_entry_event=last_entry_event)
 
 
 def hash_of(content: Sequence[Block]) -> str:

@@ -252,7 +252,7 @@ class _Application:
                 if state.entry_at(name, folder=folder) is not None:
                     _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
                 os.unlink(name, dir_fd=folder)
-            for parent in state.parents_of(path)[1:]:
+            for parent in state.parents_of(path)[1:]:  # without the root
                 if parent in before and parent not in after:
                     self._folders.setdefault(self._changes.at(parent), None)
 
@@ -311,7 +311,7 @@ def _set_mode(folder: int, name: str, after: state.FileEntry) -> None:
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
             raise writing.ConflictError("a link was put there since the command started")
-        if os.geteuid() == 0:
+        if os.geteuid() == 0:  # fchown and fchmod refuse a descriptor of O_PATH
             os.chown(f"/proc/self/fd/{descriptor}", *after.owner)
         os.chmod(f"/proc/self/fd/{descriptor}", after.mode)  # noqa: PTH101
     finally:

@@ -121,7 +121,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     before, after = changes.of(path)
     entry = after or changes.before[path]
     is_mode = before is not None and after is not None and _is_only_mode(before, after)
-    diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)
+    diff_and_hunks = ("", 1) if is_mode else _diff(name, before, after, budget)  # None: the contents cannot be shown
     diff, hunks = diff_and_hunks or ("", 1)
     is_executed = is_auto_executed(PurePath(path))
     notes = _note_of_installed(path)

@@ -285,9 +285,9 @@ class SessionConfinement:
             self._proxies[hosts] = proxy
 
     async def aclose(self) -> None:
-        is_done = self._snapshot is None or self._snapshot.close()
+        is_reverted = self._snapshot is None or self._snapshot.close()
         if self._note is not None:
-            self._note.close(is_done=is_done)
+            self._note.close(is_done=is_reverted)  # else the next start reverts by the note
             self._note = None
         while self._proxies:
             _, proxy = self._proxies.popitem()

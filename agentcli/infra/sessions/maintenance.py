@@ -203,7 +203,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
             id=id, trashed=trashed,
         )  # fmt: skip
     for id in {session_id, *(id for id, trashed in changed if not trashed)}:
-        await db.rows(db.forget_stream, id=id)
+        await db.rows(db.forget_stream, id=id)  # its events hold the secrets too
     return total
 
 

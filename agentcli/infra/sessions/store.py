@@ -194,7 +194,7 @@ class TableSessions(ABC):
         async def work(db: tables.Tables) -> tuple[SessionInfo, list[Entry]]:
             id = await tables.full_id(db, session_id, user_id)
             (info,) = await tables.infos(db, "id = :id", id=id)
-            return info, await tables.entries_of(db, id, after=after)
+            return info, await tables.entries_of(db, id, after=after)  # without the first `after` ones
 
         return await self._read(work)
 

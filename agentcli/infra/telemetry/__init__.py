@@ -49,7 +49,7 @@ class Telemetry:
         self._export = export
         # Session, mask, time in nanoseconds, event and model; None at the end.
         self._events: SimpleQueue[tuple[str, MaskText, int, events.Event, str] | None] = SimpleQueue()
-        self._may_begin = threading.Event()
+        self._may_begin = threading.Event()  # set shortly after the first turn began, and at the end
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
         self._following: set[asyncio.Task[None]] = set()

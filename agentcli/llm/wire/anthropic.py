@@ -119,7 +119,9 @@ def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:
     # Counted on the wire, because a message without blocks is not sent.
     new = len([*_to_wire(request.messages[request.earlier_messages :])])
     earlier = messages[: len(messages) - new]
-    for message in (*earlier[-1:], *messages[-1:]):  # neither is `Raw`: prepared messages end before both
+    # Both are objects, not `Raw` JSON, which could not be marked: that stands only for messages before the last two
+    # replies, and the earlier request ended behind these.
+    for message in (*earlier[-1:], *messages[-1:]):
         markable = (block for block in reversed(message["content"]) if block["type"] not in _THINKING)
         if (block := next(markable, None)) is not None:
             block.setdefault("cache_control", CACHE)

@@ -20,7 +20,7 @@ from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCal
 from agentcli.llm.wire import ArrivingBlock
 
 MAX_NAME_CHARS = 64
-MAX_REPAIR_CHARS = 4_096  # repairing a cut 6 KB string took 21 ms, a missing brace in 12 KB 34 ms
+MAX_REPAIR_CHARS = 4_096  # to add a missing brace to 12 KB took 34 ms
 OPEN, CLOSE = "<think>", "</think>"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _ANY_TAG = re.compile("</?think>")
@@ -262,15 +262,17 @@ def _strict(text: str) -> Any:
 
 
 def _lenient(text: str) -> Any:
+    """Return the value that broken JSON must mean, or None if that would be a guess. The strictest reading counts."""
     import ast
 
     from json_repair import repair_json  # 9 ms, which only a broken call needs
 
     if fenced := _FENCED.fullmatch(text):
         text = fenced[1]
-    for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):  # repair_json would drop line ends
+    for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
         with suppress(ValueError, RecursionError):
-            return json.loads(candidate, strict=False, parse_constant=lambda name: None)  # raw newlines in strings
+            # `strict=False` takes raw line ends in strings, which `repair_json` below would drop.
+            return json.loads(candidate, strict=False, parse_constant=lambda name: None)
     with (
         suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError),
         warnings.catch_warnings(action="ignore"),  # of escapes like \d, which would reach the terminal
@@ -278,6 +280,7 @@ def _lenient(text: str) -> Any:
         value = ast.literal_eval(text.strip())  # Python's own notation: single quotes, True, None
         if isinstance(value, dict):
             return json.loads(json.dumps(value, allow_nan=False))
+    # A string without its end is not repaired: what is missing of a file or a command would be a guess.
     ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
     if len(text) > MAX_REPAIR_CHARS or ends_in_string:
         return None

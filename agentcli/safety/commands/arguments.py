@@ -50,12 +50,15 @@ class Options(Struct, frozen=True):
 
 @functools.cache
 def options(row: str) -> Options:
-    """Read a row of a table: the operands, perhaps `tolerant`, options as `-ab`, `-n:`, `-f@`, `-#` for `-5`."""
+    """Read a row of a table: the kind of operands, perhaps `tolerant`, then options, each with its kind (`Options`).
+
+    `search -in -m: --file@` has two options of the kind "", `-m` with a value, and a file. `-#` stands for `-5`.
+    """
     operands, *words = row.split()
     kinds: dict[str, str] = {}
     for word in words:
         if word != "tolerant":
-            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")  # `-ab` are two names
+            name, kind = (word[:-1], word[-1]) if word[-1] in ":@*?!" else (word, "")
             kinds |= dict.fromkeys([name] if name.startswith("--") else [f"-{letter}" for letter in name[1:]], kind)
     return Options(operands, kinds, "tolerant" in words)
 

@@ -33,7 +33,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
         return program(fields[1:], state)
     called, _ = _called(fields)
     hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # from which an installer fetches
-    if not hosts:
+    if not hosts:  # besides those in addresses it may reach any host
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
         hosts = (UNKNOWN, *(host[1] for host in found if host and host[1] not in this_machine))

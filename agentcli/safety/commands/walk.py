@@ -251,9 +251,11 @@ class Walk:
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
-            only_set = bool(set_problem) and not done.problem
+            only_set = bool(set_problem) and not done.problem  # its variables are the only problem
             done = structs.replace(done, problem=done.problem or set_problem)
             return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=only_set)
+        # Without a program there are redirections, assignments or a subshell, which no granting rule covers. What is a
+        # problem in them is asked about or tried: `_add_segment` decides that.
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(

@@ -70,8 +70,8 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
 def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
     """Return the position up to which the key around `position` continues, and if more text may belong to it."""
     while True:
-        if rest := _REST_OF_RUN.match(text, position):
-            position = rest.end()
+        if base64_run := _REST_OF_RUN.match(text, position):
+            position = base64_run.end()
         further, is_end = _step(text, position, frame)
         if further is None:
             return position, not is_all and len(text) - position <= _MAX_STEP_CHARS
@@ -112,12 +112,12 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
     """Return a pattern for what precedes a key's first line in its own line; words and numbers may differ."""
-    line = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
-    if len(line) == _MAX_FRAME_CHARS or not line:
+    prefix = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
+    if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # its beginning was cut off, or it has nothing to learn from
         return _KNOWN_FRAME
     patterns = (  # `key.txt:12: ` is the frame of a line that begins with `key.txt-13- ` too
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
-        for part in re.findall(r"\w+|\s+|.", line.strip())
+        for part in re.findall(r"\w+|\s+|.", prefix.strip())
     )
     return re.compile(r"\s*" + "".join(patterns) + r"\s*")
 

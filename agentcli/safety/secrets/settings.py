@@ -96,13 +96,13 @@ def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
 def _readings(pair: re.Match[str]) -> Iterable[str]:
     """Return the values that may be meant: with and without a comment, up to the end of the line or list item."""
     match pair.groupdict():
-        case {"block": str(block)}:
+        case {"block": str(block)}:  # YAML's `key: |`, and the indented lines below
             return [line.strip() for line in block.split("\n")[1:]]
-        case {"opens": str(opens)}:
-            return _lines(pair.string, pair.end("opens"), opens)
-        case {"quoted": str(quoted)}:
+        case {"opens": str(quote)}:  # such as `key = """`: the value has several lines
+            return _lines(pair.string, pair.end("opens"), quote)
+        case {"quoted": str(quoted)}:  # of `"a\nb"` the lines are values too
             return {quoted[1:-1], *(_rows(_unescaped(quoted[1:-1])) if quoted[0] == '"' else ())}
-        case {"bare": str(bare)} if bare.startswith("["):
+        case {"bare": str(bare)} if bare.startswith("["):  # a list of quoted values
             return {quoted[1:-1] for quoted in re.findall(_QUOTED, bare)}
     bare = pair["bare"].strip().rstrip(",;").rstrip()
     return {bare, re.split(r"\s+[#;]|\s+//", bare)[0].rstrip(), re.split(r"[\s,;}\])]", bare)[0]}

@@ -39,7 +39,7 @@ async def run_own(command: str, context: ToolContext, *, terminal: str = "") -> 
 
 async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, terminal: str = "") -> ToolOutput:
     sandbox = context.workspace.sandbox
-    start, note = _find_start(arguments, context)
+    start, note = _find_start(arguments, context)  # the note: that the shell's folder is gone
     command = _command(arguments, start, context)
     if arguments.background:
         # A job for which the call sets no limit of its own runs until the session ends.
@@ -49,7 +49,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
         job = (await sandbox.run(replace(command, timeout_s=limit_s), detach=at_once)).job
         assert job is not None, "it is detached or refused"
         return _describe_start(job, "Started", context)
-    if is_own:
+    if is_own:  # the person's own command, as `run_own` explains
         command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await sandbox.run(command, on_output=context.emit, detach=context.detach)
     finish = partial(_format, arguments=arguments, context=context, start=start, note=note)  # makes the output

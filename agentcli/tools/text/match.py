@@ -282,7 +282,9 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
 
 _STEPS = (1, 2, 3, 4, 8)  # characters of one step of indentation
 
-_Rule = Callable[[str], str | None]  # from a margin of `old_string` to that of the file; None if it does not tell
+# A margin is the white space before a line. `known` has those of `old_string` with those of the same lines in the file;
+# a rule gives the file's margin for one of `old_string`, None if it does not tell.
+_Rule = Callable[[str], str | None]
 
 
 def learn_shift(lines: Sequence[str], file_lines: Sequence[str]) -> Callable[[str], str] | None:
@@ -320,7 +322,7 @@ def _margin(line: str) -> str:
 
 def _added_margin(known: dict[str, str]) -> _Rule | None:
     """Return a rule if every margin of the file is that of `old_string` with the same text in front of it."""
-    fronts = {own.removesuffix(margin) if own.endswith(margin) else None for margin, own in known.items()}
+    fronts = {in_file.removesuffix(old) if in_file.endswith(old) else None for old, in_file in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
     (front,) = map(str, fronts)
@@ -335,7 +337,7 @@ def _added_margin(known: dict[str, str]) -> _Rule | None:
 
 def _removed_margin(known: dict[str, str]) -> _Rule | None:
     """Return a rule if every margin of `old_string` is that of the file with the same text in front of it."""
-    fronts = {margin.removesuffix(own) if margin.endswith(own) else None for margin, own in known.items()}
+    fronts = {old.removesuffix(in_file) if old.endswith(in_file) else None for old, in_file in known.items()}
     if len(fronts) > 1 or None in fronts:
         return None
     (front,) = map(str, fronts)

@@ -24,7 +24,8 @@ MAX_LINE_CHARS = 2_000  # some lexers take quadratic time for a long line
 Token = tuple[_TokenType, str]
 # Per state of a lexer: the function that matches, the action on a match, and the state that follows.
 Rules = dict[str, list[tuple[Callable[[str, int], re.Match[str] | None], Any, Any]]]
-Spans = dict[str, tuple[str, _TokenType]]  # by the opening of a comment or string: its end, and its token
+# By the opening of a comment or string: its end, and its token. With "<<" the language has here-documents.
+Spans = dict[str, tuple[str, _TokenType]]
 
 _ALIASES = {
     "jsonc": "json", "mjs": "js", "cjs": "js", "jsx": "js", "mts": "ts", "cts": "ts", "tsx": "ts", "svg": "xml",
@@ -82,6 +83,7 @@ class CodeHighlighter:
             return [("", text)]
 
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
+        """Yield a line's tokens. What it leaves open is kept in `_stack`, or in `_span` if the rules need its end."""
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):  # without rules for `_lex`
             yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
@@ -94,8 +96,9 @@ class CodeHighlighter:
             if found is None:
                 return
             self._span = None
-        openings = tuple(opening for opening in spans if opening != "<<")  # here documents are looked for below
+        openings = tuple(opening for opening in spans if opening != "<<")
         for at, token, part in _lex(lexer, text + "\n", start, self._stack):
+            # Within a String, such as `"'a"`, an opening opens nothing.
             if openings and text.startswith(openings, at) and token not in String:
                 opening = next(one for one in openings if text.startswith(one, at))
                 end, kind = spans[opening]
@@ -104,8 +107,8 @@ class CodeHighlighter:
                     yield kind, text[at:]
                     return
             yield token, part.rstrip("\n")
-        if "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):
-            indentation = r"\t*" if here[1] else ""
+        if "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):  # its text begins with the next line
+            indentation = r"\t*" if here[1] else ""  # `<<-` allows tabs before the end
             self._span = re.compile(rf"^{indentation}{here[3]}$"), String.Heredoc
 
 
@@ -172,7 +175,7 @@ def _spans(lexer: RegexLexer) -> Spans:
                 spans[opening] = closing, kind
     _, kind, part = next(iter(lexer.get_tokens_unprocessed("<<X\na b\nX")))
     if kind in String and "a b" in part:
-        spans["<<"] = "", String.Heredoc  # each has an end of its own
+        spans["<<"] = "", String.Heredoc  # each here-document names its own end
     return spans
 
 

@@ -144,19 +144,21 @@ class Layout:
             *(Mount(folder, mode="1777") for folder in private),
             *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
         ]
-        outside, inside = self._plan_hiding(python)
-        self._hide(outside)
+        hidden_outside, hidden_inside = self._plan_hiding(python)  # outside of `_areas`, and in them
+        self._hide(hidden_outside)
         for path in sorted({*self._areas, *protection.writable}, key=_depth):
             self._bind(path, is_writable=self._may_write or path == str(resources.cache))
         self._protect(protection)
         for path in self._grants:  # what was granted wins over what is protected
             if any(is_inside(path, protected) for protected in protection.read_only):
                 self._bind(path, is_writable=True)
-        self._hide(inside)
-        self._hide_sockets([step.path for step in (*outside, *inside) if step.action != "show"])
+        self._hide(hidden_inside)  # not before, because the mounts above would cover it
+        self._hide_sockets([step.path for step in (*hidden_outside, *hidden_inside) if step.action != "show"])
         if resources.proxy_socket is not None:
-            self._mounts.append(Mount(PROXY_SOCKET, str(resources.proxy_socket)))
-            self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
+            self._mounts += [
+                Mount(PROXY_SOCKET, str(resources.proxy_socket)),
+                Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")),
+            ]
         return self._mounts
 
     def _bind(self, path: str, *, is_writable: bool = False) -> None:

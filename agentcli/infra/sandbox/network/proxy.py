@@ -176,6 +176,7 @@ def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes
     A second request on the connection could be for another host.
     """
     names = [name.lower() for name, _ in headers]
+    # The server could take another one of two lengths, and the rest of the body for a request of its own.
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
         raise _Denial(400, "two lengths")
     passed_on = [

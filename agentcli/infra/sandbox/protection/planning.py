@@ -23,7 +23,7 @@ MAX_REPOSITORIES = 100
 # What the configuration of one names costs mounts of its own, whose number is limited (backends/linux.py).
 _MAX_TO_FOLLOW = 20
 MAX_MODULES = 100
-_MAX_WORKTREES = 30
+_MAX_WORKTREES = 30  # of a repository; further ones are read-only as a whole, so commands cannot commit in them
 _MAX_MODULE_DEPTH = 6
 
 # Git refuses a folder where it includes a file, so a file is mounted on. It is recognised as a mount point by its
@@ -176,8 +176,8 @@ class RepositoryPlanner:
     def _add_folder(self, folder: str, worktree: str, plan: Protection) -> None:
         """Add a repository's own folder. All of it is read-only if something in it cannot be protected by a mount."""
         found = Protection(writable=[folder])
-        named = self._named(folder)
-        gaps = self._add_programs(folder, worktree, named, found)
+        named = self._named(folder)  # the paths that its configuration names
+        gaps = self._add_programs(folder, worktree, named, found)  # why something cannot be protected by a mount
         for module in modules_in(f"{folder}/modules"):
             gaps += self._add_programs(module, "", self._named(module), found)
         linked = _folders_in(f"{folder}/worktrees")

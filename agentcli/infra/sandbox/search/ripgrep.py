@@ -90,11 +90,11 @@ async def search(
     the file.
     """
 
-    def take_others(found: Sequence[FoundRows]) -> None:
+    def take_plain(found: Sequence[FoundRows]) -> None:
         secret = are_secret([path for path, _ in found])
         take([rows for rows in found if rows[0] not in secret] if secret else found)
 
-    outcome = await _search(search, environment, take_others)
+    outcome = await _search(search, environment, take_plain)
     secret = are_secret(outcome.binary)
     return msgspec.structs.replace(outcome, binary=tuple(path for path in outcome.binary if path not in secret))
 
@@ -124,7 +124,7 @@ def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Read
 
 def _search_options(search: Search) -> list[str]:
     options, shows_lines = search.options, search.mode == "content"
-    return [
+    return [  # only JSON shows where a match of several lines ends
         *(("--json",) if options.multiline and shows_lines else _FORMATS[search.mode]),
         *(("--ignore-case",) if options.ignore_case else ()),
         *(("--multiline", "--multiline-dotall") if options.multiline else ()),

@@ -42,7 +42,7 @@ class CommandReader(WordReader):
 
     def script(self, closing: str = "") -> Script:
         """Read the commands up to the end of the text, or with `closing` up to a `)`, which is read too."""
-        outer = self._here, self._cases, self.inside
+        outer_here, outer_cases, outer_inside = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
         parts: list[CommandNode] = []  # of the pipeline that is being read
@@ -56,7 +56,7 @@ class CommandReader(WordReader):
             if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
-                self._here_texts(is_inside=bool(outer[0]))
+                self._here_texts(outer_waits=bool(outer_here))
             if operator in ("|", "|&") or (operator == "\n" and is_open):
                 before = before if operator == "\n" else operator
                 continue
@@ -80,12 +80,15 @@ class CommandReader(WordReader):
         if self._here:
             self._note("the text of a here-document is missing")
         pipelines += [each for script in self.inside for each in script]
-        self._here, self._cases, self.inside = outer
+        self._here, self._cases, self.inside = outer_here, outer_cases, outer_inside
         return tuple(pipelines)
 
-    def _here_texts(self, *, is_inside: bool) -> None:
-        """Read the texts of the here-documents that began in the line before; `is_inside`: others wait around them."""
-        if is_inside:
+    def _here_texts(self, *, outer_waits: bool) -> None:
+        """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
+
+        `outer_waits`: the command around this one has begun a here-document too, whose text is also still to come.
+        """
+        if outer_waits:
             self._note("a here-document begins within another command")
         for redirect, delimiter in self._here:
             tabs = "\t*" if redirect.operator == "<<-" else ""
@@ -94,9 +97,10 @@ class CommandReader(WordReader):
                 self._note("a here-document has no end")
             start, self.at = self.at, end.end() if end else len(self.text)
             text = self.text[start : end.start() if end else None]
-            if redirect.target.text == HOLE and re.search(r"[$`\\]", text):
+            if redirect.target.text == HOLE and re.search(r"[$`\\]", text):  # `HOLE`: the delimiter is not quoted
                 self._note("a here-document is expanded")
-                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)  # it is expanded as if quoted
+                # It is expanded like a quoted word, but its own quotes end nothing: only the added one does.
+                body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
                 body._double_quoted()
                 self.inside += body.inside
                 text = HOLE
@@ -232,7 +236,7 @@ class CommandReader(WordReader):
             if char and char in "\n;&|()<>" and not (char in "<>" and self._next_is("(", 1)):
                 self.at += 1
                 if char == "\n":
-                    self._here_texts(is_inside=False)
+                    self._here_texts(outer_waits=False)
             elif char:
                 word = self._word()
                 self.listed += [word] if closing == ";" else []
