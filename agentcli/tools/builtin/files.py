@@ -46,7 +46,7 @@ HOW_TO_NAME_CHARSET = (
 
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
-_MAX_DEPTH = 100  # more than the depth of any file
+_MAX_DEPTH = 100  # of a file; one whose name is only similar is sorted as if it were so deep
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
