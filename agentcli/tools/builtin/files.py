@@ -344,6 +344,12 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
         text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         preserved.append("CRLF line ends")
     require_certain_encoding(decoded, text, shown)
+    if text.count("\ufffd") > decoded.text.count("\ufffd") and without_surrogates(decoded.text) != decoded.text:
+        raise ToolError(
+            f"{shown} has bytes that are no characters. They are shown as U+FFFD, which must not replace them: "
+            "change other lines with file_edit.",
+            kind="validation_error",
+        )
     notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(preserved)}.]"] if preserved else []
     if 0 < crlf_ends < all_ends:
         notes.append("[It had LF and CRLF line ends; now it has those of content.]")
