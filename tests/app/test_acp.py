@@ -800,6 +800,18 @@ def test_bytes_outside_an_edit_stay_as_they_are(place: Place, open_editor: Open)
 
 
 @slow
+def test_bytes_that_an_editor_cannot_show_stay_as_they_are(place: Place, open_editor: Open) -> None:
+    text = "für größere Straßen über München\n"
+    (place.folder / "a.txt").write_bytes(text.encode() + b"\xff one\n")
+    change = call("file_edit", path="a.txt", old_string="one", new_string="two")
+    editor = open_editor({"tool_calls": [change]}, ECHO, flags=("--permission-mode", "acceptEdits"), **FILES)
+    editor.answers["fs/read_text_file"] = lambda params: {"content": f"{text}\ufffd one\n"}
+    editor.answers["fs/write_text_file"] = holding({}, {})
+    editor.prompt("go")
+    assert (place.folder / "a.txt").read_bytes() == text.encode() + b"\xff two\n"
+
+
+@slow
 def test_files_have_the_paths_that_the_editor_knows(place: Place, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(place.folder)
     with Editor(place.process("acp", "-m", place.script(WRITE, DONE), stdin=True)) as editor:

@@ -175,8 +175,9 @@ def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
 
 
 def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> EventAnswer:
+    is_command_missing = exit_code in (126, 127)  # a shell could not find or run it (POSIX XCU 2.8.2)
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
-    if exit_code in (126, 127) or is_script_missing:  # of a shell that could not run the command (POSIX XCU 2.8.2)
+    if is_command_missing or is_script_missing:
         return _failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")

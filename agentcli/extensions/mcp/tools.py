@@ -77,7 +77,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def start_command(self) -> str:
-        """Return a shell command that runs all that starting the server runs, for pins; empty for an address."""
+        """Return a shell command that names every file that is run to start it, for pins; empty for an address."""
         if isinstance(program := self.transport, HttpSpec):
             return ""
         started = [value for name, value in program.env.items() if name in STARTS_FILES]

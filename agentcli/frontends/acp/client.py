@@ -24,7 +24,7 @@ from agentcli.frontends.hosts import ScreenlessHost, SessionOpener
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.text.encoding import DecodedText, decode
+from agentcli.tools.text.encoding import DecodedText, decode, without_surrogates
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class ClientFiles:
         """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
         # The protocol has only texts, so the editor could not write another encoding. Not every editor makes folders.
-        is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
+        is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom and _is_all_text(decoded)
         has_folder = self._disk.look(path.parent).kind is not None
         if decoded is not None and is_plain and has_folder and self._is_shared(path):
             params = {**self._params(path), "content": decoded.text}
@@ -160,8 +160,9 @@ class ClientFiles:
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
-        if len(on_disk) > MAX_FILE_BYTES or (decoded := decode(on_disk)) is None or not decoded.is_certain:
-            return None  # the editor may read a file of unknown encoding as other letters, which are no change
+        decoded = decode(on_disk) if len(on_disk) <= MAX_FILE_BYTES else None
+        if decoded is None or not decoded.is_certain or not _is_all_text(decoded):
+            return None  # what the editor reads otherwise, such as broken bytes as U+FFFD, is no change
         try:
             text = _as_edited(self._wait(self._client.read_file(self._params(path))))
         except (RpcError, TimeoutError) as error:
@@ -209,6 +210,11 @@ class _Wrapper:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
+
+
+def _is_all_text(decoded: DecodedText) -> bool:
+    """Return False for a file with bytes that are no characters, which an editor cannot be sent, and would not keep."""
+    return without_surrogates(decoded.text) == decoded.text
 
 
 def _as_edited(text: str) -> str:

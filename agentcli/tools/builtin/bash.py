@@ -168,11 +168,14 @@ def _describe_rest(result: CommandResult, workspace: Workspace) -> Iterator[str]
     """Yield notes on files and processes that a command has left behind."""
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
-        yield f"[it made {names}, which other programs run or obey by themselves: ask the user to look at it first]"
+        yield (
+            f"[it made or changed {names}, which other programs run or obey by themselves: ask the user to look at it "
+            "first]"
+        )
     yield from (f"[{note}]" for note in result.reverts.notes())
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
-        yield (f"[ended together with the command that had started them: {names}. Set background to keep one running.]")
+        yield f"[ended together with the command that had started them: {names}. Set background to keep one running.]"
     if result.job is not None:
         yield f"[left running in the background: {result.job.id}]"
 

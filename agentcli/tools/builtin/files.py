@@ -46,7 +46,7 @@ HOW_TO_NAME_CHARSET = (
 
 _MAX_SIMILAR_S = 1.0  # seconds for finding similar names
 _MAX_SIMILAR_NAMES = 3
-_MAX_DEPTH = 100  # more than the depth of any file
+_MAX_DEPTH = 100  # of a file; one whose name is only similar is sorted as if it were so deep
 
 _WHAT_TO_DO = {
     errno.ENOSPC: "Free some space on the disk first (bash: df -h).",
@@ -344,6 +344,12 @@ def _new_text(arguments: FileWrite | FileEdit, before: bytes, path: Path, worksp
         text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         preserved.append("CRLF line ends")
     require_certain_encoding(decoded, text, shown)
+    if text.count("\ufffd") > decoded.text.count("\ufffd") and without_surrogates(decoded.text) != decoded.text:
+        raise ToolError(
+            f"{shown} has bytes that are no characters. They are shown as U+FFFD, which must not replace them: "
+            "change other lines with file_edit.",
+            kind="validation_error",
+        )
     notes = [f"[The file {'keeps' if before else 'has'} {' and '.join(preserved)}.]"] if preserved else []
     if 0 < crlf_ends < all_ends:
         notes.append("[It had LF and CRLF line ends; now it has those of content.]")

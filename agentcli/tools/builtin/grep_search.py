@@ -81,7 +81,8 @@ def _format(
     if outcome.binary and arguments.output_mode == "content":
         names = ", ".join(target.show(path) for path in outcome.binary[:_MAX_BINARY_NAMES])
         more = len(outcome.binary) - _MAX_BINARY_NAMES
-        lines.append(f"[binary, so not searched after the first NUL byte: {names}{f' and {more} more' * (more > 0)}]")
+        names += f" and {more} more" * (more > 0)
+        lines.append(f"[binary files that match, but are not shown after the first NUL byte: {names}]")
     content = "\n".join([*lines, *describe_gaps(outcome)])
 
     def structured() -> dict[str, Any]:

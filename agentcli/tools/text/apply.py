@@ -17,8 +17,6 @@ from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any
 # ASCII bytes that may be part of another character: the second of two bytes in Shift-JIS, GBK and Big5, and the digits
 # among the four bytes of GB18030.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
-
-
 _MAX_LISTED = 10  # line numbers of ambiguous matches
 
 
@@ -56,17 +54,25 @@ def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedTex
 
 
 def changes_only_ascii(before: str, after: str) -> bool:
-    """Return True if a change replaces only ASCII by ASCII, and no byte that may be the second half of a character."""
+    """Return True if a change replaces only ASCII by ASCII, outside of what may be one character of several bytes."""
     old_lines, new_lines = lines_of(before), lines_of(after)
     for start, end, new_start, new_end in changed_ranges(old_lines, new_lines):
         old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
         for first, last, new_first, new_last in changed_ranges(old, new):
             if not (old[first:last].isascii() and new[new_first:new_last].isascii()):
                 return False
-            # Without the byte before it, an ASCII byte behind another one may be half of a character.
-            if first and not old[first - 1].isascii() and old[first : first + 1] in _SECOND_BYTES:
+            if _may_be_inside_character(old, first):
                 return False
     return True
+
+
+def _may_be_inside_character(text: str, place: int) -> bool:
+    """Return True if the bytes on both sides of a place may be of one character, in a charset that is not known."""
+    before, following = text[max(0, place - 2) : place], text[place : place + 1]
+    if before and not before[-1].isascii():
+        return following in _SECOND_BYTES or not following.isascii()
+    # Behind the second of four bytes of GB18030, such as 0x81 0x30 0x89 0x38.
+    return len(before) == 2 and not before[0].isascii() and before[1].isdecimal() and not following.isascii()
 
 
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:

@@ -233,3 +233,10 @@ def test_the_preview_of_a_command_is_the_command(bench: Bench) -> None:
 
 def test_a_tool_that_only_has_a_command_among_its_arguments_shows_all_of_them(bench: Bench) -> None:
     assert '"content": "what is kept"' in bench.preview("memory", command="write", path="a", content="what is kept")
+
+
+def test_a_note_names_files_that_a_command_changed_and_others_run(bench: Bench) -> None:
+    bench.sandbox_profile("workspace-write")
+    bench.put(".githooks/pre-commit", "exit\n")
+    note = bench.text("bash", command="echo echo hi >> .githooks/pre-commit")
+    assert note.startswith("[it made or changed .githooks, which other programs run")

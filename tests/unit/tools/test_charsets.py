@@ -69,6 +69,8 @@ def test_a_charset_that_nothing_names_is_a_guess_and_only_ascii_is_changed(bench
         pytest.param(b'"\x95\\" "C:\\x"', {"old_string": "\\", "new_string": "/", "replace_all": True}, id="2nd byte"),
         pytest.param(b'"\x95\\"', {"old_string": '\\"', "new_string": '"'}, id="2nd byte deleted"),
         pytest.param(b'"\x95\\"', {"old_string": '\\"', "new_string": 'n\\"'}, id="put between two bytes"),
+        pytest.param(b"\xbe\xee a", {"old_string": "\xbe", "new_string": "\xbe0"}, id="put between two high bytes"),
+        pytest.param(b"\x810\x898 a", {"old_string": "0", "new_string": "0-"}, id="put into four bytes"),
         pytest.param(b"caf\xe9 a", {"old_string": " a", "new_string": " é"}, id="adds the same character"),
         pytest.param(b"caf\xe9 a", {"old_string": "a", "new_string": "✓", "replace_all": True}, id="adds another"),
         pytest.param(b"caf\xe9 a", {"old_string": "café", "new_string": "cafe"}, id="takes one away"),

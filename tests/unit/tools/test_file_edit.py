@@ -231,10 +231,12 @@ def test_bytes_that_are_not_utf_8_are_shown_as_a_sign_and_stay(bench: Bench) -> 
 
 
 def test_the_sign_for_such_bytes_does_not_take_their_place(bench: Bench) -> None:
-    before = "née ✓✓✓ ".encode() + b"\xff one\n"
+    before = "née née ✓✓✓ ".encode() + b"\xff one\n"
     path = bench.put("a", before)
     error = bench.fails("file_edit", path="a", old_string="✓ \ufffd one", new_string="\ufffd two ✓")
     assert "no characters" in str(error)
+    bench.call("file_read", path="a")
+    assert "no characters" in str(bench.fails("file_write", path="a", content="née née ✓✓✓ \ufffd two\n"))
     assert path.read_bytes() == before
 
 

@@ -229,7 +229,7 @@ def test_binary_files_are_passed_over(bench: Bench) -> None:
 
 def test_of_a_binary_file_nothing_is_shown_from_its_first_nul_on(bench: Bench) -> None:
     bench.put("late", b"needle\n" + b"filler\n" * 20_000 + b"\0needle\n")
-    note = "[binary, so not searched after the first NUL byte: late]"
+    note = "[binary files that match, but are not shown after the first NUL byte: late]"
     assert bench.text("grep_search", pattern="needle") == f"late:1:needle\n{note}"
     assert bench.call("grep_search", pattern="needle").structured["total"] == 1
     bench.put("early", b"\0needle\n")
