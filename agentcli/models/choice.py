@@ -78,7 +78,8 @@ def check_settings(config: Config) -> None:
                 raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
             if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
                 raise config.error(found[1], found[0])
-    known = {"", *bundled, *PROVIDERS, *settings.providers}  # "" if no model is named
+    # `openai_compat` is a kind of provider without a server of its own, so it has no models; "" if no model is named.
+    known = {"", *bundled, *PROVIDERS, *settings.providers}
     for key in ("model", "plan_model", "fallback_model"):
         model = getattr(settings.provider, key)
         try:

@@ -75,6 +75,7 @@ class PrefixBuilder:
         from agentcli.extensions.mcp.tools import NOTE, fitted
 
         specs, share = tuple(tool.spec() for tool in tools), self.config.settings.mcp.share
+        # In the same order: whole specs, then stubs; the last ones may be missing.
         shown = fitted(specs, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in specs[len(shown) :]]:
             self.on_notice(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
-from agentcli.agent.interfaces import Checkpoints, SessionInfo
+from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import Point, points
 from agentcli.agent.undo import (
@@ -68,15 +68,16 @@ async def _choose_session(host: CommandHost) -> Outcome:
 
 async def _choose_found(host: CommandHost, words: str) -> Outcome:
     """Offer the conversations that contain some words, newest first."""
-    # Of each session the newest hit: in this order it replaces the older ones.
-    newest = {hit.session_id: hit for hit in reversed(await host.stored_sessions.search(words, limit=_MAX_OFFERED))}
+    newest: dict[str, SearchHit] = {}  # of each session
+    for hit in await host.stored_sessions.search(words, limit=_MAX_OFFERED):  # the newest come first
+        newest.setdefault(hit.session_id, hit)
     newest.pop(host.session.id, None)
     if not newest:
         raise NoSession(words)
-    hits = list(reversed(newest.values()))
+    hits = list(newest.values())
     options = [(f"{age(time.time() - hit.time):<10}  {shorten(hit.title, MAX_TITLE)}", hit.excerpt) for hit in hits]
     chosen = await host.choose("Resume session", options)
-    if chosen is None:
+    if chosen is None:  # this front end has no lists
         rows = [(f"{label}  {hit.session_id[:13]}", detail) for hit, (label, detail) in zip(hits, options, strict=True)]
         return listed(rows[:MAX_LISTED], "To resume one: /resume ID")
     return await _continue(host, hits[chosen].session_id)

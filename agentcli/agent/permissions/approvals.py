@@ -63,14 +63,18 @@ class CallPolicy(Struct, frozen=True):
         return suggested_rules(self.facts, state.mode, state.rules)
 
     async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | Verdict:
-        """Ask the person, and grant the rule of a lasting yes. Raises `ToolError` for a yes to something else."""
+        """Ask the person, and grant the rule of a lasting yes.
+
+        Returns the answer, or what `decide_now` decides when the rules or the mode change while the question waits.
+        Raises `ToolError` for a yes to something that was not offered.
+        """
         answer = await self.call.ask(question, decide_now)
         if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # a yes to no hunk is a no
             try:
                 check_offered(question, answer)
             except UsageError as error:
                 raise ToolError(f"The approval is invalid: {error}", kind="permission_denied") from error
-            if answer.scope in ("session", "always") and not answer.mode:
+            if answer.scope in ("session", "always") and not answer.mode:  # with a new mode the yes lasts by itself
                 await self._grant(answer, question.rules)
         return answer
 

@@ -229,8 +229,9 @@ async def with_repairs(
     `rejected` remembers the keys that were left out, by model, for later requests. Raises `ProviderError` for a
     rejection that stays after every rewrite, or has other reasons.
     """
-    # The next try leaves out `omitted`. The keys in `proven` got past a rejection: the provider's next one had another
-    # text. `cumulative` adds those that were tried against the present rejection and do not stand alone.
+    # A rejection with a new text means that `omitted` cured the last one: its keys are `proven` and stay away. Against
+    # one text there are two ways. A rewrite that stands alone is tried on top of `proven`, and given up if the text
+    # stays the same; the others add up in `cumulative`, because several may be needed together.
     omitted = cumulative = proven = rejected.get(model, frozenset())
     last_text, tried = "", set[str]()
     while True:
@@ -242,7 +243,7 @@ async def with_repairs(
                 last_text, cumulative, proven = str(error), omitted, omitted
             ladder = rewrites(without(request, proven), error)
             rewrite = next((rung for rung in ladder if rung.how not in tried and not rung.keys <= omitted), None)
-            if error.shown or rewrite is None or len(tried) == MAX_REWRITES:
+            if error.shown or rewrite is None or len(tried) == MAX_REWRITES:  # a reply that was shown is not repeated
                 raise error from failure.__cause__
             log.warning("the provider rejected a request (%s): it is sent again %s", error, rewrite.how)
             emit(Notice(f"The provider rejected the request ({error}). Retrying {rewrite.how}."))

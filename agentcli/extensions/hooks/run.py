@@ -111,7 +111,7 @@ def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iter
 
 
 def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
-    """Return a hook of the settings. Raises `ValueError` or `UsageError` that says why it is left out."""
+    """Return a hook of the settings. Raises `ValueError` that says why it is left out."""
     if not isinstance(hook, Mapping) or not isinstance(hook.get("command"), str) or not hook["command"].strip():
         raise ValueError("a hook without a command is skipped")
     if (kind := hook.get("type", "command")) != "command":

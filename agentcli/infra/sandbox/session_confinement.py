@@ -155,6 +155,7 @@ class SessionConfinement:
         Of missing names only a few are protected, because commands see each as an empty folder.
         """
         table, home = auto_executed(), self.limits.home
+        # In a folder that cannot be listed `present_names` returns all names, and of `a/b` it looks for `a` alone.
         present = {name for root in roots for name in present_names(root, table.names) if (root / name).exists()}
         # `plan_protection` protects only parts of a `.git`, so that commands can commit.
         yield from sorted((present | _EVEN_IF_MISSING) - {".git"})

@@ -20,9 +20,10 @@ _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
     """Return the parts of a reverse shell that a command contributes; redirections contribute `connects`."""
     name = name_of(fields)
+    has_unknown_name = bool(fields) and not name  # such as `$line`: it runs what the variable holds
     found = {
         "shell": reads_script,
-        "runs what it reads": evaluates or (bool(fields) and not name),
+        "runs what it reads": evaluates or has_unknown_name,
         "client": name in _CLIENTS,
         "fifo": name in ("mkfifo", "mknod"),
     }
