@@ -49,12 +49,14 @@ def test_each_state_is_reported_in_turn_once_the_terminal_has_answered(open_term
     terminal.asked()
     terminal.type("y")
     see_report(terminal, "done")
-    for prompt, state in (("again", "error"), ("and again", "blocked:kind=auth")):
-        terminal.type(f"{prompt}\r")
-        see_report(terminal, state)
+    terminal.type("again\r")
+    see_report(terminal, "error")
+    terminal.see("› again\n.*script.jsonl")
+    terminal.type("\x03and again\r")  # Ctrl-C clears the prompt, which is back in the input
+    see_report(terminal, "blocked:kind=auth")
     assert terminal.screen.title == "project"
     terminal.see("› and again\n.*script.jsonl")
-    terminal.type("\x03/login openai\r")  # Ctrl-C clears the prompt, which is back in the input
+    terminal.type("\x03/login openai\r")
     terminal.see("Paste your API key")
     terminal.type("\x1b")
     terminal.see("› Ask, or describe")
