@@ -86,7 +86,7 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
         "agentcli": __version__,
         "session": session.id,
         "model": f"{state.model.name}, effort {effort}" if effort else state.model.name,
-        "mode": state.mode,
+        "mode": MODE_TEXTS[state.mode][0],
         "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }

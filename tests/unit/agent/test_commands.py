@@ -536,7 +536,7 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
 async def test_status_config_and_doctor(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         said = await host.says("/status")
-        for part in (host.session.id, "scripted/script", "default", str(host.stage.workspace), "tokens ("):
+        for part in (host.session.id, "scripted/script", "ask before edits", str(host.stage.workspace), "tokens ("):
             assert part in said
         assert await host.says("/settings") == "about config"
         assert await host.says("/doctor") == "about doctor"
