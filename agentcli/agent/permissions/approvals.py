@@ -316,17 +316,13 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
         reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))
         plain = [reads or _effect_line("runs", programs)]
-    grave = [*_power_lines(command), *grave]
-    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
-
-
-def _power_lines(command: CommandAnalysis) -> list[str]:
-    """Return the lines about the rights of another user, and about a forced push."""
     forms = [form for segment in command.segments for form in segment.deny_forms]
-    names = dict.fromkeys(found[0] for form in forms if (found := _RUNS_AS_ANOTHER.match(form)))
-    lines = [f"runs as another user, with {' and '.join(names)}"] if names else []
-    is_forced = any(map(_FORCED_PUSH.match, forms))
-    return [*lines, "forces the push: it can overwrite commits on the remote"] if is_forced else lines
+    grave = [
+        _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
+        "forces the push: it can overwrite commits on the remote" if any(map(_FORCED_PUSH.match, forms)) else "",
+        *grave,
+    ]
+    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
 def _unpredictable_line(command: CommandAnalysis) -> str:

@@ -20,11 +20,10 @@ from agentcli.conversation.instructions import git_branch
 from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
 from agentcli.llm.messages import Block
 from agentcli.settings.short_program import run_short_program
-from agentcli.tools.command import BackgroundJob
-from agentcli.tools.workspace import Workspace
 
 COMMAND_TIMEOUT_S = 2.0
 MAX_OUTPUT_BYTES = 65_536
@@ -261,11 +260,8 @@ class StatusCommand:
 class SessionStatus:
     """The `status` of the session that it follows; the terminal is drawn again when a figure changes."""
 
-    def __init__(
-        self, opener: TerminalOpener, terminal: TerminalActions, print_end: Callable[[BackgroundJob], bool]
-    ) -> None:
-        """`print_end` prints a line about the end of a job; it returns False while there is no place for one."""
-        self._opener, self._terminal, self._print_end = opener, terminal, print_end
+    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, view: TurnView) -> None:
+        self._opener, self._terminal, self._view = opener, terminal, view
         self._reported_jobs: set[str] = set()  # ids of those whose end was printed
         self.status = Status()
         self._session: Session | None = None
@@ -288,15 +284,15 @@ class SessionStatus:
         if self.status != before:
             self._terminal.changed()
         self.close()
-        wait_s = JOB_CHECK_S if self._report_ends(now.workspace) or self.status.jobs else cold_in_s + 1
+        wait_s = JOB_CHECK_S if self._report_ends(now) or self.status.jobs else cold_in_s + 1
         if 1 < wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
-    def _report_ends(self, workspace: Workspace) -> bool:
+    def _report_ends(self, now: SessionSnapshot) -> bool:
         """Print the ends of jobs; return True if one could not be printed yet."""
-        jobs = workspace.sandbox.jobs.list() if workspace.is_open() else ()
+        jobs = now.workspace.sandbox.jobs.list() if now.workspace.is_open() else ()
         ended = [job for job in jobs if not job.is_running and job.id not in self._reported_jobs]
-        self._reported_jobs |= {job.id for job in ended if self._print_end(job)}
+        self._reported_jobs |= {job.id for job in ended if self._view.print_job_end(job)}
         return any(job.id not in self._reported_jobs for job in ended)
 
     def close(self) -> None:
