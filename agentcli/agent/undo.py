@@ -266,11 +266,12 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
         with suppress(OSError):  # most folders are no repository
             moves = _MOVE.findall(read_small_file(folder / ".git/logs/HEAD").decode(errors="replace"))
             own = [move for move in moves if any(int(start) <= int(move[2]) <= end for start, end in turn.times)]
-            # After a checkout it is another branch that would be moved.
-            if own and own[-1] == moves[-1] and not any(move[3].startswith("checkout:") for move in own):
-                old, new, where = own[0][0][:7], own[-1][1][:7], shlex.quote(shown(folder))
-                git = "git" if where == "." else f"git -C {where}"
-                return [f"Git's branch stays at {new}. To move it back: {git} reset {old}"] if old != new else []
+            if own and own[-1] == moves[-1] and own[0][0] != own[-1][1]:
+                where = shlex.quote(shown(folder))
+                back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0][0][:7]}"
+                # After a checkout that would move another branch.
+                is_same_branch = not any(move[3].startswith("checkout:") for move in own)
+                return [f"Git's branch stays at {own[-1][1][:7]}.{back if is_same_branch else ''}"]
     return []
 
 
