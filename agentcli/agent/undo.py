@@ -1,5 +1,8 @@
 """Takes back what turns did to files, does it again, and finds which call wrote a line."""
 
+import asyncio
+import re
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,13 +36,15 @@ _MAX_LEFT_OUT = 10
 _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
+# A line of HEAD's reflog: the commits before and after, the time, and what moved it.
+_MOVE = re.compile(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\d+\t(.*)$", re.MULTILINE)
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
     """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
 
     `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True unless
-    all that remains are conflicts of an earlier undo.
+    all that remains are conflicts of an earlier undo. `times` are those of each turn's prompt and last result.
     """
 
     number: int
@@ -47,6 +52,7 @@ class TurnChanges(Struct, frozen=True, kw_only=True):
     calls: tuple[tuple[str, log.FilesChanged], ...]
     is_open: bool = False
     is_untried: bool = True
+    times: tuple[tuple[float, float], ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,6 +86,7 @@ class History:
         self._restored: dict[str, log.FilesRestored] = {}
         self._undone: dict[str, str] = {}  # the id of an entry that was taken back: the id of the entry that did it
         self._positions: dict[str, int] = {}  # of entries, by their ids
+        self._times = {0: (0.0, 0.0)}  # of the prompt and the last result, by the number of the turn
         turn = (0, "")
         # The id of a call: its turn and reply. A model may use an id again; then the newest call counts.
         uses: dict[str, tuple[tuple[int, str], tuple[log.Entry, ToolUse]]] = {}
@@ -88,6 +95,9 @@ class History:
             match entry.body:
                 case log.User(is_reminder=False) as prompt:
                     turn = (turn[0] + 1, " ".join(typed_text(prompt.content).split()))
+                    self._times[turn[0]] = (entry.time, entry.time)
+                case log.Result():
+                    self._times[turn[0]] = (self._times[turn[0]][0], entry.time)
                 case log.Assistant(content=content):
                     uses |= {block.id: (turn, (entry, block)) for block in content if isinstance(block, ToolUse)}
                 case log.FilesChanged(id, _) as changed:
@@ -141,7 +151,10 @@ class History:
         if not calls:
             return None
         number, prompt = min(self.calls[id].turn for id in ids)
-        return TurnChanges(number=number, prompt=prompt, calls=tuple(calls), is_open=is_open, is_untried=is_untried)
+        times = tuple(self._times[turn] for turn in {self.calls[id].turn[0] for id, _ in calls})
+        return TurnChanges(
+            number=number, prompt=prompt, calls=tuple(calls), is_open=is_open, is_untried=is_untried, times=times
+        )
 
 
 # Shows a text and asks a question; returns None where nobody can be asked.
@@ -203,7 +216,8 @@ async def undo(
     headline = _headline(turn, direction, files, host.command)
     # A person who was asked has seen the list: only files with another outcome are reported then.
     reported = [file for file in files if not is_asked or file not in plan.files]
-    return UndoResult("\n".join([headline, *_rows(reported, host.shown, direction)]), turn, files)
+    lines = [headline, *await asyncio.to_thread(_git_remark, turn, host.shown), *_rows(reported, host.shown, direction)]
+    return UndoResult("\n".join(lines), turn, files)
 
 
 async def _carry_out(
@@ -244,6 +258,21 @@ def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     if not all(call.is_exact for _, call in turn.calls):
         lines.append("A command ran: all changes made meanwhile count as its own. Git's own files are not included.")
     return lines
+
+
+def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
+    """Return a line on how to move back the branch that calls moved, unless it has moved again since. Blocks."""
+    for folder in {parent for change in turn.changes for parent in Path(log.real_path(change.path)).parents}:
+        with suppress(OSError):  # most folders are no repository
+            moves = _MOVE.findall(read_small_file(folder / ".git/logs/HEAD").decode(errors="replace"))
+            own = [move for move in moves if any(int(start) <= int(move[2]) <= end for start, end in turn.times)]
+            if own and own[-1] == moves[-1] and own[0][0] != own[-1][1]:
+                where = shlex.quote(shown(folder))
+                back = f" To move it back: {'git' if where == '.' else f'git -C {where}'} reset {own[0][0][:7]}"
+                # After a checkout that would move another branch.
+                is_same_branch = not any(move[3].startswith("checkout:") for move in own)
+                return [f"Git's branch stays at {own[-1][1][:7]}.{back if is_same_branch else ''}"]
+    return []
 
 
 def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:

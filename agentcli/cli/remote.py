@@ -53,9 +53,8 @@ class RemoteCommand:
             "Open it in a browser. The link works once; for another device, type /remote again. /remote off ends it."
         )
         if address == LOOPBACK:
-            more = "Only this machine reaches it. For a phone in the same network: /remote lan"
-        else:
-            more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
+            return f"{link}\n{about}\nOnly this machine reaches it. For a phone in the same network: /remote lan"
+        more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
         return "\n".join([_qr_code(link), link, about, more])
 
     async def _serve(self, host: CommandHost, address: str) -> "Remote":

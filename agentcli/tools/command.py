@@ -99,11 +99,20 @@ def _first_five(paths: Sequence[str]) -> str:
 class JobOutcome(Struct, frozen=True, kw_only=True):
     """The end of a job. `exit_code` is negative after a signal, and None for processes that a command left behind.
 
-    `timed_out` says that its time limit ended it.
+    `timed_out` says that its time limit ended it. A dry run is reported with its changes once it has ended.
     """
 
     exit_code: int | None = None
     timed_out: bool = False
+    duration_s: float = 0.0
+    is_dry_run: bool = False
+
+    @property
+    def text(self) -> str:
+        """The end in words, such as `failed (exit 3)`."""
+        code = self.exit_code or 0
+        end = f"failed (exit {code})" if code > 0 else f"ended by signal {-code}" if code else "ended"
+        return "ended at its time limit" if self.timed_out else end
 
 
 class BackgroundJob(Struct, frozen=True, kw_only=True):

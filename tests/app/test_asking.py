@@ -190,6 +190,9 @@ SAID_FIRST = [
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
     ("git push origin main", "Reaches hosts agentcli can't predict $ git push", True),
+    ("git push -uf origin main", "Forces the push: it can overwrite commits on the remote · reaches hosts", True),
+    ("doctl account get", "Runs doctl: can't predict what it does", True),
+    ("sudo make all", "Runs as another user, with sudo · runs make: can't predict what it does", True),
 ]
 
 
@@ -203,6 +206,7 @@ def test_a_command_says_first_what_it_does(open_terminal: Open, columns: int) ->
         assert words(asked).startswith(says)
         assert asked.count("can't predict") <= 1
         assert is_red(terminal, says.split()[0]) == is_grave
+        assert re.search(r"^❯ (\w)", asked, re.MULTILINE)[1] == ("n" if is_grave else "y")
         terminal.type("n")
 
 

@@ -88,6 +88,7 @@ def test_a_link_opens_one_session_once(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "Hello."}], "hi")
     terminal.see("Hello.")
     link = link_of(terminal)
+    assert "█" not in terminal.text(), "no other device reaches it, so there is no QR code"
     page = paired(link)
     terminal.see("opened this session's page")
     with pytest.raises(AssertionError, match="wrong_token"):

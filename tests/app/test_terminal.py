@@ -600,6 +600,18 @@ def test_a_signal_ends_jobs_without_asking_and_says_so(open_terminal: Open, flag
     assert terminal.exit_code() == 143
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
+def test_the_end_of_a_job_is_a_line_once_the_answer_is_there(open_terminal: Open, flags: tuple[str, ...]) -> None:
+    job = {"name": "bash", "input": {"command": "sleep 2; echo slept; exit 3", "background": True}}
+    answer = {"text": "it runs, slowly and in many words", "chunk": 4, "delay_ms": 600}
+    terminal = open_terminal([{"tool_calls": [job]}, answer], *flags, "--permission-mode", "bypassPermissions", "go")
+    screen = terminal.see(r"✗ job_1 failed \(exit 3\) · sleep 2; echo slept; exit 3 · 2 s")
+    assert "it runs, slowly and in many words" in screen.partition("✗ job_1 failed")[0]
+    terminal.settle(3)
+    assert terminal.transcript().count("✗ job_1") == 1
+
+
 def test_an_unknown_command_suggests_the_nearest_and_sends_nothing(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "sent"}])
     terminal.see("script.jsonl")

@@ -187,6 +187,28 @@ def test_edits_of_dry_run_commands_are_undone(project: Place) -> None:
     assert tree_of(project.folder) == before
 
 
+def test_undo_names_the_command_that_moves_gits_branch_back(project: Place) -> None:
+    git(project, "init", "-q", "-b", "main")
+    for number in (1, 2):
+        (project.folder / "a.txt").write_text(f"{number}\n")
+        git(project, "add", "a.txt")
+        git(project, "commit", "-q", "-m", f"commit {number}")
+    head = git(project, "rev-parse", "HEAD").strip()
+    time.sleep(1.1)  # the log of a branch has whole seconds
+    go(
+        project,
+        edit("a.txt", "2", "3"),
+        bash("git reset -q --hard HEAD~"),
+        bash("git -c user.name=x -c user.email=x@x commit -q --allow-empty -m new"),
+    )
+    ran = project.run("undo", "--yes")
+    [line] = [line for line in ran.out.splitlines() if "git reset" in line]
+    moved = git(project, "rev-parse", "--short=7", "HEAD").strip()
+    assert line == f"Git's branch stays at {moved}. To move it back: git reset {head[:7]}"
+    git(project, *line.rpartition("git ")[2].split())
+    assert git(project, "status", "--porcelain", "a.txt") == ""
+
+
 def test_later_changes_of_the_person_are_merged_or_stay(project: Place) -> None:
     file, new = project.folder / "a.txt", project.folder / "new.txt"
     clash, gone = project.folder / "clash.txt", project.folder / "gone.txt"

@@ -86,7 +86,7 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
         "agentcli": __version__,
         "session": session.id,
         "model": f"{state.model.name}, effort {effort}" if effort else state.model.name,
-        "mode": state.mode,
+        "mode": MODE_TEXTS[state.mode][0],
         "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }
@@ -111,7 +111,8 @@ async def _tasks(host: CommandHost, argument: str) -> Outcome:
 
 def _row(job: BackgroundJob) -> str:
     why = f" ({job.stall})" if job.stall else ""
-    return f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}{why}"
+    state = f"{job.outcome.text} · {job.outcome.duration_s:,.0f} s" if job.outcome is not None else "runs"
+    return f"  {job.id:<7} {state:<5}  {' '.join(job.command.split())}{why}"
 
 
 async def _stop(host: CommandHost, which: str) -> Outcome:

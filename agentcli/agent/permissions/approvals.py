@@ -35,6 +35,9 @@ OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you c
 # Reasons to ask that say no more than the effects on hosts, and on files.
 _REASON_IS_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
 _REASON_IS_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
+_RUNS_AS_ANOTHER = re.compile(r"(sudo|doas|pkexec|su)(?= |\Z)")
+# With `-f`, `--force`, `--force-with-lease`, `--mirror`, or a `+` before what is pushed.
+_FORCED_PUSH = re.compile(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
 # Programs that run what they read: from a host, it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
@@ -303,18 +306,26 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     ]
     plain = [_effect_line("writes", shown(tuple(path for path in effects.writes if path not in real_needs)))]
     if is_opaque and not is_script:
+        # A command that stays inside the sandbox can only change the workspace, whatever it does.
+        lines = plain if command.verdict == "try" and facts.workspace.facts.confines else grave
         if any((*grave, *plain)):
-            plain.append("can't predict what else it does")
+            lines.append("can't predict what else it does")
         elif not known(effects.runs):
-            plain.append("can't predict what this does")
+            lines.append("can't predict what this does")
         else:
-            plain.append(f"{_effect_line('runs', programs)}: can't predict what it does")
+            lines.append(f"{_effect_line('runs', programs)}: can't predict what it does")
     elif not is_opaque and (unpredictable := _unpredictable_line(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(unpredictable)
     if not any((*grave, *plain)):  # what it reads matters only if it does nothing else
         read = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
         reads = _effect_line("reads outside the project:" if read else "reads", shown(read or effects.reads))
         plain = [reads or _effect_line("runs", programs)]
+    forms = [form for segment in command.segments for form in segment.deny_forms]
+    grave = [
+        _effect_line("runs as another user, with", [found[0] for found in map(_RUNS_AS_ANOTHER.match, forms) if found]),
+        "forces the push: it can overwrite commits on the remote" if any(map(_FORCED_PUSH.match, forms)) else "",
+        *grave,
+    ]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 

@@ -38,7 +38,7 @@ class TerminalController(OpenerHost):
         super().__init__(opener)
         self._opener: TerminalOpener = opener
         self._terminal, self.view, self.commands = terminal, view, commands
-        self._status = SessionStatus(opener, terminal)
+        self._status = SessionStatus(opener, terminal, view)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None

@@ -20,6 +20,7 @@ from agentcli.conversation.instructions import git_branch
 from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
 from agentcli.llm.messages import Block
 from agentcli.settings.short_program import run_short_program
@@ -259,14 +260,16 @@ class StatusCommand:
 class SessionStatus:
     """The `status` of the session that it follows; the terminal is drawn again when a figure changes."""
 
-    def __init__(self, opener: TerminalOpener, terminal: TerminalActions) -> None:
-        self._opener, self._terminal = opener, terminal
+    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, view: TurnView) -> None:
+        self._opener, self._terminal, self._view = opener, terminal, view
+        self._reported_jobs: set[str] = set()  # ids of those whose end was printed
         self.status = Status()
         self._session: Session | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, session: Session) -> None:
         self._session = session
+        self._reported_jobs.clear()
         self.refresh()
 
     def refresh(self) -> None:
@@ -281,9 +284,16 @@ class SessionStatus:
         if self.status != before:
             self._terminal.changed()
         self.close()
-        wait_s = JOB_CHECK_S if self.status.jobs else cold_in_s + 1
+        wait_s = JOB_CHECK_S if self._report_ends(now) or self.status.jobs else cold_in_s + 1
         if 1 < wait_s < math.inf:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
+
+    def _report_ends(self, now: SessionSnapshot) -> bool:
+        """Print the ends of jobs; return True if one could not be printed yet."""
+        jobs = now.workspace.sandbox.jobs.list() if now.workspace.is_open() else ()
+        ended = [job for job in jobs if not job.is_running and job.id not in self._reported_jobs]
+        self._reported_jobs |= {job.id for job in ended if self._view.print_job_end(job)}
+        return any(job.id not in self._reported_jobs for job in ended)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -324,12 +324,10 @@ def _state(job: BackgroundJob) -> str:
     match job.outcome:
         case None:
             state = "running"
-        case JobOutcome(timed_out=True):
-            state = "ended at its time limit"
-        case JobOutcome(exit_code=None):
-            state = "ended"
-        case JobOutcome(exit_code=int(code)):
-            state = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+        case JobOutcome(timed_out=False, exit_code=int(code)) if code >= 0:
+            state = f"exit code {code}"
+        case outcome:
+            state = outcome.text
     return ", ".join(filter(None, (state, job.stall, *job.reverts.notes())))
 
 

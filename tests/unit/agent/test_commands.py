@@ -521,7 +521,11 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
         assert await host.says("/stop 2") == "Stopped job_2."
         assert await host.says("/stop") == "Stopped job_1, job_3."
         assert not any(job.is_running for job in sandbox.jobs.list())
-        assert "job_3   ended  sleep 30" in await host.says("/tasks")
+        assert "job_3   ended by signal 15 · 0 s  sleep 30" in await host.says("/tasks")
+        await sandbox.run(Command("sleep 0.1; exit 3", work), detach=detach)
+        while sandbox.jobs.list()[-1].is_running:
+            await asyncio.sleep(0.02)
+        assert re.search(r"job_4   failed \(exit 3\) · 0 s  sleep 0.1; exit 3", await host.says("/tasks"))
         with pytest.raises(UserError, match="no job"):
             await host.says("/stop 9")
 
@@ -532,7 +536,7 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
 async def test_status_config_and_doctor(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         said = await host.says("/status")
-        for part in (host.session.id, "scripted/script", "default", str(host.stage.workspace), "tokens ("):
+        for part in (host.session.id, "scripted/script", "ask before edits", str(host.stage.workspace), "tokens ("):
             assert part in said
         assert await host.says("/settings") == "about config"
         assert await host.says("/doctor") == "about doctor"

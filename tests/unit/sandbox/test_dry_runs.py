@@ -460,6 +460,7 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
     head = git(ws, "rev-parse", "--short=7", "x").strip()
     for said in (f"main: {first} → {head}", f"  + {head} second", "x: none → ", "x/y: ", "staged: A\tb.txt", "+more"):
         assert said in change.diff
+    assert "first" not in change.diff, "a ref had this commit before"
     assert (ws / "a.txt").read_text() == "a\nmore\n"
     assert git(ws, "log", "--format=%s", "x").split() == ["second", "first"]
     git(ws, "fsck", "--strict")

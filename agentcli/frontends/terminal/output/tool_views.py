@@ -1,6 +1,7 @@
 """Shows a finished call: a summary line, then the part of its output worth a look; the rest stays folded."""
 
 import re
+import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -8,13 +9,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.events import ToolFinished
-from agentcli.frontends.printable import printable
+from agentcli.conversation.history import shorten
+from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, width, wrapped
 from agentcli.tools.builtin.toolset import TodoItem
+from agentcli.tools.command import BackgroundJob
 
 MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5
+MAX_JOB_CHARS = 60  # of the command of a job that has ended
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
 
 # Lines of a result that repeat what the call's own line says.
@@ -103,6 +107,16 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
     subject = title.partition(" ")[2]  # such as the path in `Read src/a.py`, with which many errors begin
     body = _output(text.removeprefix(f"{subject} ") if subject else text, unfold_hint)
     return wrapped(body, columns, hang=2) if event.error_kind else body
+
+
+def job_end(job: BackgroundJob) -> list[Fragment]:
+    """Return a line on the end of a job, unless its changes, or whoever sent SIGTERM, report it."""
+    outcome = job.outcome
+    if outcome is None or outcome.is_dry_run or outcome.exit_code == -signal.SIGTERM:
+        return []
+    mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
+    command = exposed(shorten(" ".join(job.command.split()), MAX_JOB_CHARS))
+    return [mark, ("", f" {job.id} {outcome.text}"), ("muted", f" · {command} · {outcome.duration_s:,.0f} s\n")]
 
 
 def duration(milliseconds: float) -> str:

@@ -21,11 +21,12 @@ from agentcli.frontends.terminal.output.activity import (
     TurnClock,
     message_text,
 )
-from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, tool_view
+from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
+from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import call_title, diff_counts
 
 MAX_ENTRIES = 30  # of a stored conversation that are shown
@@ -185,6 +186,14 @@ class TurnView:
         self._end_text()
         self._add_text(text)
         self._end_text()
+
+    def print_job_end(self, job: BackgroundJob) -> bool:
+        """Print a line about a job that has ended; return False while an answer or a question is on the screen."""
+        if self._has_text or self.activity.thinking or self.activity.clock.questions:
+            return False
+        if line := job_end(job):
+            self.print_block(self._wrapped(line, hang=2))
+        return True
 
     def begin_prompt(self, text: str) -> None:
         """Take a prompt that was typed just now; a terminal with lines only shows it already."""

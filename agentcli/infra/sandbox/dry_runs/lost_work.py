@@ -89,13 +89,15 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     """
     log = f"{git} log --no-color --no-decorate -n {MAX_COMMITS}"
     refs = ""
+    old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
+    # What a new ref has of these is not new: the commits of all refs before. Those that did not move are there still.
+    excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in ("HEAD", *moved))
+    old_history = f"{old_commits} {before.commit} {excluded} --all"
     for name in moved[:MAX_REFS]:
         old, new = before.refs.get(name, ""), after.refs.get(name, "")
         line = f"{_short(name)}: {old[:7] or 'none'} → {new[:7] or 'none'}"
         refs += f"echo {shlex.quote(line)}; "
-        # Of a new ref, which has no old commit, these are the newest commits.
-        refs += f"{log} --format='  + %h %s' {new} --not {old}; " if new else ""
-    old_commits = " ".join(filter(None, (before.refs.get(name) for name in moved)))
+        refs += f"{log} --format='  + %h %s' {new} --not {old or old_history}; " if new else ""
     lost_commits = f"{log} --format='commit %h %s' {old_commits} --not --all HEAD; " if old_commits else ""
     has_moved = before.commit and after.commit and before.commit != after.commit
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""

@@ -13,7 +13,7 @@ Each command has a socket. On it agentcli sends the request (its length, then a 
 descriptors), and later orders of one byte: `END_TREE`, or `KEEP_OUTPUT` with the descriptors of a pipe, of the file
 that is to take what comes from it, and of whatever else is to stay open. The supervisor answers with lines:
 `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`; `swarm`; at last
-`gone`.
+`gone TIME`, by the clock of `time.monotonic`.
 
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
 """
@@ -181,7 +181,8 @@ class Supervisor:
             self._wait()
         while self._pipe >= 0 and self._copy():
             pass
-        self._queue_line("gone")  # sent with the exit of a command that leaves nothing, so that nobody waits twice
+        # Sent with the exit of a command that leaves nothing, so that nobody waits twice.
+        self._queue_line(f"gone {time.monotonic()}")
         self._send_lines()
         return 0
 

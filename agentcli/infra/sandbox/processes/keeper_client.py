@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ class Process:
         self.exit_code: int | None = None  # negative for a signal
         self.is_gone = False  # True once no process of the command is left
         self.was_late = self.was_swarm = False  # True if it was ended for its time limit, or for too many processes
+        self.started_at = self.ended_at = time.monotonic()
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
         self._unfinished_line = b""
@@ -117,12 +119,13 @@ class Process:
                 self.was_late = True
             case [b"swarm"]:
                 self.was_swarm = True
-            case [b"gone"]:
+            case [b"gone", at]:
                 self._take_end()
+                self.ended_at = float(at)
 
     def _take_end(self) -> None:
         """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
-        self.is_gone = True
+        self.is_gone, self.ended_at = True, time.monotonic()
         if self.exit_code is None:  # it was killed with the supervisor
             self.exit_code = -9
         self._control.close()

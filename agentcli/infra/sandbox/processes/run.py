@@ -240,12 +240,18 @@ class Run:
         except OSError:
             size = 0
         code = None if self._is_leftover else process.exit_code
+        outcome = JobOutcome(
+            exit_code=code,
+            timed_out=process.was_late,
+            duration_s=process.ended_at - process.started_at,
+            is_dry_run=self._command.dry_run is not None,
+        )
         return BackgroundJob(
             id=self.id,
             pid=process.pid,
             output_file=self._file,
             command=self._command.text,
-            outcome=JobOutcome(exit_code=code, timed_out=process.was_late) if is_over else None,
+            outcome=outcome if is_over else None,
             stall=SWARMED if process.was_swarm else stall,
             new_bytes=max(0, size - self._read_bytes),
             reverts=process.launch.reverts,
