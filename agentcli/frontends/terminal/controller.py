@@ -229,7 +229,7 @@ class TerminalController(OpenerHost):
                     self.view.begin_prompt(text)
                     self.spawn(self._terminal.run_own(line, to_model=not text.startswith("!!")))
                 return
-            parsed = self._parse_command(text, shown)
+            parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._sent.append((content, pastes.in_place((Text(text),))))
@@ -244,13 +244,6 @@ class TerminalController(OpenerHost):
                 await self._run_command(command, argument, queue=queue)
         if command.is_aside:
             await self._run_command(command, argument, queue=queue)
-
-    def _parse_command(self, text: str, shown: str) -> tuple[SlashCommand, str] | None:
-        try:
-            return self.commands.parse(text) if shown.startswith("/") else None
-        except UserError:
-            self._terminal.put_into_input(shown)  # a slip is mended, not typed again
-            raise
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
         self.view.activity.commands[command.name] = time.monotonic()
