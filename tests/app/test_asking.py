@@ -473,6 +473,22 @@ def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
     terminal.see("there")
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_slash_command_is_no_answer(open_terminal: Open, tmp_path: Path, plain: bool) -> None:
+    terminal = open_terminal([run("touch made"), {"text": "all"}], *(["--plain"] if plain else []), "go")
+    terminal.see("Choose" if plain else r"Run this command\?")
+    terminal.settle(0.5)
+    at_human_speed(terminal, "/agents")
+    terminal.type("\r")
+    terminal.see("Answer the question first")
+    terminal.settle(2.0)
+    terminal.type("y\r" if plain else "y")
+    terminal.see("\nall")
+    assert (tmp_path / "project/made").exists()
+    if not plain:
+        terminal.see("(?m)^› /agents\n.*script.jsonl")
+
+
 # In a row
 
 

@@ -186,6 +186,13 @@ class CommandSet:
         self._commands = [command for command in self._commands if command.group not in _ADDED_GROUPS]
         self._by_name = {name: one for name, one in self._by_name.items() if one in self._commands}
 
+    def is_command(self, text: str) -> bool:
+        """Return True if a text is a slash command, also a mistyped one; False for other texts, such as /etc/hosts."""
+        try:
+            return self.parse(text) is not None
+        except UsageError:
+            return True
+
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)

@@ -377,6 +377,10 @@ class Dialogs:
         if purpose == "rule":
             if text and not panel.set_rule(text):
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
+        elif self._controller.commands.is_command(text) and purpose == "comment":
+            self._draft += text  # back in the input after the question
+            self._start_reading(TYPING_PAUSE_S)  # a second Enter is no answer
+            self._console.hint.show("Answer the question first, or Esc to decline.")
         elif panel.review is not None:
             self._review("words", text)
         elif text or purpose == "comment":
