@@ -354,10 +354,13 @@ def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_enter_continues_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
-    replies = [{"text": "This is the one half", "error": {"kind": "connection"}}, {"text": " and this the other."}]
-    terminal = open_terminal(replies, "go", columns=columns)
+    """The answer breaks off twice: the program continues it once by itself."""
+    broken = {"kind": "connection", "message": "The line went dead."}
+    replies = [{"text": text, "error": broken} for text in ("This is ", "the one half")]
+    terminal = open_terminal([*replies, {"text": " and this the other."}], "go", columns=columns)
+    terminal.see(r"The answer broke off \(The line went\s+dead\)\. Continuing\s+where\s+it\s+stopped\.")
     shown = terminal.see(r"The answer broke off\.\s+Press\s+Enter[\w\s]+to\s+continue\s+it")
-    assert "This is the one half" in shown
+    assert "the one half" in shown
     terminal.settle()
     terminal.type("\r")
     terminal.see("and this the other")
