@@ -86,3 +86,13 @@ def test_other_keys_do_not_close_the_list_and_esc_clears_the_prompt_before_it_qu
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()
     assert "Traceback" not in terminal.text()
+
+
+def test_a_queued_prompt_is_the_draft_of_the_next_start(open_terminal: Open) -> None:
+    terminal = open_terminal(None)
+    terminal.see(QUESTION)
+    terminal.type(f"fix the tests{ENTER}")
+    terminal.see("queued: fix the tests")
+    terminal.type(ESC)
+    assert terminal.exit_code() == 2
+    open_terminal(None).see(rf"{QUESTION}Enter an API key[^›]+› fix the tests\n")
