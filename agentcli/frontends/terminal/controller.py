@@ -95,8 +95,11 @@ class TerminalController(OpenerHost):
             replay(conversation, self.view)
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
-        elif self._can_go_on and not conversation.queue.follow_ups:
-            self.view.print_line("The last turn is not finished. Press Enter to continue it.", "warning")
+        elif self._can_go_on:
+            how = "Press Enter to continue it."
+            if conversation.queue.follow_ups:
+                how = "Your next message continues it; Enter in the empty input sends the queued one."
+            self.view.print_line(f"The last turn is not finished. {how}", "warning")
             self.view.print_gap()
         self._status.follow(session)
 
