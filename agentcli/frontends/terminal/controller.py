@@ -296,7 +296,7 @@ class TerminalController(OpenerHost):
     def interrupt(self) -> None:
         """End the turn, the person's own commands and running slash commands."""
         if self.is_open and (self.session.is_busy or self.view.activity.calls):
-            self.session.submit(Interrupt())
+            self.session.submit(Interrupt(returns_prompt=True))
         self.interrupt_commands()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
