@@ -189,7 +189,7 @@ SAID_FIRST = [
     ("touch made", "Writes made $ touch made", False),
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
-    ("git push origin main", "Reaches hosts agentcli can't predict $ git push", True),
+    ("git push origin main", "Connects to hosts agentcli can't determine $ git push", True),
 ]
 
 

@@ -391,7 +391,7 @@ def test_a_resumed_session_says_which_model_answers_before_anything_is_sent(open
             if how == "-r":
                 kept.see("❯ just now")
                 kept.type(ENTER)
-            kept.see(r"anthropic/claude-haiku-5-5 answers, as before in this session(?s:.*) · claude-haiku-5-5")
+            kept.see(r"Resuming with anthropic/claude-haiku-5-5(?s:.*) · claude-haiku-5-5")
             kept.leave()
             assert kept.exit_code() == 0
         other = open_terminal(None, "-c", OPENAI_API_KEY="sk-1")

@@ -296,7 +296,7 @@ class Dialogs:
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
-                self._console.hint.show("Read to the end first: ↓ or PageDown.")
+                self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
