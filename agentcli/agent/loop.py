@@ -252,7 +252,7 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
         turn_log.return_messages(turn)
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)
-        taken_back = "Your message was removed from the conversation."
+        taken_back = turn_log.PROMPT_REMOVED
     is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:
