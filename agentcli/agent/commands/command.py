@@ -16,6 +16,10 @@ Topic = Literal["config", "doctor"]
 # The terminal's own: elsewhere they say that they need it.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
+# Commands of other programs that have another place here.
+_TODO = " In the terminal, Ctrl-T shows the to-do list."
+_NO_COMMANDS = {"hooks": " To list hooks, run agentcli hooks list in a shell.", "todos": _TODO, "todo": _TODO}
+
 
 class ChoiceIndex(int):
     """The index of a choice in a list; with `keeps` the person made it for good."""
@@ -209,4 +213,5 @@ class CommandSet:
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
         hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
+        hints = [_NO_COMMANDS[name]] if name in _NO_COMMANDS else hints
         raise UsageError(f"Unknown command /{name}.{''.join(hints)} To list all: /help")
