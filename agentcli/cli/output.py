@@ -47,6 +47,16 @@ def warn(text: str) -> None:
     print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
 
 
+def warn_at_words(text: str) -> None:
+    """Print a warning; a terminal, which would break its lines at any character, gets lines broken at words."""
+    if sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
+        import textwrap  # seldom needed
+
+        prefix = "agentcli: "  # of `warn`
+        text = textwrap.fill(prefix + text, columns, break_long_words=False, break_on_hyphens=False)[len(prefix) :]
+    warn(text)
+
+
 def banner(config: Config) -> tuple[str, str]:
     """Return the name and version of the program, and the folder it runs in."""
     from agentcli import __version__
