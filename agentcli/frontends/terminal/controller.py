@@ -16,10 +16,10 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.agent.turn_log import unanswered_messages
 from agentcli.conversation.entries import Entry, Queued, Retracted, User
+from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
-from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
@@ -237,9 +237,8 @@ class TerminalController(OpenerHost):
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._sent.append((content, pastes.in_place((Text(text),))))
                 self._send(content, shown=shown, queue=queue)
-                if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
-                    names = ", ".join(f"@{name}" for name in missing)
-                    self.view.print_line(f"Not found: {names}. The message was sent unchanged.", "warning")
+                if notice := missing_files_notice(shown, self.session.snapshot().workspace.cwd):
+                    self.view.print_line(notice, "warning")
                 return
             command, argument = parsed
             self.view.begin_prompt(shown)
@@ -306,7 +305,7 @@ class TerminalController(OpenerHost):
             try:
                 await work
             except NothingChosen:
-                pass
+                self.view.print_gap()
             except UserError as error:
                 self._print_error(str(error))
             except Exception as bug:  # what a command raises must not vanish with the task
