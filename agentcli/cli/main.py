@@ -17,15 +17,7 @@ from typing import Any
 
 from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
-from agentcli.cli.output import (
-    LenientError,
-    WatchedOutput,
-    banner,
-    set_up_logging,
-    use_locale_encoding,
-    warn,
-    warn_at_words,
-)
+from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
 from agentcli.frontends.printable import printable
@@ -119,7 +111,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     has_screen = is_terminal and is_text and not options.print
     set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
-        warn_at_words(notice)
+        warn(notice, at_words=True)
     with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once

@@ -83,11 +83,7 @@ FILE = "SKILL.md"
 
 Source = Literal["project", "user", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
-COMPACTION_NAMES: dict[CompactionStrategy, str] = {
-    "truncate": "long entries cut",
-    "extract": "digest of older turns",
-    "summarize": "summary of older turns",
-}
+STRATEGY_NAMES = {"truncate": "long entries cut", "extract": "digest of old turns", "summarize": "summary of old turns"}
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
 

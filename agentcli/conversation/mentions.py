@@ -145,8 +145,6 @@ def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
         yield from _BARE_NAME.findall(prompt)
 
 
-# Names of no file
-
 # A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
 _PATH_MENTION = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)

@@ -17,8 +17,7 @@ Topic = Literal["config", "doctor"]
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
 # Commands of other programs that have another place here.
-_TODO = " In the terminal, Ctrl-T shows the to-do list."
-_NO_COMMANDS = {"hooks": " To list hooks, run agentcli hooks list in a shell.", "todos": _TODO, "todo": _TODO}
+_NO_COMMANDS = {"hooks": " To list hooks: `agentcli hooks list`.", "todos": " Ctrl-T shows the to-do list."}
 
 
 class ChoiceIndex(int):
