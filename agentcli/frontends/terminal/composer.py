@@ -197,7 +197,6 @@ class Composer:
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
         """Store prompts that no session has taken as the draft of the next start, with their pastes."""
-        self.area.completes = True  # no question takes the input any more
         for text in reversed(texts):
             self.put_before(next((sent for sent in self.history.entries if sent.text == text), TypedText(text)))
         self._save()

@@ -323,6 +323,8 @@ class TerminalController(OpenerHost):
     def _print_error(self, text: str) -> None:
         self.view.print_line(text, "error")
         self.view.print_gap()
+        if not self.is_busy:
+            self._terminal.await_prompt()
 
     # For commands
 
