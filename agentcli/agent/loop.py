@@ -50,7 +50,9 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
         turn_log.answer_open_calls(turn, INTERRUPTED)
-        if turn.log.is_retrying and turn.runtime.limits.asks:
+        # A message that waits to steer the turn starts the next one, which answers both.
+        returns = turn.log.returns_prompt and not turn.state.conversation.queue.steering
+        if (turn.log.is_retrying or returns) and turn.runtime.limits.asks:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
@@ -250,7 +252,7 @@ async def failure(turn: Turn, error: llm_errors.ProviderError | UserError) -> Tu
         turn_log.return_messages(turn)
     elif is_first_request and isinstance(error, llm_errors.AuthError | llm_errors.ContextOverflow):
         turn_log.take_back_prompt(turn)
-        taken_back = "Your message was removed from the conversation."
+        taken_back = turn_log.PROMPT_REMOVED
     is_retryable = isinstance(error, llm_errors.ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
     try:

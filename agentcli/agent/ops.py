@@ -52,10 +52,12 @@ class GoOn(Struct, frozen=True, tag="go_on"):
 class Interrupt(Struct, frozen=True, tag="interrupt"):
     """End the turn and the person's own commands now; the text so far is kept. With a `reason` the turn has failed.
 
-    Queued messages stay queued. A steering message that has not reached the model yet starts a turn.
+    Queued messages stay queued. A steering message that has not reached the model yet starts a turn. With
+    `returns_prompt` a prompt is taken back for the person if the model has shown nothing yet.
     """
 
     reason: str = ""
+    returns_prompt: bool = False
 
 
 class Approve(Struct, frozen=True, tag="approve"):

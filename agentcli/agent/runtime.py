@@ -224,6 +224,7 @@ class TurnLog:
     accepted: int = 0  # how many of `entry_ids`, from the first, were in a request that the provider answered
     has_shrunk: bool = False  # the conversation was compacted because a request was too long
     is_retrying: bool = False  # the newest request failed before, and has no reply yet
+    returns_prompt: bool = False  # the person stops the turn, and gets messages back that nothing was shown for
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, fire, with_client_tools
+from agentcli.agent.calls.model import NOBODY_LEFT, fire, with_client_tools
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
@@ -46,7 +46,7 @@ class Session:
         self._subscribers = Subscribers()
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
-        self._turn_calls: TurnCalls | None = None
+        self._newest_turn: Turn | None = None
         self._model_afterwards = ""  # after a turn that another model answers; else ""
         self._next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
@@ -121,7 +121,9 @@ class Session:
             case ops.GoOn(is_killed):
                 if (turn := resume_turn(state, self.runtime, self.publish, is_killed=is_killed)) is not None:
                     self._start(turn)
-            case ops.Interrupt(reason):
+            case ops.Interrupt(reason, returns_prompt):
+                if returns_prompt and self._newest_turn is not None:
+                    self._newest_turn.log.returns_prompt = True
                 if state.awaits_reset:  # the next start would continue what the person has ended
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
@@ -292,7 +294,7 @@ class Session:
 
     def _start(self, turn: Turn) -> None:
         self.turns_begun += 1
-        self._turn_calls = turn.calls
+        self._newest_turn = turn
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
@@ -341,8 +343,8 @@ class Session:
     def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
         """Stop the turn or switch the mode if the answer to the question `asked` says so."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
-            if self._turn_calls is not None:
-                self._turn_calls.is_stopped = True
+            if self._newest_turn is not None:
+                self._newest_turn.calls.is_stopped = True
             self._questions.settle(is_stopped=True)
         is_plan = asked is not None and asked.kind == "plan"
         if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):

@@ -20,6 +20,8 @@ from agentcli.llm.models import RequestTarget
 
 log = logging.getLogger(__name__)
 
+PROMPT_REMOVED = "Your message was removed from the conversation."
+
 
 def add(turn: Turn, *bodies: entries.Body) -> tuple[entries.Entry, ...]:
     """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
@@ -204,7 +206,7 @@ def take_back_refused(turn: Turn) -> str:
         return ""
     add(turn, entries.Retracted(ids))
     if not turn.log.accepted:  # the prompt itself is among them
-        return "Your message was removed from the conversation."
+        return PROMPT_REMOVED
     note = entries.reminder("Calls that ran since then are omitted here because the provider rejected them.")
     turn.state.notes.append(note)
     return "The last reply and its tool results were removed from the conversation."

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.result import result_object, to_json_line
-from agentcli.cli.options import load_for, parser, read_stdin, stdin_is_piped
+from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
@@ -99,7 +99,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     if may_be_command and (name := nearest(prompt.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:  # last, because the flags of a mistyped command are unknown here
-        flags.error(f"unrecognized arguments: {' '.join(unknown)}")
+        near = nearest(unknown[0].partition("=")[0], (name for names, _ in FLAGS for name in names))
+        flags.error(f"unrecognized arguments: {' '.join(unknown)}{f' (did you mean {near}?)' if near else ''}")
     return options
 
 
@@ -110,7 +111,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     has_screen = is_terminal and is_text and not options.print
     set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
-        warn(notice)
+        warn(notice, at_words=True)
     with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once

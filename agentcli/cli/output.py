@@ -43,8 +43,14 @@ def echo(text: str) -> None:
     print(printable(text))
 
 
-def warn(text: str) -> None:
-    print(f"agentcli: {printable(text)}", file=sys.stderr, flush=True)
+def warn(text: str, *, at_words: bool = False) -> None:
+    """Print a warning; with `at_words` its lines end at words in a terminal, which would break them anywhere."""
+    text = f"agentcli: {printable(text)}"
+    if at_words and sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
+        import textwrap  # seldom needed
+
+        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr, flush=True)
 
 
 def banner(config: Config) -> tuple[str, str]:

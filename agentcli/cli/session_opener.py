@@ -19,7 +19,7 @@ from agentcli.app import Builder
 from agentcli.cli.main import Ending
 from agentcli.cli.options import load_for, text_or_file, unshared_stdin
 from agentcli.cli.output import warn
-from agentcli.conversation.mentions import with_attachments
+from agentcli.conversation.mentions import missing_files_notice, with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
 from agentcli.frontends.hosts import CliPrompt, OpenRequest, OpenSession, ScreenlessHost, UsageStore
 from agentcli.frontends.run_end import end_when_idle, interrupt_on_signals, jobs_that_end
@@ -260,6 +260,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         opener = ConfiguredOpener(config, builder, answer_schema=answer_schema)
         commands = opener.commands(warn) if is_command or options.output_format == "stream-json" else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
+        if not is_command and (notice := missing_files_notice(typed, session.snapshot().workspace.cwd)):
+            warn(notice)
         leaving = asyncio.Event()
 
         def leave() -> None:

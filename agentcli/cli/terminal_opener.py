@@ -97,6 +97,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             store=self._store,
             options=options_from(self._options),
             is_interactive=True,
+            goes_on=True,
             owns_store=False,
             on_notice=self._notify,
         )
@@ -164,7 +165,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 )
                 return usual
         if session_model != usual:
-            self.on_notice(f"{session_model} answers, as before in this session. To switch: /model")
+            self.on_notice(f"Resuming with {session_model}. To switch: /model")
         return session_model
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
@@ -172,9 +173,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
         After the tour, and after what failed, the same list is open again.
         """
+        has_engine = find_spec("xllamacpp") is not None
+        built_in = "1.2 GB once, then it runs on this machine" if has_engine else "needs its engine first, then 1.2 GB"
         options = (
             ("Enter an API key", "of Anthropic, OpenAI, OpenRouter or another"),
-            ("Install the built-in model", "1.2 GB once, then it runs on this machine"),
+            ("Install the built-in model", built_in),
             ("Use Ollama or LM Studio", "start it with a model, then choose this"),
             ("Take the tour", "a scripted model works on a sample"),
             ("Quit", ""),
@@ -189,13 +192,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                     case 0:
                         if name := await self._set_up_key(terminal):
                             return name
-                    case 1 if not find_spec("xllamacpp"):
-                        self.on_notice("The built-in model needs its engine first: ./install.sh --extras local")
+                    case 1 if not has_engine:
+                        how = "pip install 'agentcli[local]', or ./install.sh --extras local in agentcli's own folder"
+                        self.on_notice(f"The built-in model needs its engine first: {how}")
                     case 1:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "local", "install"])
                     case 2:
                         if not await self.models.running():
-                            self.on_notice("Neither Ollama nor LM Studio runs a model here. Start one, then try again.")
+                            self.on_notice("No running model found in Ollama or LM Studio. Start one, then try again.")
                     case 3:
                         await terminal.run_outside([sys.executable, "-m", "agentcli", "demo"])
             except UserError as error:

@@ -83,6 +83,7 @@ FILE = "SKILL.md"
 
 Source = Literal["project", "user", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
+STRATEGY_NAMES = {"truncate": "long entries cut", "extract": "digest of old turns", "summarize": "summary of old turns"}
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
 

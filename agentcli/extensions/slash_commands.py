@@ -136,7 +136,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             for _ in tuple(session.state.conversation.queue.steering):  # it would go on with these messages
                 session.submit(TakeBack(0))
             session.submit(Interrupt())
-            return f"Stopping {id}. Its parent gets its answer so far."
+            return f"Stopping {id}. Its partial answer goes to the main agent."
         case "show":
             return "\n".join(transcript_lines(await agents.transcript(id)))
         case "open":

@@ -7,6 +7,7 @@ from typing import BinaryIO, TextIO
 from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
+from agentcli.agent.turn_log import PROMPT_REMOVED
 from agentcli.conversation.history import shorten
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost
 from agentcli.frontends.printable import PrintableStream, printable
@@ -57,7 +58,8 @@ async def print_answer(
             case events.ProviderSwitched(before, after):
                 _log_line(log, f"Switched from {before} to {after}.")
             case events.TurnFailed(error):
-                _log_line(log, f"agentcli: {error}", after_text=is_live)
+                # Nothing can follow in this run, so it does not matter what the conversation keeps.
+                _log_line(log, f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
                 return exit_code(event, demands)
             case events.Done():
                 value = demands.value(event)  # with a schema a pipe gets the JSON value and nothing around it

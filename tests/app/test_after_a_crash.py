@@ -107,6 +107,21 @@ def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> Non
     assert (tmp_path / "project/count").read_text() == "x\n"
 
 
+@pytest.mark.slow
+def test_the_terminal_says_that_a_turn_is_not_finished_also_with_a_queue(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "late", "delay_ms": 30_000}], "go")
+    first.see("Esc to interrupt")
+    first.type("next\t")
+    first.see("queued: next")
+    first.settle(0.5)
+    first.kill(signal.SIGKILL)
+    second = open_terminal([{"text": "the end"}], "-c")
+    second.see(r"The last turn is not finished\. Your next message continues it")
+    second.rest()
+    second.type("\r")
+    second.see("the end")
+
+
 def test_a_second_program_may_take_a_session_over(place: Place) -> None:
     script = place.script({"tool_calls": [bash(f"{COUNT}; sleep 30")]})
     flags = ("--permission-mode", "bypassPermissions")

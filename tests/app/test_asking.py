@@ -189,8 +189,8 @@ SAID_FIRST = [
     ("touch made", "Writes made $ touch made", False),
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
-    ("git push origin main", "Reaches hosts agentcli can't predict $ git push", True),
-    ("git push -uf origin main", "Forces the push: it can overwrite commits on the remote · reaches hosts", True),
+    ("git push origin main", "Connects to hosts agentcli can't determine $ git push", True),
+    ("git push -uf origin main", "Forces the push: it can overwrite commits on the remote · connects to hosts", True),
     ("doctl account get", "Runs doctl: can't predict what it does", True),
     ("sudo make all", "Runs as another user, with sudo · runs make: can't predict what it does", True),
 ]
@@ -475,6 +475,22 @@ def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
     terminal.see(r"2 rounds done(.|\n)*Continue\?")
     terminal.type("y\n")
     terminal.see("there")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_slash_command_is_no_answer(open_terminal: Open, tmp_path: Path, plain: bool) -> None:
+    terminal = open_terminal([run("touch made"), {"text": "all"}], *(["--plain"] if plain else []), "go")
+    terminal.see("Choose" if plain else r"Run this command\?")
+    terminal.settle(0.5)
+    at_human_speed(terminal, "/agents")
+    terminal.type("\r")
+    terminal.see("Answer the question first")
+    terminal.settle(2.0)
+    terminal.type("y\r" if plain else "y")
+    terminal.see("\nall")
+    assert (tmp_path / "project/made").exists()
+    if not plain:
+        terminal.see("(?m)^› /agents\n.*script.jsonl")
 
 
 # In a row

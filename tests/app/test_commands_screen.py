@@ -119,6 +119,16 @@ def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open)
     assert "● scripted/script.jsonl" in terminal.transcript()
 
 
+def test_an_unknown_command_leaves_the_input_empty_and_up_brings_it_back(open_terminal: Open) -> None:
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type("/efort high\r")
+    terminal.see(r"Unknown command /efort. Did you mean /effort\?(?s:.*)› Ask")
+    terminal.type("/effort high\r")
+    terminal.see("Effort, starting with the next request: high.")
+    terminal.type("\x1b[A\x1b[A")
+    terminal.see("(?m)^› /efort high\n.*script.jsonl")
+
+
 # Settings that are kept
 
 
@@ -381,7 +391,7 @@ def test_a_resumed_session_says_which_model_answers_before_anything_is_sent(open
             if how == "-r":
                 kept.see("❯ just now")
                 kept.type(ENTER)
-            kept.see(r"anthropic/claude-haiku-5-5 answers, as before in this session(?s:.*) · claude-haiku-5-5")
+            kept.see(r"Resuming with anthropic/claude-haiku-5-5(?s:.*) · claude-haiku-5-5")
             kept.leave()
             assert kept.exit_code() == 0
         other = open_terminal(None, "-c", OPENAI_API_KEY="sk-1")
@@ -411,7 +421,7 @@ def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session
         terminal.see(outcome)
     terminal.type("/hello you\r")
     terminal.see("Unknown command /hello")
-    terminal.type("\x03/trust\r")
+    terminal.type("/trust\r")
     terminal.see("❯ No, not now")
     terminal.type("\x1b[B\r")
     terminal.see("This session uses all of them from now on")

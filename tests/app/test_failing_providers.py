@@ -108,6 +108,14 @@ def test_a_message_whose_retries_are_stopped_is_back_too(open_terminal: Open) ->
         assert said(server.requests[-1]) == ["go again"]
 
 
+def test_a_message_is_back_that_was_interrupted_before_any_answer(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "late", "delay_ms": 30_000}, {"text": "There."}], "go")
+    terminal.see("Esc to interrupt")
+    terminal.settle(1.0)
+    terminal.type("\x1b")
+    terminal.see(r"Interrupted(?s:.*)\n› go\n")
+
+
 @pytest.mark.parametrize("steering", ["", "be brief"])
 def test_work_that_was_done_stays_and_enter_goes_on(open_terminal: Open, steering: str) -> None:
     look = anthropic_reply(Said(calls=(Call("toolu_1", "file_read", {"path": "a.py"}),)))

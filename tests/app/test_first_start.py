@@ -42,7 +42,7 @@ def test_the_tour_and_failures_lead_back_to_the_list_with_the_choice_kept(open_t
     terminal = open_terminal(None, columns=columns, rows=60)
     terminal.see(QUESTION)
     terminal.type(DOWN + DOWN + ENTER)
-    terminal.see(r"Neither Ollama nor LM Studio runs a\s+model here\.[^❯]+❯ ● Use Ollama or LM Studio")
+    terminal.see(r"No running model found in\s+Ollama or LM\s+Studio\.[^❯]+❯ ● Use Ollama or LM Studio")
     terminal.type(DOWN + ENTER)
     screen = terminal.see(r"test passes now: the\s+change is correct\.\nHow do you want[^❯]+❯ ● Take the tour", 30)
     assert terminal.transcript().startswith("agentcli ")
@@ -59,7 +59,7 @@ def test_without_the_engine_nothing_is_downloaded(open_terminal: Open) -> None:
     terminal = open_terminal(None)
     terminal.see(QUESTION)
     terminal.type(DOWN + ENTER)
-    terminal.see(r"needs its engine first: ./install\.sh --extras local[^❯]+❯ ● Install the built-in model")
+    terminal.see(r"needs its engine first: pip install 'agentcli\[local\]'[^❯]+❯ ● Install the built-in model")
 
 
 def test_line_by_line_a_prompt_does_not_end_the_choice(open_terminal: Open) -> None:
@@ -86,3 +86,13 @@ def test_other_keys_do_not_close_the_list_and_esc_clears_the_prompt_before_it_qu
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()
     assert "Traceback" not in terminal.text()
+
+
+def test_a_queued_prompt_is_the_draft_of_the_next_start(open_terminal: Open) -> None:
+    terminal = open_terminal(None)
+    terminal.see(QUESTION)
+    terminal.type(f"fix the tests{ENTER}")
+    terminal.see("queued: fix the tests")
+    terminal.type(ESC)
+    assert terminal.exit_code() == 2
+    open_terminal(None).see(rf"{QUESTION}Enter an API key[^›]+› fix the tests\n")

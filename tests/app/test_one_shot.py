@@ -194,6 +194,23 @@ def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
     assert ran.err == f"{broke_off}\nagentcli: The line went dead.\n"
 
 
+def test_a_key_that_fails_is_reported_without_a_word_on_the_conversation(place: Place) -> None:
+    ran = place.run("-m", place.script({"error": {"kind": "auth", "message": "bad key"}}), "-p", "go")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.endswith("replace it with agentcli login.\n")
+
+
+def test_a_file_that_does_not_exist_is_named_on_stderr(place: Place) -> None:
+    ran = place.run("-m", place.script({"text": "Sure."}), "-p", "explain @nofile.py")
+    assert (ran.code, ran.out) == (0, "Sure.\n")
+    assert ran.err == "agentcli: Not found: @nofile.py. The message was sent unchanged.\n"
+
+
+def test_a_mistyped_flag_is_explained(place: Place) -> None:
+    ran = place.run("--max-turn", "3", "-p", "hi")
+    assert "unrecognized arguments: --max-turn hi (did you mean --max-turns?)." in ran.err
+
+
 def test_retries_are_reported_on_stderr(place: Place) -> None:
     model = place.script({"error": {"kind": "overloaded", "message": "No room."}}, {"text": "There."})
     ran = place.run("-m", model, "-p", "go")

@@ -105,11 +105,11 @@ def test_an_approval_counts_once_all_that_will_run_was_on_the_screen(
     replies = [running(LONG_COMMAND), {"text": "all done"}]
     flags = {"AGENTCLI_PERMISSIONS_TRY": "false"}
     terminal = open_terminal(replies, "go", columns=columns, rows=rows, **flags)
-    terminal.see("Read to the end to answer")
+    terminal.see("Scroll to the end to approve")
     terminal.settle(0.5)
     for key in ("y", "s", "1"):
         terminal.type(key)
-        terminal.see("Read to the end first")
+        terminal.see("Scroll to the end first")
         terminal.settle(0.4)
     seen = terminal.text()
     while "y   Yes" not in terminal.text():
@@ -130,14 +130,14 @@ def test_an_approval_counts_once_all_that_will_run_was_on_the_screen(
 
 def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([writing(40), {"text": "done"}], "go", rows=30)
-    terminal.see(r"Read to the end to answer \(\d+ more rows\): ↓ row · PageDown page · v pager")
+    terminal.see(r"Scroll to the end to approve \(\d+ more rows\): ↓ row · PageDown page · v pager")
     terminal.settle(0.3)
     terminal.type("v")
     terminal.settle(1.0)
     terminal.type("G")
     terminal.see("line 39")
     terminal.type("q")
-    terminal.see("Read to the end")
+    terminal.see("Scroll to the end")
     terminal.type("\x1b[B" * 40)
     terminal.see(r"line 39\n(.|\n)*y   Yes")
     terminal.settle(0.5)
@@ -354,10 +354,13 @@ def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_enter_continues_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
-    replies = [{"text": "This is the one half", "error": {"kind": "connection"}}, {"text": " and this the other."}]
-    terminal = open_terminal(replies, "go", columns=columns)
+    """The answer breaks off twice: the program continues it once by itself."""
+    broken = {"kind": "connection", "message": "The line went dead."}
+    replies = [{"text": text, "error": broken} for text in ("This is ", "the one half")]
+    terminal = open_terminal([*replies, {"text": " and this the other."}], "go", columns=columns)
+    terminal.see(r"The answer broke off \(The line went\s+dead\)\. Continuing\s+where\s+it\s+stopped\.")
     shown = terminal.see(r"The answer broke off\.\s+Press\s+Enter[\w\s]+to\s+continue\s+it")
-    assert "This is the one half" in shown
+    assert "the one half" in shown
     terminal.settle()
     terminal.type("\r")
     terminal.see("and this the other")

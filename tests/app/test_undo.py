@@ -347,7 +347,7 @@ def test_a_rewind_reverts_files_the_conversation_or_both(project: Place) -> None
         ("/rewind 2 files", "a.txt", "two", "five"),
         ("/redo yes", "Reapplied", "TWO", "FIVE"),
         ("/rewind 1 both", 'Rewound to before "two"', "TWO", "five"),
-        ("/rewind 1 conversation", "Files are unchanged", "TWO", "five"),
+        ("/rewind 1 conversation", "No files were changed", "TWO", "five"),
     ):
         assert said in slash(project, command)
         assert (project.folder / "a.txt").read_text() == f"one\n{two}\nthree\nfour\n{five}\nsix\n"

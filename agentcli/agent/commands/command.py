@@ -16,6 +16,9 @@ Topic = Literal["config", "doctor"]
 # The terminal's own: elsewhere they say that they need it.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
+# Commands of other programs that have another place here.
+_NO_COMMANDS = {"hooks": " To list hooks: `agentcli hooks list`.", "todos": " Ctrl-T shows the to-do list."}
+
 
 class ChoiceIndex(int):
     """The index of a choice in a list; with `keeps` the person made it for good."""
@@ -186,6 +189,13 @@ class CommandSet:
         self._commands = [command for command in self._commands if command.group not in _ADDED_GROUPS]
         self._by_name = {name: one for name, one in self._by_name.items() if one in self._commands}
 
+    def is_command(self, text: str) -> bool:
+        """Return True if a text is a slash command, also a mistyped one; False for other texts, such as /etc/hosts."""
+        try:
+            return self.parse(text) is not None
+        except UsageError:
+            return True
+
     def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """Return the command and its argument; None for other texts, such as /etc/hosts. Raises `UsageError`."""
         first, *others = text.split(None, 1) or ("",)
@@ -202,4 +212,5 @@ class CommandSet:
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
         hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
+        hints = [_NO_COMMANDS[name]] if name in _NO_COMMANDS else hints
         raise UsageError(f"Unknown command /{name}.{''.join(hints)} To list all: /help")

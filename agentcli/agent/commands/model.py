@@ -129,7 +129,7 @@ MODEL_COMMANDS = (
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
     SlashCommand("context", "show what fills the context window", _context),
-    SlashCommand("btw", "ask a question beside the conversation", _btw, "QUESTION", aliases=("side",), is_aside=True),
+    SlashCommand("btw", "ask a side question", _btw, "QUESTION", aliases=("side",), is_aside=True),
 )
 
 

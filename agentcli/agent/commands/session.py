@@ -12,7 +12,7 @@ from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
-from agentcli.conversation.entries import Compaction, Pinned, reminder
+from agentcli.conversation.entries import STRATEGY_NAMES, Compaction, Pinned, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob, Grants
 from agentcli.version import __version__
@@ -145,7 +145,7 @@ async def _compact(host: CommandHost, argument: str) -> Outcome:
         return _plan_text(compaction)
     cost = f" Cost: ${compaction.cost_usd:.4f}." if compaction.cost_usd else ""
     tokens = f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
-    return f"Compacted: {tokens} ({compaction.strategy}).{cost}"
+    return f"Compacted: {tokens} ({STRATEGY_NAMES[compaction.strategy]}).{cost}"
 
 
 def _plan_text(plan: Compaction) -> str:
@@ -155,7 +155,7 @@ def _plan_text(plan: Compaction) -> str:
         cost = f"A model would write the summary, for at most ${plan.cost_usd:.4f}."
     elif plan.cost_usd is None:
         cost = "A model would write the summary; its price is unknown."
-    tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({plan.strategy}); {cut}. {cost}"
+    tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({STRATEGY_NAMES[plan.strategy]}); {cut}. {cost}"
     return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{plan.carried}"
 
 

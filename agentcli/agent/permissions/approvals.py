@@ -335,7 +335,7 @@ def _unpredictable_line(command: CommandAnalysis) -> str:
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
     parts = [f"{' and '.join(verbs)} files"] if verbs else []
     if UNKNOWN in effects.hosts:
-        parts.append("reaches hosts")
+        return f"{' and '.join([*parts, 'connects to hosts'])} agentcli can't determine"
     return f"{' and '.join(parts)} agentcli can't predict" if parts else ""
 
 

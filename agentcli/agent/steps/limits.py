@@ -11,7 +11,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
-from agentcli.agent.turn_log import add, queue_changed, take_back_prompt, wait_until_stored
+from agentcli.agent.turn_log import PROMPT_REMOVED, add, queue_changed, take_back_prompt, wait_until_stored
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
 from agentcli.errors import LoopError
 from agentcli.llm import provider as llm
@@ -69,7 +69,7 @@ class BudgetLimit(TurnStep):
         turn.emit(Notice(str(error)))
         if turn.round == 0 and turn.log.prompt_ids:
             take_back_prompt(turn)
-            turn.emit(Notice("Your message was removed from the conversation."))
+            turn.emit(Notice(PROMPT_REMOVED))
         return "max_budget"
 
     async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:

@@ -19,7 +19,7 @@ from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
-from agentcli.frontends.terminal.output.activity import TICK_S
+from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import FoldedText, todo_lines
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -128,6 +128,8 @@ class TerminalApp:
             self._tick_timer.cancel()
         self._status_command.cancel()
         self._dialogs.forget_questions()  # puts a draft that a question has hidden back into the input
+        if not self.controller.is_open and (unsent := self._view.activity.queue.follow_ups):
+            self._composer.keep_as_draft([message_text(content) for content in unsent])
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()

@@ -195,6 +195,12 @@ class Composer:
             self.put(draft)
             self._console.hint.show("Your draft is back.")
 
+    def keep_as_draft(self, texts: Sequence[str]) -> None:
+        """Store prompts that no session has taken as the draft of the next start, with their pastes."""
+        for text in reversed(texts):
+            self.put_before(next((sent for sent in self.history.entries if sent.text == text), TypedText(text)))
+        self._save()
+
     def _save_soon(self) -> None:
         if self._drafts is not None and self._saving is None:
             self._saving = asyncio.get_running_loop().call_later(SAVE_DRAFT_AFTER_S, self._save)

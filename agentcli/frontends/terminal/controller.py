@@ -16,10 +16,10 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.agent.turn_log import unanswered_messages
 from agentcli.conversation.entries import Entry, Queued, Retracted, User
+from agentcli.conversation.mentions import missing_files_notice
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
-from agentcli.frontends.terminal.input.completion import missing_files
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnView, replay
@@ -95,8 +95,11 @@ class TerminalController(OpenerHost):
             replay(conversation, self.view)
         if conversation.unstarted_calls or awaited_reset(conversation):
             session.submit(GoOn(is_killed=True))
-        elif self._can_go_on and not conversation.queue.follow_ups:
-            self.view.print_line("The last turn is not finished. Press Enter to continue it.", "warning")
+        elif self._can_go_on:
+            how = "Press Enter to continue it."
+            if conversation.queue.follow_ups:
+                how = "Your next message continues it; Enter in the empty input sends the queued one."
+            self.view.print_line(f"The last turn is not finished. {how}", "warning")
             self.view.print_gap()
         self._status.follow(session)
 
@@ -229,14 +232,13 @@ class TerminalController(OpenerHost):
                     self.view.begin_prompt(text)
                     self.spawn(self._terminal.run_own(line, to_model=not text.startswith("!!")))
                 return
-            parsed = self._parse_command(text, shown)
+            parsed = self.commands.parse(text) if shown.startswith("/") else None
             if parsed is None:
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._sent.append((content, pastes.in_place((Text(text),))))
                 self._send(content, shown=shown, queue=queue)
-                if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
-                    names = ", ".join(f"@{name}" for name in missing)
-                    self.view.print_line(f"Not found: {names}. The message was sent unchanged.", "warning")
+                if notice := missing_files_notice(shown, self.session.snapshot().workspace.cwd):
+                    self.view.print_line(notice, "warning")
                 return
             command, argument = parsed
             self.view.begin_prompt(shown)
@@ -244,13 +246,6 @@ class TerminalController(OpenerHost):
                 await self._run_command(command, argument, queue=queue)
         if command.is_aside:
             await self._run_command(command, argument, queue=queue)
-
-    def _parse_command(self, text: str, shown: str) -> tuple[SlashCommand, str] | None:
-        try:
-            return self.commands.parse(text) if shown.startswith("/") else None
-        except UserError:
-            self._terminal.put_into_input(shown)  # a slip is mended, not typed again
-            raise
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
         self.view.activity.commands[command.name] = time.monotonic()
@@ -300,7 +295,7 @@ class TerminalController(OpenerHost):
     def interrupt(self) -> None:
         """End the turn, the person's own commands and running slash commands."""
         if self.is_open and (self.session.is_busy or self.view.activity.calls):
-            self.session.submit(Interrupt())
+            self.session.submit(Interrupt(returns_prompt=True))
         self.interrupt_commands()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -310,7 +305,7 @@ class TerminalController(OpenerHost):
             try:
                 await work
             except NothingChosen:
-                pass
+                self.view.print_gap()
             except UserError as error:
                 self._print_error(str(error))
             except Exception as bug:  # what a command raises must not vanish with the task
@@ -328,6 +323,8 @@ class TerminalController(OpenerHost):
     def _print_error(self, text: str) -> None:
         self.view.print_line(text, "error")
         self.view.print_gap()
+        if not self.is_busy:
+            self._terminal.await_prompt()
 
     # For commands
 

@@ -296,7 +296,7 @@ class Dialogs:
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
-                self._console.hint.show("Read to the end first: ↓ or PageDown.")
+                self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
@@ -377,6 +377,10 @@ class Dialogs:
         if purpose == "rule":
             if text and not panel.set_rule(text):
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
+        elif self._controller.commands.is_command(text) and purpose == "comment":
+            self._draft += text  # back in the input after the question
+            self._start_reading(TYPING_PAUSE_S)  # a second Enter is no answer
+            self._console.hint.show("Answer the question first, or Esc to decline.")
         elif panel.review is not None:
             self._review("words", text)
         elif text or purpose == "comment":

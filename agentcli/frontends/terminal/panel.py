@@ -273,7 +273,7 @@ class QuestionPanel:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
+            head = _rows("warning", f"Scroll to the end to approve ({count}): ↓ row · PageDown page · v pager", columns)
         else:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]

@@ -124,6 +124,10 @@ class PlainTerminal(TerminalActions):
         if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
             self._show(panel, panel.rest or panel.preview(WIDTH), shows_all=shows_all)
             return
+        if not choice and not isinstance(panel.question, Question) and self._controller.commands.is_command(line):
+            self._view.print_line(f"Answer the question first (Enter declines), then type {line} again.", "warning")
+            self._ask(panel)
+            return
         self._panels.pop(0)
         answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)
         self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
@@ -142,8 +146,12 @@ class PlainTerminal(TerminalActions):
         if size.lines and size.columns and not shows_all:
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.print_block(shown, "question")
+        self._ask(panel)
+
+    def _ask(self, panel: QuestionPanel) -> None:
+        """Print the choices of a question below its preview, or how to see the rest of that."""
         if panel.rest:
-            count = rows_of(panel.rest, size.columns)
+            count = rows_of(panel.rest, os.get_terminal_size(self._stdin).columns)
             text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
         else:
             for line in panel.in_lines():

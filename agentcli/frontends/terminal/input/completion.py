@@ -16,7 +16,6 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from agentcli.agent.commands.command import SlashCommand
-from agentcli.conversation.mentions import PUNCTUATION
 from agentcli.errors import ToolError
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.sandbox import find_rg
@@ -247,46 +246,3 @@ def _place_in_folder(path: str) -> tuple[int, str]:
     """Return the key that sorts the names of a folder, hidden ones last."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     return int(name.startswith(".")), name
-
-
-# A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
-_NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_LINES = re.compile(r":\d+(?:-\d+)?\Z")
-_ANCHOR = re.compile(r"#L?\d+(?:-L?\d+)?\Z")
-_NO_PATH = re.compile(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
-_EXTENSIONS = frozenset(
-    "py pyi ipynb js mjs cjs jsx ts tsx vue svelte html htm css scss less json jsonl json5 toml yaml yml xml ini cfg "
-    "conf env lock md mdx rst txt tex csv tsv sql sh bash zsh fish ps1 bat c h cc cpp cxx hpp rs go java kt kts scala "
-    "rb php pl lua swift m mm cs fs ex exs erl hs ml clj dart zig nim proto graphql tf gradle cmake mk diff log pdf "
-    "png jpg jpeg gif webp svg".split()
-)
-
-
-def missing_files(typed: str, folder: Path) -> list[str]:
-    """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
-    names = {  # and whether they are quoted
-        match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
-        for match in _NAME.finditer(_CODE.sub(" ", typed))
-    }
-    return [name for name, is_quoted in names.items() if name and _is_missing(name, folder, is_quoted=is_quoted)]
-
-
-def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
-    """Return True if no file has this name and it was meant as a path, which a name such as `@property` was not."""
-    if _exists(name, folder) or _exists(_LINES.sub("", name), folder):
-        return False
-    if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
-        return True  # lines are named by `:9`; with `#L9` no file is attached
-    if name.startswith("/") or _NO_PATH.search(name):
-        return False
-    first, *others = name.split("/")
-    has_extension = "." in name and name.rstrip("/").rpartition(".")[2].lower() in _EXTENSIONS
-    return first in ("~", ".", "..") or has_extension or (len(others) > 1 and _exists(first, folder))
-
-
-def _exists(name: str, folder: Path) -> bool:
-    # The name may be too long, or have a NUL or a user without a home folder.
-    with suppress(OSError, ValueError, RuntimeError):
-        return (folder / Path(name).expanduser()).exists()
-    return False

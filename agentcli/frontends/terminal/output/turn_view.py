@@ -9,7 +9,7 @@ from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Queued, Result, Unreadable, User
+from agentcli.conversation.entries import STRATEGY_NAMES, Assistant, Queued, Result, Unreadable, User
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.output.activity import (
@@ -145,7 +145,9 @@ class TurnView:
     def _print_notice(self, event: events.Event) -> None:
         match event:
             case events.Notice(text):
+                answer = self._markdown if self._has_text else None
                 self.print_line(text, "warning")
+                self._markdown = answer or self._markdown  # what is still to come belongs to the same block
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
@@ -153,7 +155,7 @@ class TurnView:
                 more = "…" if len(skipped) > 3 else ""
                 self.print_line(f"Not run, because your message came first: {titles}{more}", "muted")
             case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else its command says so
-                self.print_line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
+                self.print_line(f"Compacted: {before:,} → {after:,} tokens ({STRATEGY_NAMES[strategy]})", "muted")
 
     # Printing
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.input.completion import missing_files
+from agentcli.conversation.mentions import missing_files
 
 
 @pytest.fixture
