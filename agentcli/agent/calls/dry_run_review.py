@@ -1,7 +1,6 @@
 """Reviews a dry run: asks about its obstacles and its changes, and describes what became of the changes."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
-from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
 from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
@@ -262,7 +261,7 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_count_changes(changes)}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {count_changes(changes)}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
@@ -270,13 +269,6 @@ def _question(
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
     )
-
-
-def _count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
-    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
-    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
-    return counted(len(changes), "change") + ("" if len(changes) == kinds["edited"] else f": {each}")
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

@@ -22,12 +22,14 @@ from agentcli.frontends.terminal.reviews import (
     is_risky,
     marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
+from agentcli.tools.command import count_changes
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
-from agentcli.tools.text.diff import path_of
+from agentcli.tools.text.diff import path_of, split_files
 
+MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file
 MAX_RULE_ROWS = 6
 MAX_CHOICE_ROWS = 100  # where the window has no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
@@ -45,6 +47,7 @@ _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes a
     events.PlanApproval: ("Plan accepted", "Plan sent back"),
     events.Question: ("Answered", "Skipped"),
 }
+_ALWAYS_OFFERED = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "back")
 _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
@@ -96,8 +99,13 @@ class QuestionPanel:
 
     @property
     def offered(self) -> list[Choice]:
-        """The choices that can be made now: only refusals before all of the preview was on the screen."""
-        return [choice for choice in self.choices if not self.rest or choice.id in ("no", "not-yet", "words")]
+        """The choices that can be made now.
+
+        Before all of the preview was on the screen, these are refusals, and a yes to a hunk that was shown to its end.
+        """
+        can_take = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        ids = (*_ALWAYS_OFFERED, "take") if can_take else _ALWAYS_OFFERED
+        return [choice for choice in self.choices if not self.rest or choice.id in ids]
 
     @property
     def no(self) -> Choice:
@@ -209,8 +217,11 @@ class QuestionPanel:
 
     # In the transcript
 
-    def preview(self, columns: int) -> list[Fragment]:
-        """Return who asks, the effects, then all of the command, the arguments or the diff; nothing is invisible."""
+    def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
+        """Return who asks, the effects, then all of the command, the arguments or the diff; nothing is invisible.
+
+        Unless it `is_whole`, a very long diff of several files is summarized by file.
+        """
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         if self._asker:
             head = [*clipped([("accent", exposed(self._asker))], columns), ("", "\n"), *head]
@@ -221,16 +232,20 @@ class QuestionPanel:
                 return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
             case events.ChangesApproval(changes=changes):
                 firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
-                texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
-                rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
-                shown = [*chain.from_iterable(rows)]
+                texts = [change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False)]
+                parts = [*zip(texts, changes, strict=False)]
+                shown = [*chain.from_iterable(change_rows(text, change, columns) for text, change in parts)]
+                has_files = sum(len(split_files(text)) for text in texts) > 1
+                if not is_whole and has_files and (count := rows_of(shown, columns)) > MAX_DIFF_ROWS:
+                    brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
+                    note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
+                    shown = [*chain.from_iterable(brief), ("muted", note)]
+                shown = [*_command_rows(str(question.call.input.get("command", ""))), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
                 else:
-                    mark = "$ " if question.call.name == "bash" else "  "
-                    lines = exposed(text).split("\n")
-                    shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+                    shown = _command_rows(text, "$ " if question.call.name == "bash" else "  ")
             case _:
                 return head
         if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
@@ -249,7 +264,10 @@ class QuestionPanel:
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
-            texts = (("bold error" if is_grave else "bold", self._title), ("muted", question.reason))
+            title = self._title
+            if isinstance(question, events.ChangesApproval):  # its title has the beginning of the command
+                title = f"The dry run made {count_changes(question.changes)}"
+            texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
         return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
@@ -271,9 +289,10 @@ class QuestionPanel:
         """
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
-        if self.rest:
+        if self.rest and not self.review:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            head = _rows("warning", f"Read to the end to answer ({count}): ↓ row · PageDown page · v pager", columns)
+            keys = "↓ row · PageDown page · End all · v pager"
+            head = _rows("warning", f"Scroll to the end to approve ({count}): {keys}", columns)
         else:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
@@ -339,6 +358,11 @@ def _is_title_complete(call: ToolUse) -> bool:
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
+
+
+def _command_rows(text: str, mark: str = "$ ") -> list[Fragment]:
+    lines = exposed(text.rstrip("\n")).split("\n")
+    return [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:
