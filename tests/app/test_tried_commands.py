@@ -68,6 +68,18 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
+def test_a_review_has_the_whole_command_and_the_end_of_its_output(open_terminal: Open, tmp_path: Path) -> None:
+    command = "for n in $(seq 30); do echo line $n; done\necho 'FATAL: broken'; echo x >made; \\\n exit 3"
+    terminal = open_terminal([{"tool_calls": [call("bash", command=command)]}, {"text": "the end"}], "go")
+    screen = terminal.asked()
+    for line in (*command.split("\n"), "  line 22", "  FATAL: broken", "exit code 3; nothing has been applied yet"):
+        assert line in screen
+    assert "line 21\n" not in screen
+    terminal.type("\r")
+    terminal.see("✗ Discarded(.|\n)*the end")
+    assert not (tmp_path / "project/made").exists()
+
+
 SLOW = "for n in 1; do echo x >new; sleep 4; echo '#' >>a.py; done"
 
 

@@ -17,13 +17,14 @@ from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edi
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
-from agentcli.tools.observation import call_title
+from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut_line
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
 
 PLAN = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
+_MAX_OUTPUT_LINES = 10
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
@@ -251,8 +252,10 @@ def _question(
         for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
     result, reasons = report.result, ["nothing has been applied yet"]
-    if result.timed_out or result.exit_code:
-        reasons.insert(0, "it timed out" if result.timed_out else f"exit code {result.exit_code}")
+    if has_failed := result.timed_out or result.exit_code != 0:
+        end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
+        reasons.insert(0, "it timed out" if result.timed_out else end)
+    output = as_shown(result.output if mask is None else mask.text(result.output)).strip("\n").split("\n")
     if is_auto_executed := changes[0].is_obeyed:  # those that are obeyed come first in a group
         reasons.insert(0, "other programs execute these files automatically")
     if asking is not None:
@@ -268,6 +271,8 @@ def _question(
         rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
+        output="\n".join(cut_line(line, STANDARD_CHARS) for line in output[-_MAX_OUTPUT_LINES:]),
+        has_failed=has_failed,
     )
 
 

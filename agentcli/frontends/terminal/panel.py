@@ -75,8 +75,8 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, events.PlanApproval):
             return f"plan:{question.next_mode}"
-        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion)
-        return "no" if is_risk else self.choices[0].id
+        is_risk = question.grave or question.has_failed or any(map(is_risky, question.changes))
+        return "no" if is_risk or isinstance(question, events.LimitQuestion) else self.choices[0].id
 
     @property
     def choices(self) -> list[Choice]:
@@ -240,7 +240,9 @@ class QuestionPanel:
                     brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
                     shown = [*chain.from_iterable(brief), ("muted", note)]
-                shown = [*_command_rows(str(question.call.input.get("command", ""))), *shown]
+                output = _command_rows(question.output, "") if question.output.strip() else []
+                command = _command_rows(str(question.call.input.get("command", "")))
+                shown = [*command, *(("muted", line) for _, line in output), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
@@ -362,7 +364,7 @@ def _is_title_complete(call: ToolUse) -> bool:
 
 def _command_rows(text: str, mark: str = "$ ") -> list[Fragment]:
     lines = exposed(text.rstrip("\n")).split("\n")
-    return [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+    return [("", f"  {' ' * len(mark) if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:
