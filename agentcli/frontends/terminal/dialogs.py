@@ -57,6 +57,7 @@ class Dialogs:
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
+        self._view.is_asking = lambda: bool(self._panels)
         self._shown: QuestionPanel | None = None
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0

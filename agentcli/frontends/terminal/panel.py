@@ -22,7 +22,16 @@ from agentcli.frontends.terminal.reviews import (
     is_risky,
     marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    folded,
+    rows_of,
+    with_spaces,
+    wrap_line,
+    wrapped,
+)
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.command import count_changes
@@ -240,9 +249,8 @@ class QuestionPanel:
                     brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
                     shown = [*chain.from_iterable(brief), ("muted", note)]
-                output = _command_rows(question.output, "") if question.output.strip() else []
                 command = _command_rows(str(question.call.input.get("command", "")))
-                shown = [*command, *(("muted", line) for _, line in output), *shown]
+                shown = [*command, *_output_rows(question.output, columns), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
@@ -365,6 +373,13 @@ def _is_title_complete(call: ToolUse) -> bool:
 def _command_rows(text: str, mark: str = "$ ") -> list[Fragment]:
     lines = exposed(text.rstrip("\n")).split("\n")
     return [("", f"  {' ' * len(mark) if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+
+
+def _output_rows(output: str, columns: int) -> list[Fragment]:
+    """Return the rows of a command's output, each behind a bar, so that none passes for a part of the diff."""
+    bar, lines = ("muted", "  │ "), exposed(output).split("\n") if output else []
+    rows = (wrap_line([bar, ("muted", line)], columns, [bar], breaks_words=True) for line in lines)
+    return [fragment for row in rows for fragment in (*row, ("", "\n"))]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

@@ -56,6 +56,7 @@ class PlainTerminal(TerminalActions):
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._panels: list[QuestionPanel] = []
+        self._view.is_asking = lambda: bool(self._panels)
         self._choosing: asyncio.Future[str] | None = None
         self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # before which a Ctrl-C leaves

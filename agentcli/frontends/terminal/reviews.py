@@ -24,7 +24,8 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    return "change" if isinstance(question, ChangesApproval) else "hunk"
+    is_of_changes = isinstance(question, ChangesApproval) and len(question.hunks) == len(question.changes)
+    return "change" if is_of_changes else "hunk"
 
 
 def is_risky(change: ChangeSummary) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentcli.agent import events
@@ -78,6 +78,8 @@ class TurnView:
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
         self.opened_agent = ""  # the subagent whose work is shown as it goes on
+        self.is_asking: Callable[[], bool] = lambda: False  # True while a question waits for the person
+        self._held_lines: list[tuple[str, str]] = []  # about other work, until the question is answered
 
     def reset(self) -> None:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
@@ -86,14 +88,17 @@ class TurnView:
         self._answered.clear()
         self._taken_back.clear()
         self.folded.clear()
+        self._held_lines.clear()
         self._last_kind = ""
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
         activity = self.activity
+        self._print_held_lines()
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
-                self.print_line(*line)
+                self._held_lines.append(line)
+                self._print_held_lines()
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
@@ -144,7 +149,8 @@ class TurnView:
     def _print_notice(self, event: events.Event) -> None:
         match event:
             case events.Notice(text):
-                self.print_line(text, "warning")
+                self._held_lines.append((text, "warning"))
+                self._print_held_lines()
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
@@ -155,6 +161,11 @@ class TurnView:
                 self.print_line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
 
     # Printing
+
+    def _print_held_lines(self) -> None:
+        """Print lines about other work, but none between the preview of a question and its choices."""
+        while self._held_lines and not self.is_asking():
+            self.print_line(*self._held_lines.pop(0))
 
     def print_line(self, text: str, roles: str = "") -> None:
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
