@@ -22,23 +22,14 @@ from agentcli.frontends.terminal.reviews import (
     is_risky,
     marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    folded,
-    rows_of,
-    with_spaces,
-    wrap_line,
-    wrapped,
-)
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
 from agentcli.tools.command import count_changes
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
-MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file
+MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file, unless all of it is asked for
 MAX_RULE_ROWS = 6
 MAX_CHOICE_ROWS = 100  # where the window has no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
@@ -46,10 +37,8 @@ KEY_COLUMNS = 4
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
-_CHANGE_PLAN, _EDIT_PLAN = (
-    Choice("words", "Tab", "No, and say what to change"),
-    Choice("edit", "e", "Edit the plan first"),
-)
+_CHANGE_PLAN = Choice("words", "Tab", "No, and say what to change")
+_EDIT_PLAN = Choice("edit", "e", "Edit the plan first")
 _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     events.ChangesApproval: ("Applied", "Discarded"),
     events.LimitQuestion: ("Continued", "Stopped"),
@@ -108,10 +97,7 @@ class QuestionPanel:
 
     @property
     def offered(self) -> list[Choice]:
-        """The choices that can be made now.
-
-        Before all of the preview was on the screen, these are refusals, and a yes to a hunk that was shown to its end.
-        """
+        """The choices that can be made now: about what was not on the screen to its end only refusals."""
         can_take = isinstance(self.review, HunkReview) and self.review.has_shown_end
         ids = (*_ALWAYS_OFFERED, "take") if can_take else _ALWAYS_OFFERED
         return [choice for choice in self.choices if not self.rest or choice.id in ids]
@@ -227,10 +213,7 @@ class QuestionPanel:
     # In the transcript
 
     def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
-        """Return who asks, the effects, then all of the command, the arguments or the diff; nothing is invisible.
-
-        Unless it `is_whole`, a very long diff of several files is summarized by file.
-        """
+        """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         if self._asker:
             head = [*clipped([("accent", exposed(self._asker))], columns), ("", "\n"), *head]
@@ -249,13 +232,18 @@ class QuestionPanel:
                     brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
                     shown = [*chain.from_iterable(brief), ("muted", note)]
-                command = _command_rows(str(question.call.input.get("command", "")))
-                shown = [*command, *_output_rows(question.output, columns), *shown]
+                if question.output:  # behind a bar, so that no line of it passes for a part of the diff
+                    output = _marked_lines(question.output, "│ ", "│ ", "muted")
+                    shown = [*wrapped(output, columns, hang=4), *shown]
+                shown = [
+                    *_marked_lines(str(question.call.input.get("command", question.call.name)), "$ ", "  "),
+                    *shown,
+                ]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
                 else:
-                    shown = _command_rows(text, "$ " if question.call.name == "bash" else "  ")
+                    shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ")
             case _:
                 return head
         if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
@@ -274,9 +262,7 @@ class QuestionPanel:
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
-            title = self._title
-            if isinstance(question, events.ChangesApproval):  # its title has the beginning of the command
-                title = f"The dry run made {count_changes(question.changes)}"
+            title = f"The dry run made {count_changes(question.changes)}" if question.changes else self._title
             texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
@@ -370,16 +356,9 @@ def _is_title_complete(call: ToolUse) -> bool:
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
 
 
-def _command_rows(text: str, mark: str = "$ ") -> list[Fragment]:
+def _marked_lines(text: str, first: str, others: str, role: str = "") -> list[Fragment]:
     lines = exposed(text.rstrip("\n")).split("\n")
-    return [("", f"  {' ' * len(mark) if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
-
-
-def _output_rows(output: str, columns: int) -> list[Fragment]:
-    """Return the rows of a command's output, each behind a bar, so that none passes for a part of the diff."""
-    bar, lines = ("muted", "  │ "), exposed(output).split("\n") if output else []
-    rows = (wrap_line([bar, ("muted", line)], columns, [bar], breaks_words=True) for line in lines)
-    return [fragment for row in rows for fragment in (*row, ("", "\n"))]
+    return [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

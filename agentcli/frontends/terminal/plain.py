@@ -123,8 +123,7 @@ class PlainTerminal(TerminalActions):
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
         if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
-            shown = panel.preview(WIDTH, is_whole=True) if shows_all else panel.rest
-            self._show(panel, shown, shows_all=shows_all)
+            self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.rest, shows_all=shows_all)
             return
         self._panels.pop(0)
         answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)

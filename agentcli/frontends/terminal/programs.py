@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -229,7 +230,7 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1,
             data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
-                await run_program(argv, {"LESS": "R", **environment}, data, stdout=stdout)
+                await run_program(argv, {"LESS": "R", **environment}, data, stdout)
                 return True
     return False
 
@@ -239,36 +240,27 @@ async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
     mark = "[end]"
     while mark in text:  # nothing but the line below the text may count
         mark = f"[{mark}]"
-    # The pager reads keys from our terminal, but writes to a pseudo-terminal, so that we see what it shows.
-    loop, stdout = asyncio.get_running_loop(), sys.__stdout__.fileno()  # type: ignore[union-attr]  # the screen has it
-    ours, pagers = os.openpty()
+    stdout, shown = sys.__stdout__.fileno(), bytearray()  # type: ignore[union-attr]  # the screen has it
+    ours, pagers = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
     tty.setraw(pagers)
     termios.tcsetwinsize(pagers, termios.tcgetwinsize(stdout))
-    os.set_blocking(ours, False)
-    tail, has_shown_end = b"", False
 
-    def relay() -> bool:
-        nonlocal tail, has_shown_end
-        try:
-            data = unwritten = os.read(ours, _CHUNK)
-        except BlockingIOError:
-            return False
-        while unwritten:
-            unwritten = unwritten[os.write(stdout, unwritten) :]
-        has_shown_end |= mark.encode() in tail + data
-        tail = (tail + data)[-len(mark) :]
-        return True
+    def relay() -> None:
+        data = os.read(ours, _CHUNK)
+        shown.extend(data)
+        while data:
+            data = data[os.write(stdout, data) :]
 
-    loop.add_reader(ours, relay)
+    asyncio.get_running_loop().add_reader(ours, relay)
     try:
         is_shown = await run_pager(f"{text.rstrip()}\n{mark}\n", environment, stdout=pagers)
-        while relay():
-            pass
+        while select.select([ours], [], [], 0)[0]:
+            relay()
     finally:
-        loop.remove_reader(ours)
+        asyncio.get_running_loop().remove_reader(ours)
         os.close(ours)
         os.close(pagers)
-    return has_shown_end if is_shown else None
+    return mark.encode() in shown if is_shown else None
 
 
 def _takes_line(pager: str) -> bool:
@@ -305,15 +297,11 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 
 
 async def run_program(
-    argv: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    data: bytes | None = None,
-    *,
-    stdout: int | None = None,
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None, out: int | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
     process = await asyncio.create_subprocess_exec(
-        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE, stdout=stdout
+        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE, stdout=out
     )
     # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}

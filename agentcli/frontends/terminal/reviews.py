@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-from agentcli.agent.events import AnyQuestion, ChangesApproval
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
@@ -24,8 +24,7 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    is_of_changes = isinstance(question, ChangesApproval) and len(question.hunks) == len(question.changes)
-    return "change" if is_of_changes else "hunk"
+    return "change" if len(question.hunks) == len(question.changes) else "hunk"
 
 
 def is_risky(change: ChangeSummary) -> bool:
@@ -72,8 +71,7 @@ class HunkReview:
         change = self._changes[self._number] if self._changes else None
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
-        has_note = len(shown) < len(rows)  # `shown` ends with a row that says which rows they are
-        self.has_shown_end |= self._top + len(shown) - has_note >= len(rows)
+        self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # a note is the last row
         return shown
 
     def page(self, by: int) -> None:
@@ -87,8 +85,8 @@ class HunkReview:
         end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
-        self.has_shown_end = False
-        self._number, self._top = end % len(self._hunks), 0  # 0 after the last one: the review may still be drawn
+        self.has_shown_end, self._top = False, 0
+        self._number = end % len(self._hunks)  # 0 after the last one: the review may still be drawn
         if self._number:
             return None
         hunks = tuple(self._accepted)
@@ -158,9 +156,9 @@ def diff_rows(diff: str, columns: int) -> list[Fragment]:
 
 
 def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> list[Fragment]:
-    """Lay out a change below its file's name; that of a repository has git's description of it and several diffs.
+    """Lay out a change below its file's name, in brief with counts in place of diffs.
 
-    If it `is_brief`, each diff is replaced by its counts, and a file that was committed as it is now has one row.
+    That of a repository has git's description of it and several diffs, which may be the same as those of files.
     """
     shown: list[Fragment] = []
     listed: set[tuple[str, str]] = set()

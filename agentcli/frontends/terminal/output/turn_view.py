@@ -94,11 +94,10 @@ class TurnView:
 
     def show(self, event: events.Event) -> None:
         activity = self.activity
-        self._print_held_lines()
+        self._print_beside()
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
-                self._held_lines.append(line)
-                self._print_held_lines()
+                self._print_beside(line)
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
@@ -149,8 +148,7 @@ class TurnView:
     def _print_notice(self, event: events.Event) -> None:
         match event:
             case events.Notice(text):
-                self._held_lines.append((text, "warning"))
-                self._print_held_lines()
+                self._print_beside((text, "warning"))
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
             case events.Steered(skipped):
@@ -162,8 +160,9 @@ class TurnView:
 
     # Printing
 
-    def _print_held_lines(self) -> None:
+    def _print_beside(self, *lines: tuple[str, str]) -> None:
         """Print lines about other work, but none between the preview of a question and its choices."""
+        self._held_lines += lines
         while self._held_lines and not self.is_asking():
             self.print_line(*self._held_lines.pop(0))
 
