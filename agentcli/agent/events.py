@@ -15,6 +15,8 @@ from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.command import ChangeSummary
 
+BlockKind = Literal["text", "thinking", "tool_use"]
+SubagentEnd = Literal["done", "stopped", "failed", "limit"]
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
 
 
@@ -59,9 +61,6 @@ class ReplyStarted(AgentEvent, frozen=True, tag="reply_started"):
 
     model: str
     provider: str
-
-
-BlockKind = Literal["text", "thinking", "tool_use"]
 
 
 class BlockStarted(AgentEvent, frozen=True, tag="block_started"):
@@ -189,11 +188,9 @@ class QuestionEvent(AgentEvent, frozen=True):
         raise AttributeError(f"{type(self).__name__} has no field {name!r}.")
 
 
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("reason", "preview", "mode"), ""),
-    **dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ()),
-    "can_try": False,
-}
+_EMPTY: dict[str, Any] = dict.fromkeys(("reason", "preview", "mode", "output"), "")
+_EMPTY |= dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ())
+_EMPTY |= dict.fromkeys(("can_try", "has_failed"), False)
 
 
 class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
@@ -228,7 +225,10 @@ class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval")
 
 
 class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
-    """Asks which `changes` of a dry run are applied. `hunks` are their diffs, of each change as many as it says."""
+    """Asks which `changes` of a dry run are applied. `hunks` are their diffs, of each change as many as it says.
+
+    `output` is the end of what the command printed. It `has_failed` if it ended with an error, was killed or timed out.
+    """
 
     kind = "keep"
     call: ToolUse
@@ -237,6 +237,8 @@ class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_app
     rules: tuple[str, ...] = ()
     hunks: tuple[str, ...] = ()
     changes: tuple[ChangeSummary, ...] = ()
+    output: str = ""
+    has_failed: bool = False
 
 
 class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
@@ -331,9 +333,6 @@ class SubagentStarted(AgentEvent, frozen=True, tag="subagent_started"):
     task: str
     session_id: str
     model: str
-
-
-SubagentEnd = Literal["done", "stopped", "failed", "limit"]
 
 
 class SubagentEnded(AgentEvent, frozen=True, tag="subagent_ended"):

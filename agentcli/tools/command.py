@@ -188,6 +188,14 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     loses: Literal["", "work", "tree"] = ""
 
 
+def count_changes(changes: Sequence[ChangeSummary]) -> str:
+    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
+    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
+    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
+    count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
+    return count if len(changes) == kinds["edited"] else f"{count}: {each}"
+
+
 class Conflict(Struct, frozen=True):
     """A change that was not applied: its name, and why, for the person."""
 

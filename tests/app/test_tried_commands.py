@@ -58,14 +58,26 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert screen.count("  list\n") == 1
     terminal.type("h")
     for number, key in enumerate("nny", 1):
-        terminal.see(f"Apply change {number} of 3")
+        terminal.see(f"Apply hunk {number} of 3")
         terminal.settle(0.4)
         terminal.type(key)
-    terminal.see("✓ Applied · 1 of 3 changes · sed -i")
+    terminal.see("✓ Applied · 1 of 3 hunks · sed -i")
     terminal.see("the end")
     assert terminal.transcript().count("+ fifty") == 1, "the review prints nothing"
     assert (tmp_path / "project/list").read_text() == lines.replace("\n50\n", "\nfifty\n")
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
+
+
+def test_a_review_has_the_whole_command_and_the_end_of_its_output(open_terminal: Open, tmp_path: Path) -> None:
+    command = "for n in $(seq 30); do echo line $n; done\necho 'FATAL: broken'; echo x >made; \\\n exit 3"
+    terminal = open_terminal([{"tool_calls": [call("bash", command=command)]}, {"text": "the end"}], "go")
+    screen = terminal.asked()
+    for line in (*command.split("\n"), "  │ line 22", "  │ FATAL: broken", "exit code 3; nothing has been applied yet"):
+        assert line in screen
+    assert "line 21\n" not in screen
+    terminal.type("\r")
+    terminal.see("✗ Discarded(.|\n)*the end")
+    assert not (tmp_path / "project/made").exists()
 
 
 SLOW = "for n in 1; do echo x >new; sleep 4; echo '#' >>a.py; done"
@@ -99,6 +111,19 @@ def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
     assert terminal.exit_code() == 0
     stored = [file.read_bytes() for file in (tmp_path / "home/state").rglob("*") if file.is_file()]
     assert any(b"The dry run in the background has finished" in content for content in stored)
+
+
+def test_what_a_job_reports_stands_below_the_question_that_is_open(open_terminal: Open) -> None:
+    commands = ("for n in 1; do sleep 4; done", "for n in 1; do echo x >new; done")
+    slow, quick = ({"tool_calls": [call("bash", command=command)]} for command in commands)
+    terminal = open_terminal([slow, quick, {"text": "the end"}], "go")
+    terminal.see("sleep 4")
+    terminal.settle(1)
+    terminal.type("\x02")
+    terminal.asked()
+    assert "Background dry run finished" not in terminal.settle(6)
+    terminal.type("y")
+    terminal.see(r"✓ Applied(.|\n)*Background dry run finished: (.|\n)*changed nothing")
 
 
 def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Reviews a dry run: asks about its obstacles and its changes, and describes what became of the changes."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +16,15 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
-from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun
-from agentcli.tools.observation import call_title
+from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
+from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut_line
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import DryRunReport, ToolOutput
 
 PLAN = "plan mode discards all changes"
 _MAX_COMMAND_CHARS = 60
 _MAX_NAMES = 20
+_MAX_OUTPUT_LINES = 10
 _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
 
 
@@ -252,8 +252,10 @@ def _question(
         for change, text, parts in zip(changes, texts, hunks, strict=True)
     )
     result, reasons = report.result, ["nothing has been applied yet"]
-    if result.timed_out or result.exit_code:
-        reasons.insert(0, "it timed out" if result.timed_out else f"exit code {result.exit_code}")
+    if has_failed := result.timed_out or result.exit_code != 0:
+        end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
+        reasons.insert(0, "it timed out" if result.timed_out else end)
+    output = as_shown(result.output if mask is None else mask.text(result.output)).strip("\n").split("\n")
     if is_auto_executed := changes[0].is_obeyed:  # those that are obeyed come first in a group
         reasons.insert(0, "other programs execute these files automatically")
     if asking is not None:
@@ -262,21 +264,16 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_count_changes(changes)}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {count_changes(changes)}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
         rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
+        output="\n".join(cut_line(line, STANDARD_CHARS) for line in output[-_MAX_OUTPUT_LINES:]),
+        has_failed=has_failed,
     )
-
-
-def _count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
-    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
-    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
-    return counted(len(changes), "change") + ("" if len(changes) == kinds["edited"] else f": {each}")
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Holds what is open for the person to answer: lists, questions of the session, answers typed into the input."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Collection
 from typing import Literal
@@ -16,7 +17,7 @@ from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.panel import QuestionPanel
-from agentcli.frontends.terminal.programs import edit_text, run_pager
+from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
@@ -56,6 +57,7 @@ class Dialogs:
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
+        self._view.is_asking = lambda: bool(self._panels)
         self._shown: QuestionPanel | None = None
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
@@ -277,26 +279,26 @@ class Dialogs:
                 self.answer_in_words()
             case "left" | "right":
                 panel.widen(1 if key == "right" else -1)
-            case "up" | "down" if not panel.rest:
+            case "down" | "pagedown" | "end" if panel.rest and panel.review is None:
+                self._show(panel, panel.rest, {"down": 1, "end": sys.maxsize}.get(key, 0))
+            case "up" | "down" if not panel.rest or panel.review is not None:
                 panel.move(1 if key == "down" else -1)
-            case "down" | "pagedown" if panel.rest:
-                self._show(panel, panel.rest, 1 if key == "down" else 0)
-            case "pageup" | "pagedown" if panel.review is not None:
-                panel.review.page(PAGE_ROWS if key == "pagedown" else -PAGE_ROWS)
+            case "pageup" | "pagedown" | "end" if panel.review is not None:
+                panel.review.page({"pageup": -PAGE_ROWS, "pagedown": PAGE_ROWS}.get(key, sys.maxsize))
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
-        panel, columns = self._panels[0], self._console.columns
+        panel = self._panels[0]
         self._drop_held()
         match choice.id:
             case "words":
                 self.answer_in_words()
             case "view":
-                self._controller.spawn(self.page(plain(panel.preview(columns))))
+                self._controller.spawn(self._view_all(panel))
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
-                self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
+                self._console.hint.show("Scroll to the end first: PageDown, End, or v for the pager.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
@@ -308,6 +310,17 @@ class Dialogs:
                 self._review(choice.id)
             case _:
                 self._answer(panel.answer(choice))
+
+    async def _view_all(self, panel: QuestionPanel) -> None:
+        """Show all of a question in the pager. All of it counts as read once its end was on the screen there."""
+        text = plain(panel.preview(self._console.columns, is_whole=True))
+        async with self._console.released():
+            has_shown_end = await show_to_end(text, self._console.environment)
+        if has_shown_end is None:  # there is no pager
+            self._view.print_line(text)
+        if panel.rest and has_shown_end is not False:
+            panel.rest = []
+            self._start_reading()
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
         """Let the person edit the plan, and approve it as it is then. Raises `UserError`."""

@@ -337,7 +337,7 @@ def _dialog_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     dialogs = actions.dialogs
     takes = when.picking & (when.narrowing | when.is_empty)  # else the key is for the text in the input
     can_keep = Condition(lambda: dialogs.picker is not None and dialogs.picker.can_keep)
-    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown"):
+    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pageup", "pagedown", "end"):
         yield (key,), partial(dialogs.press, key), when.asked
     for key in map(chr, range(0x20, 0x7F)):  # by name, because vi's keys have names, too
         yield (key if key != " " else "space",), partial(dialogs.type, key), when.asked

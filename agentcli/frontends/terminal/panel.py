@@ -22,12 +22,14 @@ from agentcli.frontends.terminal.reviews import (
     is_risky,
     marked_cell,
 )
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, with_spaces, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, rows_of, with_spaces, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.records import escaped
+from agentcli.tools.command import count_changes
 from agentcli.tools.observation import MAX_SUBJECT_CHARS, call_title
-from agentcli.tools.text.diff import path_of
+from agentcli.tools.text.diff import path_of, split_files
 
+MAX_DIFF_ROWS = 300  # of several files; a longer diff is summarized by file, unless all of it is asked for
 MAX_RULE_ROWS = 6
 MAX_CHOICE_ROWS = 100  # where the window has no limit
 MIN_REVIEW_ROWS = 3  # of a hunk or a plan, however many choices there are
@@ -35,16 +37,15 @@ KEY_COLUMNS = 4
 
 _COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
-_CHANGE_PLAN, _EDIT_PLAN = (
-    Choice("words", "Tab", "No, and say what to change"),
-    Choice("edit", "e", "Edit the plan first"),
-)
+_CHANGE_PLAN = Choice("words", "Tab", "No, and say what to change")
+_EDIT_PLAN = Choice("edit", "e", "Edit the plan first")
 _OUTCOMES: dict[type[events.QuestionEvent], tuple[str, str]] = {  # what a yes and a no are called afterwards
     events.ChangesApproval: ("Applied", "Discarded"),
     events.LimitQuestion: ("Continued", "Stopped"),
     events.PlanApproval: ("Plan accepted", "Plan sent back"),
     events.Question: ("Answered", "Skipped"),
 }
+_ALWAYS_OFFERED = ("no", "not-yet", "words", "hunks", "leave", "leave_file", "back")
 _SCOPES = {"session": " for this session", "always": " always, in this project"}
 
 
@@ -72,8 +73,8 @@ class QuestionPanel:
         question = self.question
         if isinstance(question, events.PlanApproval):
             return f"plan:{question.next_mode}"
-        is_risk = question.grave or any(map(is_risky, question.changes)) or isinstance(question, events.LimitQuestion)
-        return "no" if is_risk else self.choices[0].id
+        is_risk = question.grave or question.has_failed or any(map(is_risky, question.changes))
+        return "no" if is_risk or isinstance(question, events.LimitQuestion) else self.choices[0].id
 
     @property
     def choices(self) -> list[Choice]:
@@ -96,8 +97,10 @@ class QuestionPanel:
 
     @property
     def offered(self) -> list[Choice]:
-        """The choices that can be made now: only refusals before all of the preview was on the screen."""
-        return [choice for choice in self.choices if not self.rest or choice.id in ("no", "not-yet", "words")]
+        """The choices that can be made now: about what was not on the screen to its end only refusals."""
+        can_take = isinstance(self.review, HunkReview) and self.review.has_shown_end
+        ids = (*_ALWAYS_OFFERED, "take") if can_take else _ALWAYS_OFFERED
+        return [choice for choice in self.choices if not self.rest or choice.id in ids]
 
     @property
     def no(self) -> Choice:
@@ -209,8 +212,8 @@ class QuestionPanel:
 
     # In the transcript
 
-    def preview(self, columns: int) -> list[Fragment]:
-        """Return who asks, the effects, then all of the command, the arguments or the diff; nothing is invisible."""
+    def preview(self, columns: int, *, is_whole: bool = False) -> list[Fragment]:
+        """Return who asks, the effects, then all of the command, the arguments or the diff (see `MAX_DIFF_ROWS`)."""
         head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
         if self._asker:
             head = [*clipped([("accent", exposed(self._asker))], columns), ("", "\n"), *head]
@@ -221,16 +224,26 @@ class QuestionPanel:
                 return [] if exposed(text) == text else [("", f"{exposed(text).rstrip()}\n")]
             case events.ChangesApproval(changes=changes):
                 firsts = accumulate((change.hunks for change in changes), initial=0)  # the first hunk of each change
-                texts = (change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False))
-                rows = (change_rows(text, change, columns) for text, change in zip(texts, changes, strict=False))
-                shown = [*chain.from_iterable(rows)]
+                texts = [change.diff or question.hunks[first] for change, first in zip(changes, firsts, strict=False)]
+                parts = [*zip(texts, changes, strict=False)]
+                shown = [*chain.from_iterable(change_rows(text, change, columns) for text, change in parts)]
+                has_files = sum(len(split_files(text)) for text in texts) > 1
+                if not is_whole and has_files and (count := rows_of(shown, columns)) > MAX_DIFF_ROWS:
+                    brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
+                    note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
+                    shown = [*chain.from_iterable(brief), ("muted", note)]
+                if question.output:  # behind a bar, so that no line of it passes for a part of the diff
+                    output = _marked_lines(question.output, "│ ", "│ ", "muted")
+                    shown = [*wrapped(output, columns, hang=4), *shown]
+                shown = [
+                    *_marked_lines(str(question.call.input.get("command", question.call.name)), "$ ", "  "),
+                    *shown,
+                ]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
                 else:
-                    mark = "$ " if question.call.name == "bash" else "  "
-                    lines = exposed(text).split("\n")
-                    shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+                    shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ")
             case _:
                 return head
         if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
@@ -249,7 +262,8 @@ class QuestionPanel:
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
-            texts = (("bold error" if is_grave else "bold", self._title), ("muted", question.reason))
+            title = f"The dry run made {count_changes(question.changes)}" if question.changes else self._title
+            texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
         return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
@@ -271,9 +285,10 @@ class QuestionPanel:
         """
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
-        if self.rest:
+        if self.rest and not self.review:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            head = _rows("warning", f"Scroll to the end to approve ({count}): ↓ row · PageDown page · v pager", columns)
+            keys = "↓ row · PageDown page · End all · v pager"
+            head = _rows("warning", f"Scroll to the end to approve ({count}): {keys}", columns)
         else:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
@@ -339,6 +354,11 @@ def _is_title_complete(call: ToolUse) -> bool:
     text = " ".join(map(str, call.input.values()))
     is_whole = len(call.input) == 1 and len(text) <= MAX_SUBJECT_CHARS and text == " ".join(text.split())
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
+
+
+def _marked_lines(text: str, first: str, others: str, role: str = "") -> list[Fragment]:
+    lines = exposed(text.rstrip("\n")).split("\n")
+    return [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

@@ -56,6 +56,7 @@ class PlainTerminal(TerminalActions):
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._panels: list[QuestionPanel] = []
+        self._view.is_asking = lambda: bool(self._panels)
         self._choosing: asyncio.Future[str] | None = None
         self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # before which a Ctrl-C leaves
@@ -122,7 +123,7 @@ class PlainTerminal(TerminalActions):
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
         if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
-            self._show(panel, panel.rest or panel.preview(WIDTH), shows_all=shows_all)
+            self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.rest, shows_all=shows_all)
             return
         if not choice and not isinstance(panel.question, Question) and self._controller.commands.is_command(line):
             self._view.print_line(f"Answer the question first (Enter declines), then type {line} again.", "warning")

@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -217,10 +218,10 @@ async def run_clipboard_programs(
                     yield end.stdout
 
 
-async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1) -> bool:
+async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1, stdout: int | None = None) -> bool:
     """Show `text` from a line on in `$PAGER`, else in a pager that is installed; return False if there is none.
 
-    A pager that cannot begin at a line does not get what stands above it.
+    A pager that cannot begin at a line does not get what stands above it. It writes to `stdout`, if that is not None.
     """
     for command in (environment.get("PAGER", ""), "less -R", "more"):
         if argv := _argv(command, environment):
@@ -229,9 +230,37 @@ async def run_pager(text: str, environment: Mapping[str, str], *, line: int = 1)
             data = (text if takes_line else text.split("\n", line - 1)[-1]).encode(errors="replace")
             with suppress(OSError):
                 # LESS=R, as in git: a `less` that $PAGER names shows the colours of the text.
-                await run_program(argv, {"LESS": "R", **environment}, data)
+                await run_program(argv, {"LESS": "R", **environment}, data, stdout)
                 return True
     return False
+
+
+async def show_to_end(text: str, environment: Mapping[str, str]) -> bool | None:
+    """Show `text` in a pager; return True if the line below its end was on the screen, None if there is no pager."""
+    mark = "[end]"
+    while mark in text:  # nothing but the line below the text may count
+        mark = f"[{mark}]"
+    stdout, shown = sys.__stdout__.fileno(), bytearray()  # type: ignore[union-attr]  # the screen has it
+    ours, pagers = os.openpty()  # the pager reads keys from our terminal, but we see what it writes
+    tty.setraw(pagers)
+    termios.tcsetwinsize(pagers, termios.tcgetwinsize(stdout))
+
+    def relay() -> None:
+        data = os.read(ours, _CHUNK)
+        shown.extend(data)
+        while data:
+            data = data[os.write(stdout, data) :]
+
+    asyncio.get_running_loop().add_reader(ours, relay)
+    try:
+        is_shown = await run_pager(f"{text.rstrip()}\n{mark}\n", environment, stdout=pagers)
+        while select.select([ours], [], [], 0)[0]:
+            relay()
+    finally:
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(ours)
+        os.close(pagers)
+    return mark.encode() in shown if is_shown else None
 
 
 def _takes_line(pager: str) -> bool:
@@ -268,11 +297,11 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
 
 
 async def run_program(
-    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None, out: int | None = None
 ) -> int | None:
     """Run a program in our process group, so that Ctrl-Z stops both; return its exit code. Raises `OSError`."""
     process = await asyncio.create_subprocess_exec(
-        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE
+        *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE, stdout=out
     )
     # Ctrl-C and Ctrl-\ are meant for the program now. It is started before this, or it would ignore them as well.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-from agentcli.agent.events import AnyQuestion, ChangesApproval
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, row_width, with_spaces
 from agentcli.tools.command import ChangeSummary
+from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
 MARK: Fragment = ("accent", "❯")
@@ -23,7 +24,7 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    return "change" if isinstance(question, ChangesApproval) else "hunk"
+    return "change" if len(question.hunks) == len(question.changes) else "hunk"
 
 
 def is_risky(change: ChangeSummary) -> bool:
@@ -44,6 +45,7 @@ class HunkReview:
             self._ends += [len(self._changes)] * change.hunks
         self._ends = self._ends or [len(self._hunks)] * len(self._hunks)
         self._number = self._top = 0  # the hunk that is decided, and the first of its rows that is shown
+        self.has_shown_end = False  # True once the last row of that hunk was on the screen
         self._accepted: list[int] = []
         self._comments: list[str] = []
 
@@ -69,6 +71,7 @@ class HunkReview:
         change = self._changes[self._number] if self._changes else None
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
+        self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # a note is the last row
         return shown
 
     def page(self, by: int) -> None:
@@ -82,7 +85,8 @@ class HunkReview:
         end = ends.get(choice_id, self._number + 1)
         if choice_id.startswith("take"):
             self._accepted += range(self._number, end)
-        self._number, self._top = end % len(self._hunks), 0  # 0 after the last one: the review may still be drawn
+        self.has_shown_end, self._top = False, 0
+        self._number = end % len(self._hunks)  # 0 after the last one: the review may still be drawn
         if self._number:
             return None
         hunks = tuple(self._accepted)
@@ -151,16 +155,27 @@ def diff_rows(diff: str, columns: int) -> list[Fragment]:
     return diff_fragments(diff, width=columns, max_lines=None, wraps=True)
 
 
-def change_rows(text: str, change: ChangeSummary, columns: int) -> list[Fragment]:
-    """Lay out a change below its file's name; that of a repository has git's description of it and several diffs."""
+def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> list[Fragment]:
+    """Lay out a change below its file's name, in brief with counts in place of diffs.
+
+    That of a repository has git's description of it and several diffs, which may be the same as those of files.
+    """
     shown: list[Fragment] = []
-    is_deleted = change.kind == "deleted"
+    listed: set[tuple[str, str]] = set()
     for part in split_files(text):
         path = path_of(part)
         name, _, notes = exposed(path or part.strip()).partition("\n")
-        label = "  (DELETED)" if is_deleted else "  (new)" if path and change.kind == "created" else ""
-        shown += [("bold error" if is_deleted else "bold", f"  {name}{label}\n")]
-        shown += diff_rows(part, columns) if path else [("", f"{notes}\n")] if notes else []
+        names = part.split("\n", 2)[:2]
+        is_deleted = change.kind == "deleted" or "+++ /dev/null" in names
+        is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
+        label = "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
+        counts = f"  {diff_counts(part)}" if path and is_brief else ""
+        if counts and (name, counts) in listed:
+            continue
+        listed.add((name, counts))
+        shown += [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        if not counts:
+            shown += diff_rows(part, columns) if path else [("", f"{notes}\n")] if notes else []
     return shown
 
 

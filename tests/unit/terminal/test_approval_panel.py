@@ -308,3 +308,37 @@ def test_git_summaries_are_shown_before_the_diffs_of_files() -> None:
     lines = preview(panel(said, hunks=(said,))).split("\n")
     first, second = lines.index("  src/a.py"), lines.index("  b.py")
     assert lines.index("  main: 1 → 2") < first < second
+
+
+def test_a_very_long_diff_of_several_files_begins_with_a_summary_by_file() -> None:
+    long = "@@ -0,0 +1,200 @@\n" + "+line\n" * 200
+    diffs = [f"--- /dev/null\n+++ b/a.py\n{long}", f"--- a/b.py\n+++ b/b.py\n{long}-x\n"]
+    gone = "deleted folder build\n"
+    changes = [ChangeSummary(name=name, kind="changed", what="file") for name in ("a.py", "b.py")]
+    changes.append(ChangeSummary(name="build", kind="deleted", what="folder"))
+    fields = {"call": ToolUse("1", "bash", {"command": "make\nit"}), "reason": "", "preview": ""}
+    asked = QuestionPanel(ChangesApproval("1", "", **fields, hunks=(*diffs, gone), changes=tuple(changes)))
+    text = preview(asked)
+    for row in (
+        "  $ make\n    it\n",
+        "  a.py  (new)  +200 -0\n",
+        "  b.py  +200 -1\n",
+        "  deleted folder build  (DELETED)\n",
+    ):
+        assert row in text
+    assert "line" not in text
+    assert plain(asked.preview(100, is_whole=True)).count("+ line") == 400
+
+
+def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> None:
+    long = "@@ -0,0 +1,60 @@\n" + "".join(f"+line {number}\n" for number in range(60))
+    asked = panel(hunks=(long, HUNK), name="file_edit")
+    asked.rest = [("", "more\n")]
+    assert [choice.id for choice in asked.offered] == ["no", "words", "hunks"]
+    asked.start_review(asked.offered[-1])
+    asked.rows(60, max_rows=20)
+    assert [choice.id for choice in asked.offered] == ["leave", "leave_file", "words", "back"]
+    assert asked.review is not None
+    asked.review.page(100)
+    asked.rows(60, max_rows=20)
+    assert asked.offered[0].id == "take"

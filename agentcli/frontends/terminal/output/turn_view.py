@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agentcli.agent import events
@@ -79,6 +79,8 @@ class TurnView:
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
         self.opened_agent = ""  # the subagent whose work is shown as it goes on
+        self.is_asking: Callable[[], bool] = lambda: False  # True while a question waits for the person
+        self._held_lines: list[tuple[str, str]] = []  # about other work, until the question is answered
 
     def reset(self) -> None:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
@@ -87,14 +89,16 @@ class TurnView:
         self._answered.clear()
         self._taken_back.clear()
         self.folded.clear()
+        self._held_lines.clear()
         self._last_kind = ""
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
         activity = self.activity
+        self._print_beside()
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
-                self.print_line(*line)
+                self._print_beside(line)
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
@@ -146,7 +150,7 @@ class TurnView:
         match event:
             case events.Notice(text):
                 answer = self._markdown if self._has_text else None
-                self.print_line(text, "warning")
+                self._print_beside((text, "warning"))
                 self._markdown = answer or self._markdown  # what is still to come belongs to the same block
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
@@ -158,6 +162,12 @@ class TurnView:
                 self.print_line(f"Compacted: {before:,} → {after:,} tokens ({STRATEGY_NAMES[strategy]})", "muted")
 
     # Printing
+
+    def _print_beside(self, *lines: tuple[str, str]) -> None:
+        """Print lines about other work, but none between the preview of a question and its choices."""
+        self._held_lines += lines
+        while self._held_lines and not self.is_asking():
+            self.print_line(*self._held_lines.pop(0))
 
     def print_line(self, text: str, roles: str = "") -> None:
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
