@@ -1,4 +1,4 @@
-"""Shows a finished call: a summary line, then the part of its output worth a look; the rest stays folded."""
+"""Shows finished calls, with the part of their output worth a look, and what is doubtful of an answer's claims."""
 
 import re
 import signal
@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.events import ToolFinished
+from agentcli.conversation.evidence import Claim
 from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
@@ -151,3 +152,21 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
     return [
         [("", "  "), _SIGNS[item.status], ("muted" if item.status == "completed" else "", text)] for item, text in texts
     ]
+
+
+# Claims of an answer
+
+# Why a claim is not verified: without entries of the log that are about it, and with some.
+_REASONS = {
+    "file": ("no change of it is recorded", "it has changed since"),
+    "command": ("it is not in the log", "its exit code is not known"),
+    "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
+}
+
+
+def describe_doubt(claim: Claim) -> Fragment:
+    """Return a claim that is not verified by its kind, and the reason."""
+    topic, kind = claim.kind.partition("_")[0], claim.kind.replace("_", " ")
+    if claim.verdict == "refuted":
+        return "error", f"✗ {kind}: the log says otherwise"
+    return "warning", f"? {kind}: {_REASONS.get(topic, _REASONS['checks'])[bool(claim.entries)]}"

@@ -21,7 +21,7 @@ from agentcli.frontends.terminal.output.activity import (
     TurnClock,
     message_text,
 )
-from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, job_end, tool_view
+from agentcli.frontends.terminal.output.tool_views import FoldedText, describe_doubt, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
@@ -348,18 +348,10 @@ class TurnView:
         """Print one line: how many claims are verified, and the kinds of the others with the reason."""
         verified = sum(claim.verdict == "verified" for claim in claims)
         marks = [("ok", f"✓ {verified} claim{'' if verified == 1 else 's'} verified")] if verified else []
-        marks += dict.fromkeys(_doubt(claim) for claim in claims if claim.verdict != "verified")
+        marks += dict.fromkeys(describe_doubt(claim) for claim in claims if claim.verdict != "verified")
         if marks:
             line = [part for mark in marks for part in (mark, ("muted", " · "))]
             self.print_block(self._wrapped([*line[:-1], ("", "\n")], hang=2))
-
-
-def _doubt(claim: Claim) -> Fragment:
-    """Return a claim that is not verified by its kind, and the reason."""
-    topic, kind = claim.kind.partition("_")[0], claim.kind.replace("_", " ")
-    if claim.verdict == "refuted":
-        return "error", f"✗ {kind}: the log says otherwise"
-    return "warning", f"? {kind}: {_REASONS.get(topic, _REASONS['checks'])[bool(claim.entries)]}"
 
 
 def replay(conversation: Conversation, view: TurnView) -> None:
@@ -394,12 +386,6 @@ def replay(conversation: Conversation, view: TurnView) -> None:
         view.print_gap()
 
 
-# Why a claim is not verified: without entries of the log that are about it, and with some.
-_REASONS = {
-    "file": ("no change of it is recorded", "it has changed since"),
-    "command": ("it is not in the log", "its exit code is not known"),
-    "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
-}
 _ENDINGS = {
     "interrupted": "Interrupted. The conversation so far is kept.",
     "declined": "Stopped. Say what to do instead.",
