@@ -37,7 +37,7 @@ def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
     return stack
 
 
-MAX_SLOW_CASES = 3  # of one slow test in tests/app: these run each time, the others at full length only
+MAX_SLOW_CASES = 2  # of one slow test in tests/app: these run each time, the others at full length only
 
 
 @pytest.hookimpl(tryfirst=True)
