@@ -172,7 +172,9 @@ class Screen:
                     if question in data:
                         os.write(self._fd, answer)
                 self._stream.feed(data)
-                if any(text in row for row in self._screen.display):
+                # Not `display`, which fails at the second cell of a wide character that was overwritten.
+                rows = ("".join(row[column].data for column in range(COLUMNS)) for row in self._screen.buffer.values())
+                if any(text in row for row in rows):
                     return
             elif keys:
                 self.type(keys)

@@ -90,7 +90,7 @@ def test_a_file_name_in_a_notice_does_not_set_the_title(
     commands.mkdir(parents=True)
     (commands / f"b{TITLE}.md").write_text("Hello")
     terminal = open_terminal([{"text": "x"}], *flags)
-    terminal.see(r"b\.md\s+is not trusted and not used")
+    terminal.see(r"b\.md\s+is\s+not\s+trusted")
     assert TITLE.encode() not in terminal.written
 
 
