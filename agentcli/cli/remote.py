@@ -34,24 +34,15 @@ class RemoteCommand:
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
         self._address = ""
-        self.command = SlashCommand(
-            "remote",
-            "show this session on a web page",
-            self._run,
-            "[lan|ADDRESS|off]",
-            is_aside=True,
-            forms=("", "lan", "ADDRESS", "off"),
-            group=PROGRAM,
-        )
+        about = "show this session on a web page"
+        self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
 
     async def _run(self, host: CommandHost, argument: str) -> str:
         if argument == "off":
             return "The page is closed." if await self.aclose() else "This session has no page."
         address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
         link = (await self._serve(host, address)).new_link()
-        about = (
-            "Open it in a browser. The link works once; for another device, type /remote again. /remote off ends it."
-        )
+        about = "Open it in a browser. It works once; for another device, type /remote again. /remote off ends it."
         if address == LOOPBACK:
             return f"{link}\n{about}\nOnly this machine reaches it. For a phone in the same network: /remote lan"
         more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
@@ -67,8 +58,7 @@ class RemoteCommand:
         from agentcli.frontends.http.shared import Remote
         from agentcli.infra.event_log import MemoryEvents
 
-        # The commands of the page, without `/remote` itself.
-        commands = ConfiguredOpener.commands(self._opener, self._on_notice)
+        commands = ConfiguredOpener.commands(self._opener, self._on_notice)  # without `/remote` itself
         # The page closes nothing when it ends: the terminal closes its session itself.
         opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
         remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
@@ -99,8 +89,7 @@ def _qr_code(text: str) -> str:
     except ImportError as error:
         raise UsageError("The QR code needs an extra: pip install 'agentcli[server]'.") from error
     rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
-    if len(rows) % 2:  # a dark row below the light border
-        rows.append([False] * len(rows[0]))
+    rows.append([False] * len(rows[0]))  # a code with its border has an odd number of rows
     halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
     return "\n".join(
         "".join(halves[pair] for pair in zip(upper, lower, strict=True))

@@ -100,8 +100,7 @@ def _decide_bypassed(facts: CallFacts) -> Verdict:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
             return Verdict(
-                decision="deny",
-                reason=f"{path.why}: add a rule for it, such as {tool}({_as_rule(path.given)})",
+                decision="deny", reason=f"{path.why}: add a rule for it, such as {tool}({_as_rule(path.given)})"
             )
         if profile != "danger-full-access" and path.is_kept:
             return Verdict(decision="deny", reason=f"{path.why}, and the sandbox ({profile}) does not allow that")

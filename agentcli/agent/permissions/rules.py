@@ -329,12 +329,7 @@ _EXAMPLES: dict[Form, str] = {
 
 
 def check_rule(
-    rule: Rule,
-    tools: Iterable[Tool],
-    *,
-    written: str = "",
-    more_may_come: bool = False,
-    under_any_name: bool = False,
+    rule: Rule, tools: Iterable[Tool], *, written: str = "", more_may_come: bool = False, under_any_name: bool = False
 ) -> str:
     """Return a warning about a rule whose tool is not there yet; empty for a rule that holds.
 

@@ -103,11 +103,7 @@ class Routes:
         cwd = await asyncio.to_thread(working_folder, new.cwd) if new.cwd else self._cwd
         session_id = await self._hosting.create(
             OpenRequest(
-                cwd=cwd,
-                model=new.model,
-                mode=new.permission_mode,
-                name=new.name,
-                user_id=token_user or new.user_id,
+                cwd=cwd, model=new.model, mode=new.permission_mode, name=new.name, user_id=token_user or new.user_id
             )
         )
         return forms.json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})

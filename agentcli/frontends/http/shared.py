@@ -33,10 +33,7 @@ PAIR_PATH = "/v1/pair"
 
 
 class SharedSession(HostedSession):
-    """A session that belongs to a terminal, which shows the page's prompts by `on_prompt`.
-
-    Ending the page's part of it ends nothing else.
-    """
+    """A session of a terminal, which goes on when its page ends; `on_prompt` shows the page's prompts there."""
 
     is_owner = False
 
@@ -59,10 +56,7 @@ class SharedSession(HostedSession):
 
 
 class Remote:
-    """Serves the page of one open session; `aclose`, after `start`, ends it and all of its links.
-
-    The terminal is told by `on_notice` who opens the page, and by `on_prompt` which prompts come from there.
-    """
+    """Serves the page of one open session; `on_notice` tells its terminal who opens it, `on_prompt` what is sent."""
 
     def __init__(
         self,
@@ -73,8 +67,7 @@ class Remote:
         on_notice: Callable[[str], None],
         on_prompt: Callable[[str], None],
     ) -> None:
-        self.session_id = opened.session.id
-        self._opened = opened
+        self.session_id, self._opened = opened.session.id, opened
         self._on_notice, self._on_prompt = on_notice, on_prompt
 
         async def refuse(request: OpenRequest) -> OpenSession:

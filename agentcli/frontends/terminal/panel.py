@@ -235,10 +235,8 @@ class QuestionPanel:
                 if question.output:  # behind a bar, so that no line of it passes for a part of the diff
                     output = _marked_lines(question.output, "│ ", "│ ", "muted")
                     shown = [*wrapped(output, columns, hang=4), *shown]
-                shown = [
-                    *_marked_lines(str(question.call.input.get("command", question.call.name)), "$ ", "  "),
-                    *shown,
-                ]
+                command = str(question.call.input.get("command", question.call.name))
+                shown = [*_marked_lines(command, "$ ", "  "), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)

@@ -29,12 +29,7 @@ class OllamaProvider(BaseProvider):
     _carrier: HttpClient
 
     def __init__(
-        self,
-        info: ModelInfo,
-        *,
-        base_url: str = BASE_URL,
-        num_ctx: int = 32_768,
-        read_timeout: float = 600.0,
+        self, info: ModelInfo, *, base_url: str = BASE_URL, num_ctx: int = 32_768, read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
         self._was_shown = False

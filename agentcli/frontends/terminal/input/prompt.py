@@ -169,9 +169,7 @@ class PromptArea:
         self.placeholder = placeholder
         self._columns = 0
         self.buffer = PromptBuffer(
-            complete_while_typing=Condition(lambda: self.completes),
-            multiline=True,
-            name="prompt",
+            complete_while_typing=Condition(lambda: self.completes), multiline=True, name="prompt"
         )
         self.completes = True
         self._completed: Document | None = None  # the text and cursor after the last completion
