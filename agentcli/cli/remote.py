@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentcli.agent.commands.command import CommandHost, SlashCommand
 from agentcli.agent.commands.session import PROGRAM
 from agentcli.cli.session_opener import ConfiguredOpener
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import UserError
 from agentcli.frontends.hosts import OpenSession, UsageStore
 from agentcli.frontends.http.server import import_server
 
@@ -34,14 +34,16 @@ class RemoteCommand:
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
         self._address = ""
+        self._lock = asyncio.Lock()  # a command that is typed twice must not leave a page that nobody can close
         about = "show this session on a web page"
         self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
 
     async def _run(self, host: CommandHost, argument: str) -> str:
-        if argument == "off":
-            return "The page is closed." if await self.aclose() else "This session has no page."
-        address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
-        link = (await self._serve(host, address)).new_link()
+        async with self._lock:
+            if argument == "off":
+                return "The page is closed." if await self.aclose() else "This session has no page."
+            address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
+            link = (await self._serve(host, address)).new_link()
         about = "Open it in a browser. It works once; for another device, type /remote again. /remote off ends it."
         if address == LOOPBACK:
             return f"{link}\n{about}\nOnly this machine reaches it. For a phone in the same network: /remote lan"
@@ -84,10 +86,8 @@ def _lan_address() -> str:
 
 def _qr_code(text: str) -> str:
     """Draw a QR code, two rows of it in each line. Its light modules are drawn, because most terminals are dark."""
-    try:
-        import segno
-    except ImportError as error:
-        raise UsageError("The QR code needs an extra: pip install 'agentcli[server]'.") from error
+    import segno  # the extra, as the server
+
     rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
     rows.append([False] * len(rows[0]))  # a code with its border has an odd number of rows
     halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}

@@ -1,5 +1,6 @@
 """`/remote`: the session of a terminal, followed and steered from a page as well; the first answer counts."""
 
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,3 +115,12 @@ def test_the_page_ends_with_its_session(open_terminal: Open) -> None:
     with pytest.raises(httpx2.HTTPError):
         page.say("is anybody there?")
     assert paired(link_of(terminal)).id != page.id
+
+
+def test_typed_twice_at_once_the_command_serves_one_page(open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "Hello."}])
+    terminal.see("› Ask")
+    terminal.type("/remote\r")
+    terminal.type("/remote\r")
+    shown = terminal.see(r"#once=(?s:.*)#once=")
+    assert len(set(re.findall(r"127\.0\.0\.1:\d+", shown))) == 1

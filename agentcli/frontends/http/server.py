@@ -16,7 +16,8 @@ _KEEP_ALIVE_S = 75
 def import_server() -> None:
     """Import the server's modules, which takes a while. Raises `UsageError` where a package of theirs is missing."""
     try:
-        import uvicorn  # noqa: F401 - to find out now if it is there
+        import segno  # noqa: F401 - to find out now if it is there
+        import uvicorn  # noqa: F401 - as above
 
         import agentcli.frontends.http.routes  # noqa: F401 - as above
     except ImportError as error:
