@@ -75,7 +75,7 @@ class CommandHost(Protocol):
         """Show a running subagent as it works. Raises `UsageError` without a screen."""
 
     def put_into_input(self, text: str) -> None:
-        """Lay a text where the person types, to be changed and sent. By default nothing happens: nobody types."""
+        """Put a text into the input, for the person to change and send. Nothing happens where nobody types."""
         return
 
     def leave(self) -> None:

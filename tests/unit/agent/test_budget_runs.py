@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,6 @@ from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import UserError
-from agentcli.infra import shared
 from agentcli.infra.shared import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
@@ -165,7 +165,13 @@ def test_what_is_held_for_running_requests_is_not_told_as_spent(tmp_path: Path, 
 def test_what_is_held_since_yesterday_takes_nothing_of_what_today_has_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    account = DayAccount(tmp_path / "day.db", {"usd": 1.0})
-    account.hold({"usd": 0.4})
-    monkeypatch.setattr(shared, "_today", lambda: "2099-01-01")
-    assert account.spent(with_held=False)["usd"] == 0.0
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "West+12")
+        time.tzset()
+        account = DayAccount(tmp_path / "day.db", {"usd": 1.0})
+        account.hold({"usd": 0.4})
+        zone.setenv("TZ", "East-14")  # 26 hours later: always another day
+        time.tzset()
+        spent = account.spent(with_held=False)["usd"]
+    time.tzset()
+    assert spent == 0.0

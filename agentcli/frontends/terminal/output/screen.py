@@ -151,7 +151,7 @@ class Screen(Renderer):
         self.output.write_raw("".join(out))
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Make rows at the region's top that show the next lines already transcript; return the lines that are left."""
+        """Leave rows at the region's top as transcript if they show the next lines already; return the other lines."""
         wanted = lines_of(lines)
         both = zip(wanted, self._rows[: self._row], strict=False)
         same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
