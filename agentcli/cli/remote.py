@@ -44,11 +44,11 @@ class RemoteCommand:
                 return "The page is closed." if await self.aclose() else "This session has no page."
             address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
             link = (await self._serve(host, address)).new_link()
-        about = "Open it in a browser. It works once; for another device, type /remote again. /remote off ends it."
+        about = "Open it in a browser{}. The link works once; /remote makes another one, /remote off ends the page."
         if address == LOOPBACK:
-            return f"{link}\n{about}\nOnly this machine reaches it. For a phone in the same network: /remote lan"
+            return f"{link}\n{about.format(' on this machine')}\nFor a phone in the same network: /remote lan"
         more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."
-        return "\n".join([_qr_code(link), link, about, more])
+        return "\n".join([_qr_code(link), link, about.format(""), more])
 
     async def _serve(self, host: CommandHost, address: str) -> "Remote":
         """Return the page of the session that is open now, at an address of this machine. Raises `UserError`."""
