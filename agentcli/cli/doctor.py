@@ -331,14 +331,15 @@ def _address(subject: Subject, provider: str) -> str:
 
 
 async def _ask_server(subject: Subject, name: str) -> list[Result]:
-    """Ask a model's server whether it answers, if it runs here or the person set its address, and with its own key."""
+    """Ask a model's server whether it answers, if it runs here, or if the person set its address and has its key."""
     models, (provider, model) = subject.models, split_name(name)
     address, setting = _address(subject, provider), f"providers.{provider}.base_url"
     if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
         return []
     results: list[Result] = []
     host = urlsplit(address).hostname or ""
-    if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):
+    takes_key = bool(models.keys.variables(provider))  # `has` is also True where none is needed
+    if address.startswith("http://") and not is_loopback(host) and takes_key:
         message = f"agentcli sends the key of {provider} to {host} unencrypted."
         results.append(("warning", message, f"Use https:// in {setting}."))
     try:

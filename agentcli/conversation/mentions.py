@@ -180,11 +180,12 @@ def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
         return False
     if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
         return True  # lines are named by `:9`; with `#L9` no file is attached
-    if name.startswith("/") or _NO_PATH.search(name):
+    if name.startswith("/") or _NO_PATH.search(name):  # `@/lib/utils.ts` may be an alias in an import
         return False
     first, *others = name.split("/")
     has_extension = "." in name and name.rstrip("/").rpartition(".")[2].lower() in _EXTENSIONS
-    return first in ("~", ".", "..") or has_extension or (len(others) > 1 and _exists(first, folder))
+    is_deep = len(others) > 1 and _exists(first, folder)  # `@types/node` is a package, also beside a folder `types`
+    return first in ("~", ".", "..") or has_extension or is_deep
 
 
 def _exists(name: str, folder: Path) -> bool:

@@ -218,6 +218,7 @@ class Skills:
         if len(notices) > _MAX_NOTICES:
             self.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
         off = self.config.settings.skills.off
+        # The shadowed ones stay shadowed, and are found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
 
     @cached_property

@@ -165,6 +165,7 @@ def _item(item: Item) -> Iterator[str]:
 
 
 def _folded(title: str, text: str) -> str:
+    """Return a text that opens at a click on its title, which is HTML of ours; empty without a text."""
     return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
 
 

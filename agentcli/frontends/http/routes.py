@@ -302,7 +302,7 @@ async def _describe(request: Request) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
+    if isinstance(error, HTTPException):  # of the router: no route has this path (404) or this method (405)
         error = forms.HttpError(error.status_code, "not_found", f"{error.detail}. For all routes, see /openapi.json.")
     assert isinstance(error, UserError)
     return forms.error_answer(error)

@@ -175,6 +175,11 @@ class _Tree:
         self.unwalked = _WalkQueue(max_folders)  # folders that the last walk has not reached
         self.new = _WalkQueue(max_folders)  # folders that an update found
 
+    @property
+    def has_unread(self) -> bool:
+        """Return True if the next update will read folders in which nothing need have changed."""
+        return bool(self.unreadable) or any((*self.unwalked.by_rank, *self.new.by_rank))
+
 
 class Scan:
     """Remembers what is in the roots, for all commands of a session.
@@ -244,7 +249,7 @@ class Scan:
             self._walk(root, tree)
             return tree
         changed, replaced = changes
-        if any((changed, replaced, tree.unreadable, *tree.unwalked.by_rank, *tree.new.by_rank)):
+        if changed or replaced or tree.has_unread:  # the update reads these folders, and may find more to protect
             self.kept_plans = {}
         self._update(tree, changed, replaced)
         return tree
@@ -266,7 +271,7 @@ class Scan:
         known = tree.folders
         deadline = time.monotonic() + self._max_s
         tree.new.remaining = [*self._max_folders]  # each update may read so many new folders
-        if replaced or tree.unreadable or any((*tree.new.by_rank, *tree.unwalked.by_rank)):
+        if replaced or tree.has_unread:
             tree.findings = None
         for path in [path for path in known if _is_at_or_below(path, replaced)] if replaced else ():
             del known[path]

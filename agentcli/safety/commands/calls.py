@@ -56,7 +56,8 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
     name = program.rpartition("/")[2]
     # In lower case because `RM` is rm on a disk that does not tell the cases apart, as on macOS.
     forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
-    if name.lower() == "git" and _has_git_options([Field("git"), *fields[1:]]) and (words := git_words(fields)):
+    git = [Field("git"), *fields[1:]]  # the program may be `/usr/bin/GIT`
+    if name.lower() == "git" and _has_git_options(git) and (words := git_words(git)):
         forms.append(" ".join(["git", *(field.text for field in words)]))
     return tuple(dict.fromkeys(form for form in forms if form))
 

@@ -242,9 +242,9 @@ def folded(text: str) -> View:
         done = found.start()
         for piece, look in _clusters(found.group()):
             parts.append(look)
-            if len(piece) != len(look) or len(piece) > 1:  # else the places go on as before
+            if (len(piece), len(look)) != (1, 1):  # else the places go on as before
                 if len(look) > 1:
-                    starts.append(length + 1)
+                    starts.append(length + 1)  # inside of what was one character: see `View`
                     origins.append(-1)
                 starts.append(length + len(look))
                 origins.append(done + len(piece))

@@ -58,10 +58,10 @@ def _convert(page: str, base_url: str, reader: _Reader) -> str:
     options = ConversionOptions(
         base_url=base_url, bullets="-", extract_metadata=False, expand_abbreviations=False,
         include_blockquote_citations=False, inline_data_media="alt_text_only", hidden_content="drop",
-        highlight_style="none", compact_tables=True, max_depth=MAX_DEPTH * 2,
+        highlight_style="none", compact_tables=True, max_depth=MAX_DEPTH * 2,  # the reader's limit comes first
     )  # fmt: skip
     result = convert(page, options, cast("Any", reader))
-    reader.is_cut |= bool(result.warnings)
+    reader.is_cut |= bool(result.warnings)  # the only one in practice: its limit of depth was reached after all
     return visible_text(result.content or "").strip()
 
 

@@ -241,13 +241,14 @@ class Screen(Renderer):
     def _rows_above_cursor(self, columns: int) -> int:
         """Count the region's rows above the cursor at another width.
 
-        Where it is not known, the count must be too small: erasing more rows would take the transcript away.
+        Where the terminal may not wrap rows anew, the count must be too small: erasing more would take the transcript.
         """
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
-        ends = accumulate(map(width, texts[-1]))  # of the characters of the cursor's row; those behind it do not count
-        texts[-1] = texts[-1][: 1 + sum(end <= self._column for end in ends)]
+        # Of the cursor's row: the characters before it, and the one in its cell, with which it may be wrapped.
+        before = sum(end <= self._column for end in accumulate(map(width, texts[-1])))
+        texts[-1] = texts[-1][: before + 1]
         return self._row + sum(advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:

@@ -59,7 +59,7 @@ def tool_view(
     diff = diff if isinstance(diff, str) else ""  # servers may send anything under this name
     is_started_job = "job_id" in structured and "exit_code" not in structured
     was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
-    if was_asked:
+    if was_asked:  # and not declined: `TurnView.print_call` shows no such call a second time
         event = replace(event, answer="")
     head = _head(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):

@@ -333,11 +333,13 @@ def launcher_words(plan: int, python: Path | None = None) -> list[str]:
 
 
 def _plan_file(bounds: Bounds, scratch: str | None) -> AbstractContextManager[int]:
+    """Return a plan for launcher.py, in memory: a filter of system calls, and what to hide, show and let write."""
     granted = (*bounds.roots, *bounds.writable) if bounds.profile == "workspace-write" else ()
     always_written = find_places(filter(None, (bounds.resources.cache, scratch)))
     # A granted path that has become a link is left out: it may lead anywhere.
     written = [*filter(is_real, map(str, granted)), *(place.path for place in always_written)]
     steps = plan_hiding(find_places(bounds.masked), find_places([*filter(is_real, map(str, bounds.readable_again))]))
+    # Landlock lets chmod and touch pass. The filter stops them, but everywhere: a command that writes needs them.
     program = filter_program(internet=False, keeps_attributes=bounds.profile == "read-only")
     hidden = [step.path for step in steps if step.action != "show"]
     visible = [step.path for step in steps if step.action == "show"]

@@ -78,11 +78,12 @@ def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[S
     targets = {pid: _open_targets(pid) for pid in pids}
     readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
     has_prompt = _PROMPT.search(last_output) is not None
-    if readers or has_prompt:
-        asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))]
-        # After a prompt any program may be the one that asks: one that reads a terminal, or else the newest.
-        if asking := asking or ([*readers, *reversed(pids)] if has_prompt else []):
-            yield Stall("password", f"asks for a password: {_describe(asking[0])}")
+    # A password program counts wherever it is in the tree: what sudo waits for cannot be seen.
+    asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))] if readers or has_prompt else []
+    if not asking and has_prompt:  # any program may ask: one that reads a terminal, or else the newest
+        asking = [*readers, *reversed(pids)]
+    if asking:
+        yield Stall("password", f"asks for a password: {_describe(asking[0])}")
     for pid in readers:
         yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
     for pid, call, descriptor in waits:

@@ -227,7 +227,11 @@ class CommandReader(WordReader):
         return True
 
     def _skip_words(self, closing: str) -> None:
-        while self.at < len(self.text):  # the words of a `for`, whose `closing` is `;`, are kept in `listed`
+        """Go on behind `closing`: `]]`, the `in` of a `case`, or the `)` of an array.
+
+        With `;`, for a `for`, stop before the `;` or the line end, and keep the words in `listed`.
+        """
+        while self.at < len(self.text):
             self._skip_blanks()
             start = self.at
             char = self.text[start : start + 1]
@@ -236,7 +240,7 @@ class CommandReader(WordReader):
             if char and char in "\n;&|()<>" and not (char in "<>" and self._next_is("(", 1)):
                 self.at += 1
                 if char == "\n":
-                    self._here_texts(outer_waits=False)
+                    self._here_texts(outer_waits=False)  # or True, which only notes a problem, as each caller does
             elif char:
                 word = self._word()
                 self.listed += [word] if closing == ";" else []
