@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
+    from agentcli.library.options import AgentOptions
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.token_encoders import TokenEncoder, encoders
-    from agentcli.settings.structs import Settings
+    from agentcli.settings.structs import PermissionSettings, Settings
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -49,6 +50,7 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library.agent": "Agent AgentFailed",
+        "agentcli.library.options": "AgentOptions",
         "agentcli.library.functions": (
             "count_conversation_tokens count_message_tokens count_tokens get_model_info to_anthropic_message "
             "to_chat_completion"
@@ -69,7 +71,7 @@ _HOMES = {
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.token_encoders": "TokenEncoder encoders",
-        "agentcli.settings.structs": "Settings",
+        "agentcli.settings.structs": "PermissionSettings Settings",
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
@@ -86,14 +88,15 @@ _HOMES = {
 }
 
 __all__ = [
-    "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalSettled", "Approve", "CacheControl",
+    "Activation", "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "ApprovalSettled", "Approve", "CacheControl",
     "CallApproval", "CallHooks", "ChangesApproval", "ClientResult", "ClientToolRequested", "CommandApproval",
     "Compaction", "ConfigError", "ConversationStore", "Document", "Done", "EditApproval", "EntryStored", "Event",
     "EventStore", "HookAnswer", "HookRan", "Image", "Interrupt", "LimitQuestion", "Locks", "MCPClient",
-    "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "PlanApproval",
-    "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "Question", "QuestionEvent", "QueueChanged",
-    "RedisEvents", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog", "SessionStore", "SetEffort",
-    "SetMode", "SetModel", "Settings", "Skill", "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
+    "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta",
+    "PermissionSettings", "PlanApproval", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "Question",
+    "QuestionEvent", "QueueChanged", "RedisEvents", "RemoteResult", "RemoteTool", "Retry",
+    "Sandbox", "SessionLog", "SessionStore", "SetEffort", "SetMode", "SetModel", "Settings", "Skill",
+    "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
     "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",

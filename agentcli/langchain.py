@@ -149,7 +149,7 @@ def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
 
 
 class LangChainProvider(BaseProvider):
-    """Implements `Provider` with a chat model of LangChain's: `Agent(provider=LangChainProvider(model))`.
+    """Implements `Provider` with a chat model of LangChain's: `AgentOptions(provider=LangChainProvider(model))`.
 
     The length of a reply, its temperature and its effort are set where the chat model is made.
     """

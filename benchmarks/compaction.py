@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from loopback import median
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 from agentcli.agent.context.compaction import Basis
 from agentcli.agent.events import Compaction
 from agentcli.conversation.entries import Paid
@@ -91,7 +91,10 @@ async def talk(
         return messages
 
     agent = Agent(
-        f"scripted/{script}", cwd=folder, permission_mode="bypassPermissions", settings=settings, context_transform=seen
+        f"scripted/{script}",
+        cwd=folder,
+        permissions="bypassPermissions",
+        options=AgentOptions(settings=settings, context_transform=seen),
     )
     compactions = []
     for prompt in prompts:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loopback import cpu_of, environment, loopback, median, workspace
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 from agentcli.extensions.skills.find import all_skills, listing
 from agentcli.settings.files import find_paths
 from agentcli.settings.load import load_config
@@ -97,7 +97,7 @@ async def subagents() -> None:
         quick = script("quick", *({"text": "ok"} for _ in range(121)))
         one = script("one", calls(1, quick), {"text": "done"}, calls(120, quick), {"text": "done"})
         settings = {"limits": {"max_turns": 100}}
-        async with Agent(one, cwd=work, settings=settings) as agent:
+        async with Agent(one, cwd=work, options=AgentOptions(settings=settings)) as agent:
             await agent.run("the first loads what all need")
             before, began = _memory_mb(), time.perf_counter()
             await agent.run("go")

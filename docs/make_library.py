@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,24 @@ from agentcli import Agent, tool
 Everything below comes from the package `agentcli`, is typed, and passes `mypy --strict`. It works within a running event loop (a
 notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
 
-`Agent(settings=…)` takes a dict that is nested like `config.toml` ([settings.md](settings.md)), or the same as a typed `Settings`; the
+`AgentOptions(settings=…)` takes a dict that is nested like `config.toml` ([settings.md](settings.md)), or the same as a typed `Settings`; the
 structs of its groups are in `agentcli.settings.structs`. A value of a `Settings` counts where it differs from the default:
 
 ```python
-from agentcli import Agent, Settings
+from agentcli import Agent, AgentOptions, Settings
 from agentcli.settings.structs import LimitSettings
 
-agent = Agent(settings=Settings(limits=LimitSettings(max_turns=5)))
+agent = Agent(options=AgentOptions(settings=Settings(limits=LimitSettings(max_turns=5))))
 ```
 
 With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
-and `LangChainProvider(chat_model)` for `Agent(provider=…)`.
+and `LangChainProvider(chat_model)` for `AgentOptions(provider=…)`.
 
 This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
 """
 
 GROUPS = {
-    "Agents": ("Agent", "AgentFailed"),
+    "Agents": ("Agent", "AgentOptions", "AgentFailed"),
     "Tools": ("tool", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
     "Stores": (
         "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
@@ -79,12 +80,12 @@ def _described(name: str, thing: Any) -> str:
     lines = [f"### {name}\n"]
     if inspect.isclass(thing):
         if fields := _fields(thing):
-            lines.append(f"```python\n{name}({', '.join(fields)})\n```\n")
+            lines.append("\n".join(["```python", f"{name}(", *(f"    {field}," for field in fields), ")", "```\n"]))
         elif name == "Agent":
             lines.append(f"```python\n{_on_lines(_signature(name, thing.__init__))}\n```\n")
         lines.append(_text(thing))
         for method, function in vars(thing).items():
-            if not method.startswith("_") and inspect.isfunction(function):
+            if not method.startswith("_") and inspect.isfunction(function) and function.__name__ == method:
                 lines.append(f"- `{_signature(method, function)}`{_told(function)}")
     else:
         lines += [f"```python\n{_signature(name, thing)}\n```\n", _text(thing)]
@@ -92,41 +93,36 @@ def _described(name: str, thing: Any) -> str:
 
 
 def _fields(thing: type) -> list[str]:
-    if not (isinstance(thing, type) and issubclass(thing, msgspec.Struct)):
-        return []
-    return [field.name for field in msgspec.structs.fields(thing) if field.name != "agent_id"]
+    """The fields of a record with their types and defaults as they stand in the source; none of another class."""
+    fields: dict[str, str] = {}
+    for kind in reversed(thing.__mro__):
+        if is_dataclass(kind) or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct):
+            definition = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+            assert isinstance(definition, ast.ClassDef)
+            fields |= {ast.unparse(n.target): ast.unparse(n) for n in definition.body if isinstance(n, ast.AnnAssign)}
+    fields.pop("agent_id", "")
+    return list(fields.values())
 
 
 def _signature(name: str, function: Any) -> str:
-    """The parameters with their types as they stand in the source."""
-    types = _types(function)
-    shown = []
-    star = False
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == "self":
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY and not star:
-            star = True
-            shown.append("*")
-        text = f"{'**' if parameter.kind is parameter.VAR_KEYWORD else ''}{parameter.name}"
-        if parameter.name in types:
-            text += f": {types[parameter.name]}"
-        if parameter.default is not parameter.empty:
-            default = parameter.default
-            text += f" = {default.__name__ if inspect.isfunction(default) else repr(default)}"
-        shown.append(text)
-    arrow = f" -> {types['return']}" if types.get("return", "None") != "None" else ""
-    prefix = "async " if inspect.iscoroutinefunction(function) else ""
-    return f"{prefix}{name}({', '.join(shown)}){arrow}"
-
-
-def _types(function: Any) -> dict[str, str]:
-    """The types of the parameters, and of the result as "return", as they stand in the source."""
+    """The parameters with their types and defaults as they stand in the source."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
-        return {}  # a lambda, the default of a field
-    types = {node.arg: node.annotation for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
-    return {name: ast.unparse(node) for name, node in (types | {"return": definition.returns}).items() if node}
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    given = definition.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults]
+    shown = [_parameter(*pair) for pair in zip(positional, defaults, strict=True) if pair[0].arg != "self"]
+    if given.kwonlyargs:
+        shown += ["*", *map(_parameter, given.kwonlyargs, given.kw_defaults)]
+    if given.kwarg:
+        shown.append(f"**{_parameter(given.kwarg, None)}")
+    result = ast.unparse(definition.returns) if definition.returns else "None"
+    prefix = "async " if isinstance(definition, ast.AsyncFunctionDef) and "Generator" not in result else ""
+    return f"{prefix}{name}({', '.join(shown)}){'' if result == 'None' else f' -> {result}'}"
+
+
+def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(parameter) + (f" = {ast.unparse(default)}" if default else "")
 
 
 def _on_lines(signature: str) -> str:

@@ -12,7 +12,7 @@ MODEL = scripted({"text": "nobody asks me"})
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with Agent(MODEL, cwd=folder, permission_mode="acceptEdits") as agent:
+        async with Agent(MODEL, cwd=folder, permissions="acceptEdits") as agent:
             write = {"path": "a.txt", "content": "hello\n"}
             for _ in range(2):  # made once, told twice
                 made = await agent.call_tool("file_write", write, idempotency_key="order-17", caller_id="shop")

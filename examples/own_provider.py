@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from agentcli import Agent, Message, Text
+from agentcli import Agent, AgentOptions, Message, Text
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
 
@@ -29,7 +29,7 @@ class Echo:
 
 
 async def main() -> None:
-    async with Agent(provider=Echo()) as agent:
+    async with Agent(options=AgentOptions(provider=Echo())) as agent:
         print((await agent.run("hello?")).text.splitlines()[-1])
 
 

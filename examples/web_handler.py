@@ -4,7 +4,7 @@ import asyncio
 
 from scripted import scripted
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 
 
 class Conversations:
@@ -24,7 +24,7 @@ class Conversations:
 
 
 async def handle(store: Conversations, user: str, text: str, model: str) -> str:
-    async with Agent(model, conversation_store=store, conversation_id=user, user_id=user) as agent:
+    async with Agent(model, conversation=user, options=AgentOptions(store=store, user_id=user)) as agent:
         return (await agent.run(text)).text
 
 

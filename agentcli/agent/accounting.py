@@ -304,7 +304,8 @@ class UsageCollector:
     """Adds up the usage of all conversations that it is passed to.
 
         collector = UsageCollector()
-        async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
+        options = AgentOptions(usage=collector)
+        async with Agent(model, options=options) as one, Agent(model, options=options) as other:
             ...
         print(collector.report()["total"]["cost_usd"])
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -74,6 +74,7 @@ class SessionLog(Protocol):
         """Wait until all entries are stored, and release the session."""
 
 
+@runtime_checkable
 class SessionStore(Protocol):
     """Sessions by id. Every method raises `StorageError` when the store cannot be read or written.
 
@@ -146,6 +147,7 @@ class SessionStore(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
 class ConversationStore(Protocol):
     """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
 
@@ -350,9 +352,8 @@ class TurnHooks(Protocol):
 class HookAnswer(Struct, frozen=True):
     """A hook's answer to a call that is about to run.
 
-    The decision "allow" permits a call that would ask, "ask" asks the person, "deny" denies the call; no hook overrides
-    deny rules and catastrophic commands. `input` replaces the arguments, the model reads `context` with the result.
-    `stops` ends the turn after this call.
+    The decision "allow" permits a call that would ask, "ask" asks the person, "deny" denies it; no hook overrides deny
+    rules and catastrophic commands. `input` replaces the arguments, `context` follows the result, `stops` ends a turn.
     """
 
     decision: Decision = ""

@@ -9,13 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
 from agentcli.agent.ops import Approve, Interrupt, Prompt
-from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
@@ -24,21 +22,14 @@ from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.functions import PromptOrder, recording
+from agentcli.library.old_names import accept_old_names
+from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.llm.messages import Block, ToolUse
-from agentcli.llm.provider import Provider, ToolSpec
-from agentcli.settings.files import current_folder
-from agentcli.settings.load import Config, load_config
-from agentcli.settings.structs import Settings
-from agentcli.settings.write import changed_values
-from agentcli.setup.options import CallerParts, McpOptions, SessionChoice, SessionOptions
-from agentcli.tools.own_tools import tool
-from agentcli.tools.sandbox import Sandbox
+from agentcli.llm.provider import ToolSpec
+from agentcli.settings.structs import PermissionSettings
+from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
-from agentcli.tools.workspace import SearchProvider, Workspace
-
-if TYPE_CHECKING:
-    from agentcli.agent.accounting import UsageCollector
-    from agentcli.extensions.mcp.tools import MCPClient
+from agentcli.tools.workspace import Workspace
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
@@ -60,87 +51,47 @@ class Agent:
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
             print((await agent.run("What does this project do?")).text)
 
-    `model` is `provider/model` (empty: the model that the command line would choose). `settings` is nested like
-    config.toml, or a `Settings`, whose defaults are ignored. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `model` is `provider/model` (empty: the model that the command line would choose). `instructions` replace the system
+    text. `tools` are `Tool`s, or functions as `@tool` takes them.
+
+    The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
+    it: the conversation of that id is continued, or begun if there is none.
+
     `approve` answers the questions of the permission mode; without it calls that would ask are denied. It returns a
-    bool, or a text, which is a yes and the answer to a question of the model. `search` replaces Tavily in web_search.
-
-    `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
-    file, also among programs. `resolve` chooses the provider before each request, `context_policy` replaces the policy
-    that compacts the conversation before it, `context_transform` changes the messages of that one request.
-
-    `usage` collects the usage of the conversation; several agents may share one. `provider` replaces the configured
-    ones, and `sandbox` the machine's own files and commands. `skills` are further folders of skills, `mcp_clients`
-    connections to MCP servers (others are configured in `settings`: `{"mcp_servers": {…}}`).
-
-    Unless it is stored, the conversation lives as long as the agent. `store` keeps sessions, entry by entry, as the
-    command line does; the session `session_id` is continued, or begun if there is none. `conversation_store` keeps
-    whole conversations by your own `conversation_id`, which suits a web handler that makes an agent for each request.
-    Both belong to `user_id`; opening a conversation of another user is an error.
-
-    `event_store` keeps the numbered events of prompts that have a `stream_id`. Readers elsewhere can follow them, and
-    resume where they stopped.
+    bool, or a text, which is a yes and the answer to a question of the model. `permissions` are the name of the mode,
+    or a `PermissionSettings` with rules. `options` hold everything else.
 
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
 
+    @accept_old_names
     def __init__(
         self,
         model: str = "",
         *,
-        cwd: str | Path = ".",
-        permission_mode: str = "default",
-        system_prompt: str | None = None,
+        instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
-        hooks: TurnHooks | None = None,
+        conversation: str = "",
         approve: Decide | None = None,
-        settings: dict[str, Any] | Settings | None = None,
-        search: SearchProvider | None = None,
-        call_hooks: Sequence[CallHooks] = (),
-        locks: Locks | None = None,
-        resolve: Resolve | None = None,
-        context_policy: ContextPolicy | None = None,
-        context_transform: ContextTransform = unchanged,
-        usage: UsageCollector | None = None,
-        provider: Provider | None = None,
-        sandbox: Sandbox | None = None,
-        skills: Sequence[str | Path] = (),
-        mcp_clients: Sequence[MCPClient] = (),
-        store: SessionStore | None = None,
-        session_id: str = "",
-        conversation_store: ConversationStore | None = None,
-        conversation_id: str = "",
-        user_id: str = "",
-        event_store: EventStore | None = None,
+        permissions: str | PermissionSettings = "default",
+        cwd: str | Path = ".",
+        options: AgentOptions = AgentOptions(),
     ) -> None:
-        if conversation_store is not None and (store is not None or not conversation_id):
-            raise UsageError("A conversation_store needs a conversation_id, and replaces a store.")
-        options = SessionOptions(
-            system_prompt=system_prompt,
-            accepts_client_tools=True,
-            skill_folders=tuple(map(_folder, skills)),
-            mcp=McpOptions(clients=tuple(mcp_clients)),
-            parts=CallerParts(
-                tools=tuple(item if isinstance(item, Tool) else tool(item) for item in tools),
-                search=search,
-                hooks=hooks or NoHooks(),
-                call_hooks=tuple(call_hooks),
-                locks=locks,
-                resolve=resolve,
-                context=ContextControl(policy=context_policy, transform=context_transform),
-                sandbox=sandbox,
-            ),
-        )
-        config, self._memory = _load_config(cwd, permission_mode, settings), MemorySessions()
+        config = agent_config(options, cwd, permissions)
+        self._memory = MemorySessions()
+        self._conversations, store = stores_of(options, conversation)
         self._builder = Builder(
-            config, store=store or self._memory, options=options, can_ask=approve is not None, on_notice=log.warning
+            config,
+            store=store or self._memory,
+            options=session_options(options, instructions, tools),
+            can_ask=approve is not None,
+            on_notice=log.warning,
         )
+        provider = options.provider
         self._model = model if provider is None else self._builder.models.add_provider(provider)
-        self._approve, self._usage, self._events = approve, usage, event_store
-        self._conversations = conversation_store
-        self._user_id = user_id
-        self._conversation_id = conversation_id if conversation_store is not None else ""
-        self._choice = SessionChoice(new_id=self._conversation_id or session_id or None, user_id=user_id)
+        self._approve, self._options, self._user_id = approve, options, options.user_id
+        self._conversation_id = conversation if self._conversations is not None else ""
+        self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
         self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
@@ -150,8 +101,8 @@ class Agent:
         async with self._opening:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
-                if self._usage is not None:
-                    self._session.runtime.collect = partial(self._usage.add, user_id=self._user_id)
+                if (usage := self._options.usage) is not None:
+                    self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
 
     async def _find_conversation(self) -> SessionChoice:
@@ -170,7 +121,7 @@ class Agent:
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:
-        """Load from the `conversation_store`; None if it has nothing. Raises `StorageError`, `UsageError`."""
+        """Load from the `ConversationStore`; None if it has nothing. Raises `StorageError`, `UsageError`."""
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
@@ -183,13 +134,13 @@ class Agent:
             raise UsageError(f"The conversation {id} does not belong to {self._user_id or 'a user without an id'}.")
 
     async def _save_entries(self) -> None:
-        """Save to the `conversation_store`, if there is one. Raises `StorageError`."""
+        """Save to the `ConversationStore`, if there is one. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
             data = pack_conversation(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
-        """Begin a new conversation with the next prompt. One in a `conversation_store` is removed from it."""
+        """Begin a new conversation with the next prompt. One in a `ConversationStore` is removed from it."""
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
@@ -237,14 +188,13 @@ class Agent:
         With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
         them are stored before this ends.
         """
-        if stream_id and self._events is None:
-            raise UsageError("A stream_id needs an event_store. Pass one: Agent(event_store=…)")
+        store = self._options.event_store
+        if stream_id and store is None:
+            raise UsageError("A stream_id needs an event store: Agent(…, options=AgentOptions(event_store=…)).")
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        recorded = (
-            nullcontext() if self._events is None or not stream_id else recording(session, self._events, stream_id)
-        )
+        recorded = nullcontext() if store is None or not stream_id else recording(session, store, stream_id)
         async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
             self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))))
             try:
@@ -338,25 +288,3 @@ def _blocks_of(
     for item in attachments:
         blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
     return blocks
-
-
-def _load_config(cwd: str | Path, permission_mode: str, settings: dict[str, Any] | Settings | None) -> Config:
-    """Return the settings of the caller, which replace those of files, for a working directory."""
-    flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
-    flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
-    config = load_config(_folder(cwd), flags=flags, caller="settings")
-    for notice in config.notices:
-        log.warning(notice)
-    return config
-
-
-def _folder(cwd: str | Path) -> Path:
-    """Return a folder's absolute path. Raises `UsageError` if it is not there."""
-    folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
-    try:
-        if folder.is_dir():
-            return folder
-        why = "it does not exist" if not folder.exists() else "it is not a folder"
-    except OSError as error:
-        why = str(error.strerror)
-    raise UsageError(f"Could not work in {folder}: {why}.")

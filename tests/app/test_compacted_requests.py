@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 from agentcli.agent.events import Compaction
 from tests.conformance.replies import Call, Said, anthropic_events, anthropic_sse, chat_reply
 from tests.conformance.servers import ANTHROPIC_MODEL, SSE, Received, Reply, anthropic_server, chat_server, json_reply
@@ -96,7 +96,7 @@ async def test_nothing_is_refused_across_compactions(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         rows = {"anthropic": {"claude-sonnet-5-5": {"window": WINDOW, "thinking": "adaptive"}}}
         settings = {"compaction": {"strategy": strategy}, "models": rows}
-        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, settings=settings) as agent:
+        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, options=AgentOptions(settings=settings)) as agent:
             compactions = await ask(agent, 60)
     assert len(compactions) >= 3
     assert strict.refused == []
@@ -112,7 +112,9 @@ async def test_a_window_smaller_than_is_known_is_found_out(work: Path, monkeypat
     with anthropic_server(strict.answers()) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         rows = {"anthropic": {"claude-sonnet-5-5": {"window": 200_000, "thinking": "adaptive"}}}
-        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, settings={"models": rows}) as agent:
+        async with Agent(
+            "anthropic/claude-sonnet-5-5", cwd=work, options=AgentOptions(settings={"models": rows})
+        ) as agent:
             compactions = await ask(agent, 40)
     assert {event.trigger for event in compactions} == {"overflow"}
     assert len(strict.refused) == len(compactions) >= 2
@@ -130,7 +132,9 @@ async def test_another_model_continues_behind_a_compaction(work: Path, monkeypat
             "anthropic": {"claude-sonnet-5-5": {"window": WINDOW, "thinking": "adaptive"}},
             "openai": {"test-model": {"window": 6_000}},
         }
-        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, settings={"models": rows}) as agent:
+        async with Agent(
+            "anthropic/claude-sonnet-5-5", cwd=work, options=AgentOptions(settings={"models": rows})
+        ) as agent:
             compactions = await ask(agent, 20)
             (await agent.session()).state.model.name = "openai/test-model"
             assert (await agent.run("And you?")).text == "From the other."

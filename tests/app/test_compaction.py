@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agentcli import Agent, AgentFailed, create_context_transform
+from agentcli import Agent, AgentFailed, AgentOptions, create_context_transform
 from agentcli.agent.context.compaction import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
@@ -135,7 +135,10 @@ def long(tmp_path: Path) -> Callable[..., Any]:
             return messages
 
         async with Agent(
-            f"scripted/{main}", cwd=work, permission_mode="auto", settings=given, context_transform=seen
+            f"scripted/{main}",
+            cwd=work,
+            permissions="auto",
+            options=AgentOptions(settings=given, context_transform=seen),
         ) as agent:
             yield Long(agent, work, requests)
 

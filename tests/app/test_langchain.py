@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage, T
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import Field
 
-from agentcli import Agent, AgentFailed
+from agentcli import Agent, AgentFailed, AgentOptions
 from agentcli.errors import UsageError
 from agentcli.langchain import LangChainProvider, from_langchain, langchain_tools, to_langchain, to_tool_message
 from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult, ToolUse
@@ -98,7 +98,7 @@ def test_what_has_no_form_here_is_refused() -> None:
 
 async def test_our_tools_give_results_under_the_model_s_id(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n")
-    async with Agent(provider=LangChainProvider(Scripted(replies=[])), cwd=tmp_path) as agent:
+    async with Agent(cwd=tmp_path, options=AgentOptions(provider=LangChainProvider(Scripted(replies=[])))) as agent:
         tools = {one.name: one for one in await langchain_tools(agent, ["file_read", "file_write"])}
         call = {"type": "tool_call", "id": "model-7", "name": "file_read", "args": {"path": "a.txt"}}
         read = await tools["file_read"].ainvoke(call)
@@ -130,7 +130,7 @@ async def test_a_chat_model_of_langchain_s_answers_and_calls(tmp_path: Path) -> 
             [AIMessageChunk("It says "), AIMessageChunk("hello.", usage_metadata=used)],
         ]
     )
-    async with Agent(provider=LangChainProvider(model, model="mine"), cwd=tmp_path) as agent:
+    async with Agent(cwd=tmp_path, options=AgentOptions(provider=LangChainProvider(model, model="mine"))) as agent:
         done = await agent.run("What does a.txt say?")
     assert done.text == "It says hello."
     assert (done.usage.input_tokens, done.usage.cache_read_input_tokens, done.usage.output_tokens) == (4, 20, 6)
@@ -139,12 +139,14 @@ async def test_a_chat_model_of_langchain_s_answers_and_calls(tmp_path: Path) -> 
 
 
 async def test_errors_of_a_chat_model_are_reported_by_kind(tmp_path: Path) -> None:
-    async with Agent(provider=LangChainProvider(Scripted(replies=[Refused("who are you?")])), cwd=tmp_path) as agent:
+    async with Agent(
+        cwd=tmp_path, options=AgentOptions(provider=LangChainProvider(Scripted(replies=[Refused("who are you?")])))
+    ) as agent:
         with pytest.raises(AgentFailed, match="who are you"):
             await agent.run("hello")
 
 
 async def test_a_chat_model_that_takes_no_tools_is_reported(tmp_path: Path) -> None:
-    async with Agent(cwd=tmp_path, provider=LangChainProvider(WithoutTools())) as agent:
+    async with Agent(cwd=tmp_path, options=AgentOptions(provider=LangChainProvider(WithoutTools()))) as agent:
         with pytest.raises(AgentFailed, match="WithoutTools of LangChain takes no tools"):
             await agent.run("hi")

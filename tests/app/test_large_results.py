@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, tool
+from agentcli import Agent, AgentOptions, tool
 from agentcli.agent.events import ToolFinished
 from agentcli.tools.tool import ToolOutput
 
@@ -35,7 +35,7 @@ def script(folder: Path, *replies: dict[str, Any]) -> str:
 async def results(folder: Path, *calls: dict[str, Any], **settings: Any) -> list[str]:
     replies = [{"tool_calls": [one]} for one in calls]
     model = script(folder, *replies, {"text": "Done."})
-    async with Agent(model, cwd=folder, tools=[customers], settings=settings) as agent:
+    async with Agent(model, cwd=folder, tools=[customers], options=AgentOptions(settings=settings)) as agent:
         events = [event async for event in agent.stream("list the customers")]
     return [str(event.result.content) for event in events if isinstance(event, ToolFinished)]
 

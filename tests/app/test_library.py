@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 import agentcli
-from agentcli import Agent, AgentFailed, Settings, tool
+from agentcli import Agent, AgentFailed, AgentOptions, Settings, tool
 from agentcli.agent.events import ClientToolRequested, Done, EntryStored, QuestionEvent, TextDelta, ToolFinished
 from agentcli.agent.events import Compaction as Compacted
 from agentcli.agent.interfaces import CallRecord, HookAnswer, NoHooks
@@ -129,7 +129,7 @@ async def test_a_callback_decides_what_may_run(model: MakeModel, work: Path, all
         return allowed
 
     settings = {"permissions": {"try": False}}
-    async with Agent(model(ASKS, SEEN), cwd=work, approve=approve, settings=settings) as agent:
+    async with Agent(model(ASKS, SEEN), cwd=work, approve=approve, options=AgentOptions(settings=settings)) as agent:
         await agent.run("go")
     assert [request.preview for request in asked] == ["touch made"]
     assert (work / "made").exists() is allowed
@@ -168,10 +168,12 @@ async def test_a_callback_that_fails_ends_the_prompt_and_lets_nothing_run(model:
 async def test_a_permission_mode_and_settings_are_taken(
     model: MakeModel, work: Path, settings: dict[str, Any] | Settings
 ) -> None:
-    async with Agent(model(ASKS, SEEN), cwd=work, permission_mode="bypassPermissions", settings=settings) as agent:
+    async with Agent(
+        model(ASKS, SEEN), cwd=work, permissions="bypassPermissions", options=AgentOptions(settings=settings)
+    ) as agent:
         done = await agent.run("go")
     assert done.reason == "max_turns"
-    async with Agent(model(ASKS, SEEN), cwd=work, permission_mode="bypassPermissions") as agent:
+    async with Agent(model(ASKS, SEEN), cwd=work, permissions="bypassPermissions") as agent:
         await agent.run("go")
     assert (work / "made").exists()
 
@@ -234,7 +236,7 @@ async def test_hooks_look_in_and_may_end_a_turn(model: MakeModel, work: Path) ->
 
     hooks = Once()
     looking = {"text": "Looking.", "tool_calls": [call("think", thought="Hm.")]}
-    async with Agent(model(looking, looking, {"text": "never"}), cwd=work, hooks=hooks) as agent:
+    async with Agent(model(looking, looking, {"text": "never"}), cwd=work, options=AgentOptions(hooks=hooks)) as agent:
         done = await agent.run("go")
     assert (done.reason, done.turns, hooks.turns) == ("stopped", 2, 2)
 
@@ -257,8 +259,7 @@ async def test_a_context_policy_may_compact_before_a_request_and_a_transform_cha
     async with Agent(
         model({"text": "One."}, {"text": "Two."}, {"text": "Three."}),
         cwd=work,
-        context_policy=policy,
-        context_transform=transform,
+        options=AgentOptions(context_policy=policy, context_transform=transform),
     ) as agent:
         for prompt in ("one", "two", "three"):
             events = [event async for event in agent.stream(prompt)]
@@ -277,12 +278,12 @@ async def test_call_hooks_and_locks_of_the_caller_are_used(work: Path, model: Ma
         async def after_call(self, record: CallRecord, result: ToolResult) -> None:
             pass
 
-    async with Agent(model(ASKS, SEEN), cwd=work, call_hooks=[Refusing()]) as agent:
+    async with Agent(model(ASKS, SEEN), cwd=work, options=AgentOptions(call_hooks=[Refusing()])) as agent:
         assert (await agent.run("go")).text == "So: permission_denied: No bash by main."
 
 
 async def test_a_custom_system_prompt_is_used(model: MakeModel, work: Path) -> None:
-    async with Agent(model({"text": "ok"}), cwd=work, system_prompt="You are a poet.") as agent:
+    async with Agent(model({"text": "ok"}), cwd=work, instructions="You are a poet.") as agent:
         await agent.run("go")
         session = await agent.session()
         provider, _ = await session.runtime.models.resolve(session.state)
@@ -342,9 +343,9 @@ def test_two_agents_live_side_by_side(model: MakeModel, work: Path, tmp_path: Pa
         ({"model": "claude"}, UsageError, "PROVIDER/MODEL"),
         ({"model": "scripted/missing"}, UserError, "missing"),
         ({}, UsageError, "agentcli local install"),
-        ({"model": "a/b", "permission_mode": "yolo"}, ConfigError, "permissions.mode"),
-        ({"model": "a/b", "settings": {"limits": {"max_turns": 0}}}, ConfigError, "limits.max_turns"),
-        ({"model": "a/b", "settings": {"limit": {}}}, ConfigError, "limit"),
+        ({"model": "a/b", "permissions": "yolo"}, ConfigError, "permissions.mode"),
+        ({"options": AgentOptions(settings={"limits": {"max_turns": 0}})}, ConfigError, "limits.max_turns"),
+        ({"options": AgentOptions(settings={"limit": {}})}, ConfigError, "limit"),
     ],
 )
 def test_what_is_wrong_is_raised_with_what_to_do(how: Any, error: type[Exception], says: str, work: Path) -> None:
@@ -726,7 +727,9 @@ async def test_a_search_is_offered_where_the_caller_brings_what_it_asks(work: Pa
             return [SearchResult(f"On {query}", "https://example.org/", "A page.")]
 
     asks = {"tool_calls": [call("web_search", query="tides")]}
-    async with Agent(model(asks, SEEN), cwd=work, permission_mode="bypassPermissions", search=Shelf()) as agent:
+    async with Agent(
+        model(asks, SEEN), cwd=work, permissions="bypassPermissions", options=AgentOptions(search=Shelf())
+    ) as agent:
         assert "On tides" in (await agent.run("search")).text
-    async with Agent(model(asks, SEEN), cwd=work, permission_mode="bypassPermissions") as agent:
+    async with Agent(model(asks, SEEN), cwd=work, permissions="bypassPermissions") as agent:
         assert "No tool 'web_search'" in (await agent.run("search")).text

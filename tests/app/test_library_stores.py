@@ -16,8 +16,10 @@ import pytest
 
 from agentcli import (
     Agent,
+    AgentOptions,
     MemoryEvents,
     MemorySessions,
+    PermissionSettings,
     RemoteResult,
     RemoteTool,
     SqliteEvents,
@@ -51,8 +53,11 @@ pytestmark = pytest.mark.usefixtures("library_home")
 def agent(work: Path) -> Callable[..., Agent]:
     """Makes agents in a folder of their own, of a provider that records."""
 
-    def make(*model: str, **options: Any) -> Agent:
-        return Agent(*model, cwd=work, **(options if model else {"provider": Recorder(), **options}))
+    def make(*model: str, options: AgentOptions | None = None, **parameters: Any) -> Agent:
+        options = options or AgentOptions()
+        if not model and options.provider is None:
+            options = replace(options, provider=Recorder())
+        return Agent(*model, cwd=work, options=options, **parameters)
 
     return make
 
@@ -116,7 +121,7 @@ async def test_a_conversation_is_built_for_one_request_and_dropped_and_can_be_fo
     store, provider = Kept(), Recorder()
 
     async def request(user: str, text: str) -> str:
-        async with agent(provider=provider, conversation_store=store, conversation_id=user, user_id=user) as one:
+        async with agent(conversation=user, options=AgentOptions(provider=provider, store=store, user_id=user)) as one:
             said = await one.run(text)
             if text == "Forget me.":
                 await one.reset()
@@ -137,20 +142,51 @@ async def test_a_conversation_is_built_for_one_request_and_dropped_and_can_be_fo
 
 async def test_a_conversation_that_is_somebody_else_s_or_none_at_all_is_refused(agent: Make) -> None:
     store = Kept()
-    mine: dict[str, Any] = {"conversation_store": store, "conversation_id": "one"}
-    async with agent(**mine, user_id="ann") as ann:
+    async with agent(conversation="one", options=AgentOptions(store=store, user_id="ann")) as ann:
         await ann.run("my secret")
-    async with agent(**mine, user_id="eve") as eve:
+    async with agent(conversation="one", options=AgentOptions(store=store, user_id="eve")) as eve:
         for refused in (eve.run("what was it?"), eve.reset()):
             with pytest.raises(UsageError, match="does not belong to eve"):
                 await refused
     assert "one" in store.kept
     store.kept["one"] = b"{}"
-    async with agent(**mine) as one:
+    async with agent(conversation="one", options=AgentOptions(store=store)) as one:
         with pytest.raises(StorageError, match="cannot be read"):
             await one.run("hello")
-    with pytest.raises(UsageError, match="conversation_id"):
-        agent(conversation_store=store)
+    with pytest.raises(UsageError, match="needs the id of a conversation"):
+        agent(options=AgentOptions(store=store))
+    with pytest.raises(UsageError, match="needs a store that keeps it"):
+        agent(conversation="one")
+    with pytest.raises(UsageError, match="not dict"):
+        agent(conversation="one", options=AgentOptions(store={}))  # type: ignore[arg-type]
+
+
+async def test_the_parameters_of_the_release_before_still_work(agent: Make, tmp_path: Path) -> None:
+    provider, store = Recorder(), Kept()
+    with pytest.warns(DeprecationWarning, match="next release") as warned:
+        before = agent(
+            "", provider=provider, system_prompt="Be brief.", permission_mode="plan", conversation_store=store,
+            conversation_id="one", session_id="", store=None,
+        )  # fmt: skip
+    assert {(str(one.message).split(" now;")[0], one.filename) for one in warned} >= {
+        ("Agent(system_prompt=…) is Agent(instructions=…)", __file__),
+        ("Agent(conversation_store=…) is Agent(options=AgentOptions(store=…))", __file__),
+    }
+    async with before:
+        await before.run("hello")
+        assert (await before.session()).snapshot().mode == "plan"
+    assert (provider.requests[0].system, [*store.kept]) == ("Be brief.", ["one"])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'systemprompt'"):
+        agent(systemprompt="Be brief.")
+
+
+async def test_permissions_are_a_mode_or_a_mode_with_rules(agent: Make, work: Path) -> None:
+    rules = PermissionSettings(mode="dontAsk", allow=("file_write(a.txt)",))
+    settings = {"permissions": {"mode": "bypassPermissions", "deny": ["file_read(b.txt)"]}}
+    async with agent(permissions=rules, options=AgentOptions(settings=settings)) as one:
+        calls = [("file_write", {"path": name, "content": "x"}) for name in ("a.txt", "b.txt")]
+        made = [await one.call_tool(*call) for call in (*calls, ("file_read", {"path": "b.txt"}))]
+    assert [result.error_kind for result in made] == ["", "permission_denied", "permission_denied"]
 
 
 @pytest.mark.parametrize("make", [lambda folder: MemorySessions(), lambda folder: SqliteSessions(folder / "own.db")])
@@ -159,11 +195,11 @@ async def test_a_session_of_a_store_continues_and_is_its_user_s(
 ) -> None:
     store, provider = make(tmp_path), Recorder()
     for id, text in (("chat-10", "first"), ("chat-10", "second"), ("chat-1", "an id that begins another one")):
-        async with agent(provider=provider, store=store, session_id=id, user_id="ann") as one:
+        async with agent(conversation=id, options=AgentOptions(provider=provider, store=store, user_id="ann")) as one:
             await one.run(text)
         assert ("first" in provider.heard()) == (id == "chat-10")
     assert [info.user_id for info in await store.list(user_id="ann")] == ["ann", "ann"]
-    async with agent(store=store, session_id="chat-10", user_id="eve") as eve:
+    async with agent(conversation="chat-10", options=AgentOptions(store=store, user_id="eve")) as eve:
         with pytest.raises(UsageError, match="does not belong to eve"):
             await eve.run("what did they say?")
     await store.close()
@@ -194,7 +230,7 @@ async def test_a_call_without_a_model_is_checked_and_made_once(work: Path, agent
 
 
 async def test_a_call_without_a_model_that_takes_too_long_is_ended(agent: Make) -> None:
-    async with agent(permission_mode="bypassPermissions") as one:
+    async with agent(permissions="bypassPermissions") as one:
         late = await one.call_tool("bash", {"command": "sleep 30"}, timeout_s=0.3)
         assert late.error is not None
         assert late.error.kind == "timeout"
@@ -204,7 +240,7 @@ async def test_files_are_attached_wherever_they_lie(work: Path, agent: Make, tmp
     (tmp_path / "far.txt").write_text("from far away")
     (work / "near.txt").write_text("from nearby")
     provider = Recorder()
-    async with agent(provider=provider) as one:
+    async with agent(options=AgentOptions(provider=provider)) as one:
         await one.run("Look.", attachments=[tmp_path / "far.txt", "near.txt", Text("and a note")])
         assert all(text in provider.heard() for text in ("from far away", "from nearby", "and a note"))
         with pytest.raises(UsageError, match="cannot be attached"):
@@ -235,7 +271,7 @@ class Calculator:
 
 async def test_a_connection_to_a_custom_server_is_used_and_closed(agent: Make, tmp_path: Path) -> None:
     model, client = script(tmp_path, {"tool_calls": [call("mcp__calc__double", n=21)]}, ECHO), Calculator()
-    async with agent(model, mcp_clients=[client], permission_mode="bypassPermissions") as one:
+    async with agent(model, permissions="bypassPermissions", options=AgentOptions(mcp_clients=[client])) as one:
         assert (await one.run("double it")).text == "42"
         wrong = await one.call_tool("mcp__calc__double", {"n": -1})
         assert wrong.error is not None
@@ -248,7 +284,7 @@ async def test_skills_of_a_caller_s_folder_are_offered(agent: Make, tmp_path: Pa
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: greet\ndescription: Greets people of all kinds.\n---\nSay hello.\n")
     provider = Recorder()
-    async with agent(provider=provider, skills=[tmp_path / "skills"]) as one:
+    async with agent(options=AgentOptions(provider=provider, skills=[tmp_path / "skills"])) as one:
         await one.run("hello")
     assert "Greets people of all kinds." in provider.requests[0].system
 
@@ -310,7 +346,7 @@ def test_run_sync_reaches_a_server_as_often_as_it_likes(agent: Make, tmp_path: P
     entry = {"command": sys.executable, "args": ["-I", str(ROOT / "tests/mcp_server.py")]}
     settings = {"mcp_servers": {"test": entry}}
     made = [one for n in range(6) for one in ({"tool_calls": [call("mcp__test__add", a=n, b=1)]}, ECHO)]
-    one = agent(script(tmp_path, *made), settings=settings, permission_mode="bypassPermissions")
+    one = agent(script(tmp_path, *made), permissions="bypassPermissions", options=AgentOptions(settings=settings))
     assert [one.run_sync("go").text for _ in range(6)] == [str(n + 1) for n in range(6)]
 
 
@@ -357,7 +393,7 @@ async def test_a_key_makes_a_call_again_only_where_that_does_nothing_twice(
 
     rule = RetryRule(retry_on=frozenset(), most=1 if is_idempotent else 0)
     made_tool = replace(tool(flaky), is_idempotent=is_idempotent, retry=rule)
-    async with agent(tools=[made_tool], permission_mode="bypassPermissions") as one:
+    async with agent(tools=[made_tool], permissions="bypassPermissions") as one:
         first = await one.call_tool("flaky", {}, idempotency_key="k")
         again = [await one.call_tool("flaky", {}, idempotency_key="k") for _ in range(2)]
     assert first.result.is_error
@@ -399,12 +435,12 @@ async def test_closing_ends_a_call_whose_caller_has_gone(agent: Make) -> None:
 async def test_a_stream_is_kept_for_readers_elsewhere(work: Path, agent: Make, kind: str) -> None:
     """Each event is numbered and stored; who reads later, or from the middle on, reads the same."""
     events = MemoryEvents() if kind == "memory" else SqliteEvents(work.parent / "events.db")
-    async with agent(event_store=events) as one:
+    async with agent(options=AgentOptions(event_store=events)) as one:
         seen = [event async for event in one.stream("one", stream_id="first")]
         assert type(seen[-1]).__name__ == "Done"
         await one.run("two", stream_id="second")
         await one.run("three")
-        with pytest.raises(UsageError, match="event_store"):
+        with pytest.raises(UsageError, match="event store"):
             await agent().run("x", stream_id="y")
     for name, text in (("first", "answer 1"), ("second", "answer 2")):
         state = await events.state(name)
@@ -431,11 +467,11 @@ async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(agent: Make) -
             await asyncio.sleep(60)
 
     events = MemoryEvents()
-    async with agent(provider=Failing(), event_store=events) as one:
+    async with agent(options=AgentOptions(provider=Failing(), event_store=events)) as one:
         with pytest.raises(AgentcliError):
             await one.run("one", stream_id="fails")
     assert (await events.state("fails")).status == "failed"  # type: ignore[union-attr]
-    async with agent(provider=Slow(), event_store=events) as one:
+    async with agent(options=AgentOptions(provider=Slow(), event_store=events)) as one:
         async for _ in one.stream("one", stream_id="left"):
             break
         for _ in range(100):
@@ -465,7 +501,7 @@ async def test_a_subagent_is_closed_however_often_its_parent_is_interrupted(agen
             return log
 
     made = script(work, {"tool_calls": [call("create_subagent", task="wait")]}, {"text": "late", "delay_ms": 60_000})
-    async with agent(made, store=SlowToClose()) as parent:
+    async with agent(made, options=AgentOptions(store=SlowToClose())) as parent:
         session = await parent.session()
         async with aclosing(session.subscribe()) as events:
             session.submit(Prompt((Text("go"),)))

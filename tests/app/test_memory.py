@@ -42,7 +42,7 @@ async def asked(tmp_path: Path, *calls: dict[str, Any], cwd: str = "repo", mode:
     replies = [reply for one in calls for reply in ({"tool_calls": [one]}, DONE)]
     script.write_text("".join(json.dumps(reply) + "\n" for reply in replies))
     results = []
-    async with Agent(f"scripted/{script}", cwd=tmp_path / cwd, permission_mode=mode) as agent:
+    async with Agent(f"scripted/{script}", cwd=tmp_path / cwd, permissions=mode) as agent:
         for number, _ in enumerate(calls):
             async for event in agent.stream(f"turn {number}"):
                 if isinstance(event, ToolFinished):

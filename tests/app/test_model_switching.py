@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from PIL import Image
 
-from agentcli import Agent, AgentFailed
+from agentcli import Agent, AgentFailed, AgentOptions
 from agentcli.llm.models import ModelInfo, bundled_models
 from tests.app.running import Place
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend, ScriptedBackend, Stage
@@ -84,7 +84,7 @@ async def play(work: Path, first: str, second: str, **settings: Any) -> dict[str
             provider = stages[next(order)].provider
             return provider, provider.info  # type: ignore[attr-defined]
 
-        async with Agent("ollama/any", cwd=work, resolve=resolve, settings=settings) as agent:
+        async with Agent("ollama/any", cwd=work, options=AgentOptions(resolve=resolve, settings=settings)) as agent:
             with pytest.raises(AgentFailed) as failed:
                 await agent.run("what is in a.png and missing.txt?")
             assert failed.value.is_retryable, failed.value

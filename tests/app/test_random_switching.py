@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli import Agent, AgentFailed
+from agentcli import Agent, AgentFailed, AgentOptions
 from agentcli.llm.models import bundled_models
 from tests.app.test_model_switching import work as work
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend
@@ -115,7 +115,7 @@ async def play(work: Path, seed: int, prompts: int) -> tuple[int, int, int]:
             return provider, provider.info
 
         settings = {"tokens": {"effort": "high"}, "limits": {"max_turns": 6}}
-        async with Agent("ollama/any", cwd=work, resolve=resolve, settings=settings) as agent:
+        async with Agent("ollama/any", cwd=work, options=AgentOptions(resolve=resolve, settings=settings)) as agent:
             for number in range(prompts):
                 try:
                     await agent.run(f"prompt {number}" + rng.choice(("", " about @a.png", " about @a.txt")))

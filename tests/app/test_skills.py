@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, Message, Skill, SkillRegistry, UsageError, read_skill
+from agentcli import Agent, AgentOptions, Message, Skill, SkillRegistry, UsageError, read_skill
 from tests.app.running import Commanded, Place, Ran, call
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
@@ -294,7 +294,7 @@ async def test_an_active_skill_survives_compactions_and_changes_no_earlier_byte(
     with anthropic_server([anthropic_reply("Fine.") for _ in range(4)]) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
-        async with Agent("anthropic/claude-sonnet-5-5", cwd=place.folder, settings=KEEP) as agent:
+        async with Agent("anthropic/claude-sonnet-5-5", cwd=place.folder, options=AgentOptions(settings=KEEP)) as agent:
             await agent.run("one " * 2_000)
             session = await agent.session()
             await session.runtime.calls.delegates.open_skills().activate("careful")

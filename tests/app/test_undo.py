@@ -106,7 +106,7 @@ async def test_a_long_look_at_the_workspace_shows_how_far_it_is(project: Place) 
     for number in range(12_000):  # in no repository: all of them are copied
         (project.folder / f"f{number}").write_text(f"{number}")
     model = project.script(bash("touch x"), {"text": "done"})
-    async with Agent(model, cwd=project.folder, permission_mode="bypassPermissions") as agent:
+    async with Agent(model, cwd=project.folder, permissions="bypassPermissions") as agent:
         shown = [event.text async for event in agent.stream("go") if isinstance(event, OutputDelta)]
     assert "Recording the workspace so that /undo works: " in "".join(shown)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, UsageCollector
+from agentcli import Agent, AgentOptions, UsageCollector
 from agentcli.llm.messages import Usage
 from tests.app.running import Place, call
 
@@ -112,8 +112,8 @@ async def test_a_collector_adds_up_all_agents_of_a_process(tmp_path: Path, monke
     script.write_text("\n".join(json.dumps(reply) for reply in (FIRST, LAST, broken)))
     collector = UsageCollector()
     async with (
-        Agent(f"scripted/{script}", cwd=tmp_path, usage=collector, user_id="ada") as one,
-        Agent(f"scripted/{script}", cwd=tmp_path, usage=collector) as other,
+        Agent(f"scripted/{script}", cwd=tmp_path, options=AgentOptions(usage=collector, user_id="ada")) as one,
+        Agent(f"scripted/{script}", cwd=tmp_path, options=AgentOptions(usage=collector)) as other,
     ):
         await one.run("go")
         await other.run("go")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 from agentcli.agent.commands.sessions import undo_in
 from agentcli.agent.session import Session
 from agentcli.agent.state import prompts
@@ -167,7 +167,9 @@ async def interleave(seed: int, base: Path) -> list[str]:
         return provider, provider.info
 
     settings = {"permissions": {"mode": "bypassPermissions"}, "limits": {"max_turns": 50}}
-    async with Agent(f"scripted/{script}", cwd=world.folder, settings=settings, resolve=resolve) as agent:
+    async with Agent(
+        f"scripted/{script}", cwd=world.folder, options=AgentOptions(settings=settings, resolve=resolve)
+    ) as agent:
         session = await agent.session()
         for number in range(dice.randint(1, 3)):
             left = dice.randint(1, 4)

@@ -86,7 +86,7 @@ def test_no_function_is_longer_than_a_screen_and_no_file_than_400_lines() -> Non
 # that users of the library construct.
 WIDE_RECORDS = """
     Settings CompactionSettings BudgetSettings ObservabilitySettings KeySettings GrepSearch CreateSubagent Assistant
-    Result Compaction ServerEntry SessionRow StreamNote SessionInfo ModelInfo ScriptedReply Quirks Tool CommandResult
+    Result Compaction ServerEntry AgentOptions StreamNote SessionInfo ModelInfo ScriptedReply Quirks Tool CommandResult
     ChangeSummary Instance
 """.split()
 

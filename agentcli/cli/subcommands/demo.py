@@ -21,6 +21,7 @@ from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.library.agent import Agent
+from agentcli.library.options import AgentOptions
 
 _PROMPTS = (
     "Search the project for with_tax. Where is it used, and what does it do?",
@@ -56,7 +57,7 @@ async def _tour(repository: Path, model: str) -> int:
     view.print_line(f"agentcli demo — model: {kind}", "bold")
     view.print_line(f"Sample repository: {repository}\n", "muted")
     settings = {"permissions": {"allow": ["file_edit"]}}
-    async with Agent(model or f"scripted/{script}", cwd=repository, settings=settings) as agent:
+    async with Agent(model or f"scripted/{script}", cwd=repository, options=AgentOptions(settings=settings)) as agent:
         session = await agent.session()
         small = session.runtime.models.info(session.snapshot().model).small
         for prompt in _PROMPTS:

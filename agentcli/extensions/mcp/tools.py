@@ -134,7 +134,7 @@ class RemoteResult(Struct, frozen=True):
 
 
 class MCPClient(Protocol):
-    """A connection to one server; `Agent(mcp_clients=[…])` takes your own.
+    """A connection to one server; `AgentOptions(mcp_clients=[…])` takes your own.
 
     Calls may overlap.
 

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError, UsageError, UserError
 from agentcli.frontends import json_input
 from agentcli.llm.provider import ToolSpec
@@ -235,18 +236,11 @@ class OpTaken(msgspec.Struct, frozen=True):
     ok: Literal[True] = True
 
 
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRow(SessionInfo, frozen=True, kw_only=True, rename={"id": "session_id"}):
     """A stored session."""
 
-    session_id: str
-    cwd: str
-    name: str
-    title: str
-    last_prompt: str
     created: Time
     updated: Time
-    entries: int
-    user_id: str
     is_running: bool
 
 

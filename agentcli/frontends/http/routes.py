@@ -119,7 +119,9 @@ class Routes:
         limit = _number(request, "limit", 50, maximum=MAX_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=forms.token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
-        return forms.json_answer([forms.SessionRow(**_fields(info), is_running=info.id in running) for info in found])
+        return forms.json_answer(
+            [forms.SessionRow(**msgspec.structs.asdict(info), is_running=info.id in running) for info in found]
+        )
 
     @_operation("GET", _SESSION, "Show a session with its messages.", answer=forms.WholeSession)
     async def _show(self, request: Request) -> Response:
@@ -130,7 +132,7 @@ class Routes:
         is_here = info.id in self._hosting.sessions
         holder = "here" if is_here else await self._hosting.store.holder(info.id)
         shown = forms.WholeSession(
-            **_fields(info),
+            **msgspec.structs.asdict(info),
             is_running=state is not None and state.status == "running",
             model=note.model,
             permission_mode=note.mode,
@@ -266,11 +268,6 @@ class Routes:
         since = time.time() - days * 86_400 if days and not session else 0.0
         user = forms.token_of(request).user_id or None
         return forms.json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
-
-
-def _fields(info: SessionInfo) -> dict[str, Any]:
-    names = ("cwd", "name", "title", "last_prompt", "created", "updated", "entries", "user_id")
-    return {"session_id": info.id, **{name: getattr(info, name) for name in names}}
 
 
 def _number(request: Request, name: str, default: int, *, maximum: int) -> int:

@@ -1,0 +1,50 @@
+"""Lets programs use the names of the release before; the next release drops this module."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar, cast
+from warnings import warn
+
+from agentcli.infra.sessions.sqlite import MemorySessions
+from agentcli.library.options import AgentOptions
+
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
+_PARAMETERS = {
+    "system_prompt": "instructions", "permission_mode": "permissions", "session_id": "conversation",
+    "conversation_id": "conversation",
+}  # fmt: skip
+_MOVED = (
+    "settings search hooks call_hooks locks resolve context_policy context_transform usage provider sandbox skills "
+    "mcp_clients store user_id event_store"
+)
+_OPTIONS = {"conversation_store": "store"} | {name: name for name in _MOVED.split()}
+
+
+def accept_old_names(construct: Constructor) -> Constructor:
+    """Return the constructor of `Agent` so that it also takes the parameters that it had before, with a warning."""
+
+    @wraps(construct)
+    def construct_with_new_names(*arguments: Any, **named: Any) -> None:
+        construct(*arguments, **_in_new_names(named))
+
+    return cast("Constructor", construct_with_new_names)
+
+
+def _in_new_names(named: dict[str, Any]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    moved: dict[str, Any] = {}
+    for name, value in named.items():
+        if new := _PARAMETERS.get(name):
+            parameters[new] = parameters.get(new) or value
+            spelling = f"{new}=…"
+        elif new := _OPTIONS.get(name):
+            moved[new] = moved.get(new) or value
+            spelling = f"options=AgentOptions({new}=…)"
+        else:
+            parameters[name] = value
+            continue
+        warn(f"Agent({name}=…) is Agent({spelling}) now; the next release drops the old name.", DeprecationWarning, 3)
+    if "session_id" in named and not moved.get("store"):  # it named a conversation that nothing kept
+        moved["store"] = MemorySessions()
+    return parameters | ({"options": replace(named.get("options", AgentOptions()), **moved)} if moved else {})

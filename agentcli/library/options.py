@@ -1,0 +1,135 @@
+"""Defines the options of an agent, and makes of them what builds its sessions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
+from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
+from agentcli.errors import UsageError
+from agentcli.llm.provider import Provider
+from agentcli.settings.files import current_folder
+from agentcli.settings.load import Config
+from agentcli.settings.load import load_config as load_settings
+from agentcli.settings.structs import PermissionSettings, Settings
+from agentcli.settings.write import changed_values
+from agentcli.setup.options import CallerParts, McpOptions, SessionOptions
+from agentcli.tools.own_tools import tool
+from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.tool import Tool
+from agentcli.tools.workspace import SearchProvider
+
+if TYPE_CHECKING:
+    from agentcli.agent.accounting import UsageCollector
+    from agentcli.extensions.mcp.tools import MCPClient
+
+log = logging.getLogger("agentcli")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """The options of an agent that most programs leave alone.
+
+    `settings` are nested like config.toml, or a `Settings`, whose defaults are ignored; they replace those of files.
+
+    `store` keeps conversations. A `SessionStore` keeps them entry by entry, as the command line does. A
+    `ConversationStore` keeps whole ones, which suits a web handler that makes an agent for each request. They belong to
+    `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
+    that have a `stream_id`. Readers elsewhere can follow them, and resume where they stopped.
+
+    `provider` replaces the configured ones. `resolve` chooses the provider before each request, `context_policy`
+    replaces the policy that compacts the conversation before it, `context_transform` changes the messages of that one
+    request. `usage` collects the usage of the conversation; several agents may share one.
+
+    `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
+    file, also among programs. `sandbox` replaces the machine's own files and commands, `search` Tavily in web_search.
+    `skills` are further folders of skills, `mcp_clients` connections to MCP servers (others are configured in
+    `settings`: `{"mcp_servers": {…}}`).
+    """
+
+    settings: Mapping[str, Any] | Settings | None = None
+    store: SessionStore | ConversationStore | None = None
+    user_id: str = ""
+    event_store: EventStore | None = None
+    provider: Provider | None = None
+    resolve: Resolve | None = None
+    context_policy: ContextPolicy | None = None
+    context_transform: ContextTransform | None = None
+    usage: UsageCollector | None = None
+    hooks: TurnHooks | None = None
+    call_hooks: Sequence[CallHooks] = ()
+    locks: Locks | None = None
+    sandbox: Sandbox | None = None
+    search: SearchProvider | None = None
+    skills: Sequence[str | Path] = ()
+    mcp_clients: Sequence[MCPClient] = ()
+
+
+def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:
+    """Return the store, as the kind that it is. Raises `UsageError` if it does not fit the conversation's id."""
+    match options.store:
+        case SessionStore() as sessions:
+            return None, sessions
+        case ConversationStore() as conversations if conversation:
+            return conversations, None
+        case ConversationStore():
+            raise UsageError('A ConversationStore needs the id of a conversation: Agent(…, conversation="my-id").')
+        case None if not conversation:
+            return None, None
+        case None:
+            raise UsageError(
+                f"conversation={conversation!r} needs a store that keeps it: "
+                "Agent(…, options=AgentOptions(store=SqliteSessions(path)))."
+            )
+    raise UsageError(f"A store is a SessionStore or a ConversationStore, not {type(options.store).__name__}.")
+
+
+def session_options(
+    options: AgentOptions, instructions: str | None, tools: Sequence[Tool | Callable[..., Any]]
+) -> SessionOptions:
+    """Return the options of the agent's sessions. Raises `UsageError` for a function that cannot be a tool."""
+    return SessionOptions(
+        system_prompt=instructions,
+        accepts_client_tools=True,
+        skill_folders=tuple(map(_folder, options.skills)),
+        mcp=McpOptions(clients=tuple(options.mcp_clients)),
+        parts=CallerParts(
+            tools=tuple(item if isinstance(item, Tool) else tool(item) for item in tools),
+            search=options.search,
+            hooks=options.hooks or NoHooks(),
+            call_hooks=tuple(options.call_hooks),
+            locks=options.locks,
+            resolve=options.resolve,
+            context=ContextControl(policy=options.context_policy, transform=options.context_transform or unchanged),
+            sandbox=options.sandbox,
+        ),
+    )
+
+
+def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | PermissionSettings) -> Config:
+    """Return all settings for a working directory. Raises `UserError`."""
+    given = changed_values(options.settings) if isinstance(options.settings, Settings) else {**(options.settings or {})}
+    own = {"mode": permissions} if isinstance(permissions, str) else changed_values(permissions)
+    if own.get("mode") == "default":  # then the settings may name another one
+        del own["mode"]
+    flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | own}
+    config = load_settings(_folder(cwd), flags=flags, caller="settings")
+    for notice in config.notices:
+        log.warning(notice)
+    return config
+
+
+def _folder(cwd: str | Path) -> Path:
+    """Return a folder's absolute path. Raises `UsageError` if it is not there."""
+    folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
+    try:
+        if folder.is_dir():
+            return folder
+        why = "it does not exist" if not folder.exists() else "it is not a folder"
+    except OSError as error:
+        why = str(error.strerror)
+    raise UsageError(f"Could not work in {folder}: {why}.")
