@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -43,8 +42,7 @@ _MAX_FIRST_LINE_CHARS = 120
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class DataFolder:
+class DataFolder(msgspec.Struct, kw_only=True):
     """The large results of all sessions in one folder, which several processes may use at once.
 
     The file `ab/cdef…` has the content with that hash; its time is that of its last use. `calls/SESSION/CALL` is a link
@@ -53,10 +51,10 @@ class DataFolder:
     """
 
     folder: Path
-    outputs: Path | None = field(default=None, kw_only=True)
-    is_resumable: Callable[[str], bool] = field(default=lambda session_id: False, kw_only=True)
-    settings: DataSettings = field(default=DataSettings(), kw_only=True)
-    clock: Callable[[], float] = field(default=time.time, kw_only=True)
+    outputs: Path | None = None
+    is_resumable: Callable[[str], bool] = lambda session_id: False
+    settings: DataSettings = DataSettings()
+    clock: Callable[[], float] = time.time
 
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
@@ -148,16 +146,15 @@ class SessionData:  # implements `DataFiles`
         return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
 
 
-@dataclass
-class SummaryFiles:
+class SummaryFiles(msgspec.Struct):
     """Summaries that models wrote, by key, so that a conversation does not pay for them again.
 
     The newest `max_files` are kept for `hours`. A summary that cannot be read or written is missing.
     """
 
     folder: Path
-    hours: float = field(kw_only=True)
-    max_files: int = field(kw_only=True)
+    hours: float
+    max_files: int
 
     def get(self, key: str) -> str | None:
         file = self.folder / key
