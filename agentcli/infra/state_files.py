@@ -16,12 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import filelock
 import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError, ToolError
 from agentcli.settings.files import (
+    FileLock,
     folder_text,
     make_private_folder,
     read_small_file,
@@ -239,11 +239,14 @@ class MemoryFiles:
         try:
             make_private_folder(self.folder)
             lock_file = self.folder.parent / f".{self.folder.name}.lock"
-            held_lock = filelock.FileLock(lock_file, timeout=_LOCK_TIMEOUT_S).acquire()
-        except OSError as error:  # filelock's Timeout is one, too
+            lock = FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S)
+            lock.acquire()
+        except OSError as error:
             raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
-        with held_lock:
+        try:
             yield path
+        finally:
+            lock.release()
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
@@ -363,10 +366,10 @@ class FileGrants:
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
             make_private_folder(self.file.parent)
-            with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
+            with FileLock(self.file.with_suffix(".lock"), timeout_s=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
                 rules_by_root = {root: rules for root, rules in grants.items() if rules}
                 replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
-        except OSError as error:  # filelock's Timeout is one, too
+        except OSError as error:
             raise StorageError(f"{self.file} could not be written ({error}).") from error
