@@ -25,6 +25,7 @@ def main() -> None:
     code = run(sys.argv[1:], signals)
     for number in (SIGINT, SIGTERM, SIGHUP):
         signal(number, SIG_IGN)  # one that comes while Python ends would change the exit code
+    gc.freeze()  # as it ends, Python would look through all objects for garbage, which takes 4 ms
     sys.exit(code)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.perform import account_for_interrupted
@@ -96,7 +97,7 @@ class Builder:
         self._on_notice = on_notice
         self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
         self._data = DataFolder(
-            config.paths.state / "data",
+            folder=config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
             settings=config.settings.data,
@@ -188,7 +189,7 @@ class Builder:
                 waits_for_reset=limits.wait_for_reset,
                 max_breaks=int(self._goes_on),
             ),
-            context=replace(
+            context=structs.replace(
                 parts.context,
                 policy=parts.context.policy or watch,
                 watch=watch,
@@ -323,9 +324,7 @@ class Builder:
     @cached_property
     def _all_tools(self) -> ToolRegistry:
         """The built-in tools and the caller's own, whatever the settings say."""
-        own_tools = self._options.parts.tools
-        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in own_tools)
-        return ToolRegistry((*builtin_tools(), *map(guarded, added)))
+        return ToolRegistry((*builtin_tools(), *map(guarded, self._options.parts.tools)))
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those that the settings name. Raises `ConfigError` for a name that no tool has."""

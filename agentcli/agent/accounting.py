@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
@@ -84,8 +83,7 @@ class OverBudget(UserError):
         self._account.warned.discard(self._kind)
 
 
-@dataclass
-class Reservation:
+class Reservation(Struct):
     """The amounts held back for a request. Only the first call of `settle` counts."""
 
     _holds: list[tuple[Account, int]]

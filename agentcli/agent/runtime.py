@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -81,8 +80,7 @@ def _parts_of_note(text: str, other_source: str) -> Iterator[tuple[str, str]]:
     yield other_source, text
 
 
-@dataclass
-class ContextWatch:
+class ContextWatch(msgspec.Struct, dict=True):
     """The context policy of sessions; `make` imports and makes the compactor when it is needed."""
 
     settings: CompactionSettings
@@ -138,8 +136,7 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages
 
 
-@dataclass(kw_only=True)
-class ModelAccess:
+class ModelAccess(msgspec.Struct, kw_only=True):
     """The models of a session.
 
     `resolve` chooses the provider before each request; the model `fallback` answers where that one fails.
@@ -155,8 +152,7 @@ class ModelAccess:
     effort: llm.Effort | None = None
 
 
-@dataclass(kw_only=True)
-class ContextControl:
+class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
     """Keeps the conversation within the model's window. A notice warns the person from the share `warn_at` on.
 
     `policy` may compact the conversation before a request, `watch` when a request was too long or the person asks.
@@ -170,8 +166,7 @@ class ContextControl:
     count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
 
 
-@dataclass(kw_only=True)
-class Runtime:
+class Runtime(msgspec.Struct, kw_only=True):
     """The services of a session. `steps` makes the steps of each turn, in order; `collect` gets each new entry."""
 
     models: ModelAccess
@@ -179,8 +174,8 @@ class Runtime:
     log: SessionLog
     steps: list[Callable[[], TurnStep]]
     limits: TurnLimits = TurnLimits()
-    context: ContextControl = field(default_factory=ContextControl)
-    hooks: TurnHooks = field(default_factory=NoHooks)
+    context: ContextControl = msgspec.field(default_factory=ContextControl)
+    hooks: TurnHooks = msgspec.field(default_factory=NoHooks)
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
 
     async def context_use(self, state: AgentState) -> ContextUse:
@@ -214,21 +209,19 @@ class Runtime:
 # A turn
 
 
-@dataclass(kw_only=True)
-class TurnLog:
+class TurnLog(msgspec.Struct, kw_only=True):
     """The entries of a turn: the prompt's ids, all ids, and the tasks that store entries, oldest first."""
 
-    pending: list[asyncio.Task[None]] = field(default_factory=list)
-    prompt_ids: list[str] = field(default_factory=list)
-    entry_ids: list[str] = field(default_factory=list)
+    pending: list[asyncio.Task[None]] = msgspec.field(default_factory=list)
+    prompt_ids: list[str] = msgspec.field(default_factory=list)
+    entry_ids: list[str] = msgspec.field(default_factory=list)
     accepted: int = 0  # how many of `entry_ids`, from the first, were in a request that the provider answered
     has_shrunk: bool = False  # the conversation was compacted because a request was too long
     is_retrying: bool = False  # the newest request failed before, and has no reply yet
     returns_prompt: bool = False  # the person stops the turn, and gets messages back that nothing was shown for
 
 
-@dataclass(kw_only=True)
-class Spending:
+class Spending(msgspec.Struct, kw_only=True):
     """The usage and cost of a turn, in USD; None where a price is unknown."""
 
     budgets: Budgets
@@ -236,12 +229,11 @@ class Spending:
     cost_usd: float | None = 0.0
 
 
-@dataclass(kw_only=True)
-class AnswerText:
+class AnswerText(msgspec.Struct, kw_only=True):
     """The texts that the model has written in a turn."""
 
-    parts: list[str] = field(default_factory=list)  # of the answer so far
-    earlier: list[str] = field(default_factory=list)  # before calls
+    parts: list[str] = msgspec.field(default_factory=list)  # of the answer so far
+    earlier: list[str] = msgspec.field(default_factory=list)  # before calls
     is_half: bool = False  # a reply broke off in its text
 
     @property
@@ -254,8 +246,7 @@ class AnswerText:
         self.parts.clear()
 
 
-@dataclass(kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, kw_only=True):
     """One prompt being answered. `round` counts its requests, from 1."""
 
     state: AgentState
@@ -263,8 +254,8 @@ class Turn:
     calls: TurnCalls
     steps: Sequence[TurnStep]
     spending: Spending
-    log: TurnLog = field(default_factory=TurnLog)
-    answer: AnswerText = field(default_factory=AnswerText)
+    log: TurnLog = msgspec.field(default_factory=TurnLog)
+    answer: AnswerText = msgspec.field(default_factory=AnswerText)
     round: int = 0
 
     @property

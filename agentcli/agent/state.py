@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -25,8 +24,7 @@ PLAN_ON = log.reminder(
 PLAN_OFF = log.reminder("Plan mode is off: you can make changes now.")
 
 
-@dataclass(kw_only=True)
-class ModelChoice:
+class ModelChoice(msgspec.Struct, kw_only=True):
     """The model of a session, and facts of earlier requests that shape the next one.
 
     Models are named `provider/model`. `rejected` has what each model did not accept, as keys of a `Rewrite`; `reported`
@@ -39,12 +37,11 @@ class ModelChoice:
     switch_reason: log.SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
     is_small: bool = False
     window_share: float = 0.0
-    rejected: dict[str, frozenset[str]] = field(default_factory=dict)
-    reported: set[str] = field(default_factory=set)
+    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    reported: set[str] = msgspec.field(default_factory=set)
 
 
-@dataclass(kw_only=True)
-class AgentState:
+class AgentState(msgspec.Struct, kw_only=True):
     """A session's conversation and the choices for it. The model reads `notes` with its next request.
 
     `mode_before_plan` is the newest mode but plan that was chosen, or in which a turn ran.
@@ -53,11 +50,11 @@ class AgentState:
     model: ModelChoice
     mode: Mode = "default"
     mode_before_plan: Mode = "default"
-    rules: Rules = field(default_factory=Rules)
-    conversation: Conversation = field(default_factory=Conversation)
-    meter: UsageCollector = field(default_factory=UsageCollector)
-    budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
-    notes: deque[log.User] = field(default_factory=deque)
+    rules: Rules = msgspec.field(default_factory=Rules)
+    conversation: Conversation = msgspec.field(default_factory=Conversation)
+    meter: UsageCollector = msgspec.field(default_factory=UsageCollector)
+    budgets: Budgets = msgspec.field(default_factory=lambda: Budgets((Account("session"),)))
+    notes: deque[log.User] = msgspec.field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.remember_mode()

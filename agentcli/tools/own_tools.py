@@ -107,6 +107,7 @@ def guarded(own: Tool) -> Tool:
     """Return a caller's tool as a session needs it: its functions are async, and raise nothing but `ToolError`."""
     return replace(
         own,
+        source="library" if own.source == "builtin" else own.source,
         run=_guarded(own.name, own.run, as_output),
         dry_run=own.dry_run and _guarded(own.name, own.dry_run),
         narrow=own.narrow and _guarded(own.name, own.narrow),

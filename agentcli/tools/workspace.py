@@ -6,12 +6,11 @@ import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image
@@ -125,8 +124,7 @@ def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-@dataclass
-class SessionGrants:
+class SessionGrants(Struct):
     """The exceptions that hold for every call of a session and its subagents, which share this record.
 
     `exposed` are secret files that the person lets commands read where no sandbox hides them.
@@ -136,16 +134,14 @@ class SessionGrants:
     exposed: set[Path] = field(default_factory=set)
 
 
-@dataclass
-class WorkspaceSettings:
+class WorkspaceSettings(Struct):
     """The person's home folder, and the charset of files that are not UTF-8; empty if the settings name none."""
 
     home: Path = field(default_factory=Path.home)
     charset: str = ""
 
 
-@dataclass
-class SessionResources:
+class SessionResources(Struct):
     """The services that a session offers its tools beside files and commands; None stands for one it lacks.
 
     `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` holds the
@@ -158,8 +154,7 @@ class SessionResources:
     memory: Memory | None = None
 
 
-@dataclass(kw_only=True)
-class Workspace:
+class Workspace(Struct, kw_only=True, dict=True):
     """The state that all calls of a session share.
 
     `cwd` anchors relative paths, `shell_cwd` is the folder that the last command ended in (None: `cwd`). The sandbox

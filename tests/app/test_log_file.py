@@ -114,7 +114,7 @@ def test_the_log_goes_to_stderr_where_that_is_wanted(place: Place, outputs: str)
     env = {"AGENTCLI_OBSERVABILITY_LOG_OUTPUTS": outputs, "AGENTCLI_OBSERVABILITY_LOG_LEVEL": "debug"}
     ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=env)
     assert ran.out == "Hi.\n"
-    assert " DEBUG filelock: " in ran.err
+    assert " DEBUG asyncio: " in ran.err
     assert bool(logs(place)) == ("file" in outputs)
 
 

@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def data(tmp_path: Path, clock: Clock) -> DataFolder:
-    return DataFolder(tmp_path / "data", clock=clock)
+    return DataFolder(folder=tmp_path / "data", clock=clock)
 
 
 def texts_in(data: DataFolder) -> list[str]:
@@ -38,7 +38,7 @@ def texts_in(data: DataFolder) -> list[str]:
 
 def test_what_was_kept_is_found_after_a_restart_by_its_session_and_its_forks(data: DataFolder) -> None:
     kept = SessionData(data, "s").store(b"content", "call_1")
-    after = DataFolder(data.folder, clock=data.clock)
+    after = DataFolder(folder=data.folder, clock=data.clock)
     assert SessionData(after, "s").find("call_1") == kept.path
     assert (kept.path.read_bytes(), kept.size) == (b"content", 7)
     assert SessionData(after, "fork").find("call_1") is None
@@ -77,7 +77,7 @@ def test_what_is_made_again_is_young_again(data: DataFolder, clock: Clock) -> No
 
 def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path, clock: Clock) -> None:
     settings = DataSettings(max_age_hours=0.5, max_size_gb=300 / 1024**3, clean_every_minutes=1)
-    data = DataFolder(tmp_path / "data", settings=settings, clock=clock)
+    data = DataFolder(folder=tmp_path / "data", settings=settings, clock=clock)
     session = SessionData(data, "s")
     session.store(b"a" * 100, "1")
     clock.now += HOUR / 4
@@ -95,7 +95,7 @@ def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path, clock: C
 
 
 def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(tmp_path: Path, clock: Clock) -> None:
-    data = DataFolder(tmp_path / "data", settings=DataSettings(max_size_gb=1_000 / 1024**3), clock=clock)
+    data = DataFolder(folder=tmp_path / "data", settings=DataSettings(max_size_gb=1_000 / 1024**3), clock=clock)
     session = SessionData(data, "s")
     for number in range(11):
         clock.now += 1
@@ -110,7 +110,7 @@ def test_what_a_session_that_can_be_resumed_names_stays_and_the_rest_goes_after_
     tmp_path: Path, clock: Clock
 ) -> None:
     outputs, resumable = tmp_path / "jobs", {"kept"}
-    data = DataFolder(tmp_path / "data", outputs=outputs, is_resumable=resumable.__contains__, clock=clock)
+    data = DataFolder(folder=tmp_path / "data", outputs=outputs, is_resumable=resumable.__contains__, clock=clock)
     for session, text, call in (("kept", b"a", "1"), ("gone", b"b", "1"), ("gone", b"a", "2")):
         SessionData(data, session).store(text, call)
     half_written = data.folder / "ab" / ".cd.x"

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
@@ -65,8 +64,7 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
     return isinstance(answer, Approve) and answer.allowed
 
 
-@dataclass(kw_only=True)
-class Review:
+class Review(Struct, kw_only=True):
     """The decision on a dry run: the names of the changes to apply, of some only `parts`.
 
     `left_out` is the text of the hunks that the person rejected. Once a person has decided about changes, it

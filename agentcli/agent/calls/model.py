@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -37,8 +36,7 @@ NOBODY_LEFT = "no one can approve it any more"  # the comment of a no when nobod
 SAME_CALL_LIMIT = 3  # after so many equal calls in a row with equal results, the next is not run
 
 
-@dataclass(kw_only=True)
-class CallServices:
+class CallServices(msgspec.Struct, kw_only=True):
     """The parts that calls use for as long as a session lasts. With `dry_runs` a command that would ask is run as one.
 
     `grants` keeps lasting permissions; without it they hold for the session.
@@ -63,8 +61,7 @@ class CallServices:
         return text if self.mask is None else self.mask.text(text)
 
 
-@dataclass(kw_only=True)
-class CallHistory:
+class CallHistory(msgspec.Struct, kw_only=True):
     """The running commands of a session, which an event of `detachable` sends to the background, and repeated calls.
 
     A call that is repeated with the same result is answered once with an error; after that `looping` names it, until
@@ -73,9 +70,9 @@ class CallHistory:
 
     ends_loops: bool = True
     looping: str = ""
-    detachable: set[asyncio.Event] = field(default_factory=set)
+    detachable: set[asyncio.Event] = msgspec.field(default_factory=set)
     # The newest calls, each with its result.
-    _recent: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
+    _recent: deque[tuple[str, str]] = msgspec.field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
     _is_nudged: bool = False  # the newest call was answered with the error
 
     @contextmanager
@@ -141,12 +138,11 @@ def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolR
     return all_tools
 
 
-@dataclass(kw_only=True)
-class ClientCalls:
+class ClientCalls(msgspec.Struct, kw_only=True):
     """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
 
-    _waiting: dict[str, asyncio.Future[ToolOutput]] = field(default_factory=dict)
-    _new: list[ToolUse] = field(default_factory=list)  # not handed over yet
+    _waiting: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)
+    _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
@@ -235,14 +231,13 @@ class ToolServers(Protocol):
     def listing(self) -> list[dict[str, Any]]: ...
 
 
-@dataclass(kw_only=True)
-class Delegates:
+class Delegates(msgspec.Struct, kw_only=True):
     """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand.
 
     `unknown_servers` names the MCP servers whose tools were not known at the first request; None before it.
     """
 
-    client: ClientCalls = field(default_factory=ClientCalls)
+    client: ClientCalls = msgspec.field(default_factory=ClientCalls)
     make_skills: Callable[[], SkillsInUse] | None = None
     skills: SkillsInUse | None = None
     make_agents: Callable[[], SubagentRuns] | None = None
@@ -278,22 +273,20 @@ class Delegates:
         return await body.answer(call, arguments)
 
 
-@dataclass(kw_only=True)
-class Recording:
+class Recording(msgspec.Struct, kw_only=True):
     """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end.
 
     `dry_runs` are the tasks that apply the changes of dry runs in the background.
     """
 
     checkpoints: Checkpoints | None = None
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    dry_runs: set[asyncio.Task[None]] = field(default_factory=set)
-    is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
+    dry_runs: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
+    is_closing: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
 
 
-@dataclass(kw_only=True)
-class SessionCalls:
+class SessionCalls(msgspec.Struct, kw_only=True):
     """The parts that the calls of a session share. Without `ask`, a call that would ask is denied.
 
     `made_by` is the call that made a subagent; changes of files by the subagent count as that call's.
@@ -304,9 +297,9 @@ class SessionCalls:
     ask: Ask | None = None
     agent_id: str = "main"
     made_by: Call | None = None
-    history: CallHistory = field(default_factory=CallHistory)
-    delegates: Delegates = field(default_factory=Delegates)
-    recording: Recording = field(default_factory=Recording)
+    history: CallHistory = msgspec.field(default_factory=CallHistory)
+    delegates: Delegates = msgspec.field(default_factory=Delegates)
+    recording: Recording = msgspec.field(default_factory=Recording)
 
     @property
     def workspace(self) -> Workspace:
@@ -323,8 +316,7 @@ def at_once(*_: object) -> Awaitable[object]:
     return done
 
 
-@dataclass(kw_only=True)
-class TurnCalls:
+class TurnCalls(msgspec.Struct, kw_only=True):
     """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
 
     Subagents are held to the `budgets`, and store what their requests cost.
@@ -335,8 +327,8 @@ class TurnCalls:
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
     commit: Callable[[], Awaitable[object]] = at_once
-    budgets: Budgets = field(default_factory=Budgets)
-    denials: list[Denial] = field(default_factory=list)
+    budgets: Budgets = msgspec.field(default_factory=Budgets)
+    denials: list[Denial] = msgspec.field(default_factory=list)
     is_stopped: bool = False
 
     def hand_over(self, calls: tuple[ToolUse, ...]) -> None:

@@ -5,8 +5,9 @@ A call under a key is made once.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call

@@ -2,8 +2,9 @@
 
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -82,8 +83,7 @@ class CommandHost(Protocol):
         """End the front end after this command."""
 
 
-@dataclass(frozen=True)
-class AsPrompt:
+class AsPrompt(Struct, frozen=True):
     """A prompt to submit, answered by `model` if given. In `more`, which others wrote, names of files mean nothing."""
 
     text: str
@@ -91,16 +91,14 @@ class AsPrompt:
     more: tuple[Text, ...] = ()
 
 
-@dataclass(frozen=True)
-class FileDiff:
+class FileDiff(Struct, frozen=True):
     """The unified diff of one file."""
 
     path: str
     diff: str
 
 
-@dataclass(frozen=True)
-class AsDiff:
+class AsDiff(Struct, frozen=True):
     """A command's outcome that is shown as changes of files, with a `note` below them."""
 
     files: tuple[FileDiff, ...]
@@ -114,22 +112,29 @@ class AsDiff:
 Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt to submit, changes to show
 
 
-@dataclass(frozen=True)
-class SlashCommand:
+class CommandTraits(Struct, frozen=True, kw_only=True):
+    """The traits of a slash command that have a usual value.
+
+    Messages that follow a command wait for its end, unless it `is_aside`, which changes nothing. `forms` are the ways
+    to write it, `group` is its heading in /help.
+    """
+
+    aliases: tuple[str, ...] = ()
+    is_aside: bool = False
+    forms: tuple[str, ...] = ()
+    group: str = "Your own"
+
+
+class SlashCommand(CommandTraits, frozen=True):
     """A slash command; `run` gets the rest of the line.
 
-    `argument` is a hint for help; a command without one takes no argument. Messages that follow a command wait for its
-    end, unless it `is_aside`, which changes nothing. `forms` are the ways to write it, `group` is its heading in /help.
+    `argument` is a hint for help; a command without one takes no argument.
     """
 
     name: str
     help: str
     run: Callable[[CommandHost, str], Awaitable[Outcome]]
     argument: str = ""
-    aliases: tuple[str, ...] = field(default=(), kw_only=True)
-    is_aside: bool = field(default=False, kw_only=True)
-    forms: tuple[str, ...] = field(default=(), kw_only=True)
-    group: str = field(default="Your own", kw_only=True)
 
     async def execute(self, host: CommandHost, argument: str) -> Outcome:
         """Run the command. Raises `UserError`, also where a part of a tool that it uses fails."""

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
 from agentcli.agent.commands.model import MODEL_COMMANDS, USAGE_COMMANDS

@@ -5,7 +5,6 @@ Grants of commands do not cover secret and auto-executed files that no rule name
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
@@ -49,13 +48,12 @@ class Rule(msgspec.Struct, frozen=True):
 Verb = Literal["allow", "ask", "deny"]
 
 
-@dataclass
-class Rules:
+class Rules(msgspec.Struct):
     """The rules that allow, ask about and deny calls. A denial wins over asking, and asking over a grant."""
 
-    allow: list[Rule] = field(default_factory=list)
-    deny: list[Rule] = field(default_factory=list)
-    ask: list[Rule] = field(default_factory=list)
+    allow: list[Rule] = msgspec.field(default_factory=list)
+    deny: list[Rule] = msgspec.field(default_factory=list)
+    ask: list[Rule] = msgspec.field(default_factory=list)
 
     def of(self, verb: Verb) -> list[Rule]:
         return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[verb]

@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.accounting import Budgets, Reservation
@@ -34,8 +34,7 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo, RequestTarget, estimate, most_tokens
 
 
-@dataclass(kw_only=True)
-class Attempt:
+class Attempt(Struct, kw_only=True):
     """The newest try of a request. `retries` counts the tries before it."""
 
     sent: llm.Request
@@ -44,8 +43,7 @@ class Attempt:
     is_estimated: bool = False  # the provider did not count the tokens of the reply
 
 
-@dataclass(kw_only=True)
-class PaidRequest:
+class PaidRequest(Struct, kw_only=True, dict=True):
     """A request and its retries, each within the budgets.
 
     `max_prompt_tokens` bounds the tokens of a prompt. `on_broken` is called for a try that ended without a reply,

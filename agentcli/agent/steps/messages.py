@@ -4,12 +4,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from os.path import normpath
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, PlanApproval
@@ -109,8 +108,7 @@ class StopHooks(TurnStep):
         return True
 
 
-@dataclass
-class NestedInstructions:
+class NestedInstructions(Struct):
     """Finds the instruction files of folders below the working directory; `root` is the project's folder.
 
     The conversation shows which of them the model has been given, also after a resume.

@@ -4,7 +4,6 @@ import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -197,8 +196,7 @@ def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[
     return Catalog(skills, {folder: one.problem for folder, one in reads if one.value is None})
 
 
-@dataclass(kw_only=True)
-class Skills:
+class Skills(msgspec.Struct, kw_only=True, dict=True):
     """The skills of one configuration, which are searched for when they are first needed."""
 
     config: Config

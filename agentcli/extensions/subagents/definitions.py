@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +60,7 @@ def _tools(value: Any) -> tuple[str, ...] | None:
     return tuple(ALIASES.get(name, name) for name in names)
 
 
-@dataclass(kw_only=True)
-class Agents:
+class Agents(Struct, kw_only=True, dict=True):
     """The subagents that settings and trust let a session have, which are searched for when they are first needed."""
 
     config: Config

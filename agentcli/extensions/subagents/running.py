@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from agentcli.agent import events
 from agentcli.agent.accounting import Account, UsageCollector, in_words
@@ -165,7 +165,7 @@ class Subagents:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
             id, title = f"{run.id}/{request.id}", f"{run.id}: {request.title}"
             try:
-                answer = await outer(structs.replace(request, id=id, title=title, agent_id=run.id), decide)
+                answer = await outer(replace(request, id=id, title=title, agent_id=run.id), decide)
             except asyncio.CancelledError:  # the subagent is stopped while it waits for the answer
                 run.call.turn.emit(events.ApprovalSettled(id, agent_id=run.id))
                 raise

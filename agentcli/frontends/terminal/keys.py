@@ -3,9 +3,9 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct, field
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_insert_mode, vi_navigation_mode
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -33,8 +33,7 @@ MAX_OPTION_CHARS = 200  # of a text in a list
 KeyRow = tuple[str | tuple[str, ...], Callable[..., object], Filter]
 
 
-@dataclass(eq=False, kw_only=True)
-class KeyActions:
+class KeyActions(Struct, eq=False, kw_only=True):
     """One method for each key whose effect is more than one call."""
 
     console: Console
@@ -42,9 +41,9 @@ class KeyActions:
     composer: Composer
     dialogs: Dialogs
     labels: KeyLabels
-    shows_todo: bool = field(default=False, init=False)
-    chord: tuple[str, float] = field(default=("", 0.0), init=False)  # its first key, such as `c-x`, and when it came
-    _pressed: dict[str, float] = field(default_factory=dict, init=False)  # when Esc and Ctrl-C last were, by name
+    shows_todo: bool = False
+    chord: tuple[str, float] = ("", 0.0)  # its first key, such as `c-x`, and when it came
+    _pressed: dict[str, float] = field(default_factory=dict)  # when Esc and Ctrl-C last were, by name
 
     def __post_init__(self) -> None:
         # A key that is pressed after a change of the text is the first one again.

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import apsw
-import filelock
 
 from agentcli.conversation.history import short_prompt
 from agentcli.conversation.schema import as_readable
 from agentcli.errors import OUT_OF_MEMORY, StorageError
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import FileLock, make_private_folder
 
 VERSION = 5
 BUSY_TIMEOUT_MS = 5_000
@@ -224,13 +223,13 @@ class SessionLock:
         self._file, self._address, self.wanted = (
             path.parent / "locks" / f"{session_id}.{suffix}" for suffix in ("lock", "address", "wanted")
         )
-        self._lock = filelock.FileLock(self._file, timeout=_LOCK_TIMEOUT_S)
+        self._lock = FileLock(self._file, timeout_s=_LOCK_TIMEOUT_S, poll_s=_LOCK_TIMEOUT_S / 4)
         self.release = self._lock.release
 
     def acquire(self, *, address: str = "") -> None:
-        """Take the lock. Raises `filelock.Timeout` if another program has it, and `OSError`."""
+        """Take the lock. Raises `LockTimeout` if another program has it, and `OSError`."""
         make_private_folder(self.wanted.parent)
-        self._lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
+        self._lock.acquire()
         self.wanted.unlink(missing_ok=True)  # the program that waited for it has it now, or is gone
         if address:
             self._address.write_text(address)
@@ -241,11 +240,10 @@ class SessionLock:
         """Return the address of the program that has the lock ("" without one), None if it is free."""
         if not self._file.exists():
             return None
-        try:
-            with self._lock.acquire(timeout=0):  # a program that opens the session now waits for it
-                return None
-        except filelock.Timeout:
-            return self._address.read_text() if self._address.exists() else ""
+        if self._lock.try_acquire():  # a program that opens the session now waits for it
+            self._lock.release()
+            return None
+        return self._address.read_text() if self._address.exists() else ""
 
 
 _FAILURES: dict[type[Exception] | tuple[type[Exception], ...], str] = {

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import apsw
-import filelock
 
 from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database, store, tables
-from agentcli.settings.files import folder_text, make_private_folder
+from agentcli.settings.files import LockTimeout, folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
@@ -119,7 +118,7 @@ def _replace_damaged(path: Path) -> str:
             for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is damaged too, but better than nothing
                 with suppress(FileNotFoundError):
                     Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
-    except (filelock.Timeout, OSError) as error:
+    except OSError as error:
         raise StorageError(f"{path} is damaged and could not be replaced ({error}). Try again.") from error
     return f"The session database was damaged and has no sound copy. It is kept as {kept_as}, and a new one is used."
 
@@ -179,7 +178,7 @@ class SqliteSessions(_WriterSessions):
             try:
                 lock.acquire(address=self._address)
                 return store.Ownership(lock.release, lock.wanted.exists)
-            except filelock.Timeout as error:
+            except LockTimeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
                 if time.monotonic() > deadline:
@@ -212,7 +211,7 @@ class SqliteSessions(_WriterSessions):
             with maintenance.copying(self.path, timeout_s=store.PATIENCE_S):
                 places = await super().redact(session_id, secrets)
                 await asyncio.to_thread(maintenance.wipe, self.path)
-        except (filelock.Timeout, OSError) as error:
+        except OSError as error:
             raise StorageError(f"Copies of {self.path} could not be removed ({error}). Redact again.") from error
         await asyncio.to_thread(maintenance.make_copy, self.path)
         return places

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from agentcli.agent.commands.command import AsDiff, ChoiceIndex, CommandHost, CommandSet, Outcome, Topic
 from agentcli.agent.commands.session import conversation_commands

@@ -257,7 +257,7 @@ async def test_a_long_result_begins_with_its_first_page_and_continues_with_read_
     async def run(given: Named, context: ToolContext) -> ToolOutput:
         return ToolOutput(text)
 
-    data = DataFolder(tmp_path / "data")
+    data = DataFolder(folder=tmp_path / "data")
     script = [
         {"tool_calls": [call("long", id="c1")]},
         {
@@ -288,7 +288,7 @@ async def test_read_more_finds_text_that_an_observation_level_left_out(
     script = [{"tool_calls": [call("things", id="c")]}, {"tool_calls": [more]}, END]
     async with on_stage(tmp_path, script, tools=[listing(items)]) as stage:
         stage.session.runtime.calls.services.levels = Levels(usual=level)
-        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(tmp_path / "data"), "s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(folder=tmp_path / "data"), "s")
         await stage.ask("Go")
     first = str(stage.results["c"].content)
     assert shown in first
@@ -298,7 +298,7 @@ async def test_read_more_finds_text_that_an_observation_level_left_out(
 
 async def test_what_is_shown_whole_is_kept_nowhere_else(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, THINGS, tools=[listing(["one", "two"])]) as stage:
-        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(tmp_path / "data"), "s")
+        stage.session.runtime.calls.workspace.resources.data = SessionData(DataFolder(folder=tmp_path / "data"), "s")
         await stage.ask("Go")
     assert stage.results["c"].content == "Found 2 items:\none\ntwo"
     assert not (tmp_path / "data").exists()
@@ -308,7 +308,7 @@ async def test_a_result_over_a_megabyte_is_a_file_that_file_read_opens(tmp_path:
     async def run(given: Named, context: ToolContext) -> ToolOutput:
         return ToolOutput("0123456789\n" * 100_000, structured=["0123456789"] * 100_000)
 
-    data = DataFolder(tmp_path / "data")
+    data = DataFolder(folder=tmp_path / "data")
     async with on_stage(
         tmp_path,
         [{"tool_calls": [call("long", id="c1")]}, {"tool_calls": [call("think", thought="Large.", id="c2")]}, END],

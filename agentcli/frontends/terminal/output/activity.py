@@ -4,7 +4,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from agentcli.agent import events
 from agentcli.conversation.entries import Entry, Queued, User
@@ -29,8 +30,7 @@ _ARRIVING = {
 }  # fmt: skip
 
 
-@dataclass(kw_only=True)
-class RunningCall:
+class RunningCall(Struct, kw_only=True):
     """A call under way.
 
     `rounds`, `tokens`, `cost_usd` and the end of the `transcript` are those of the subagent that it started.
@@ -57,8 +57,7 @@ class RunningCall:
         return "".join(f" · {part}" for part in parts)
 
 
-@dataclass
-class ArrivingCall:
+class ArrivingCall(Struct):
     """A call whose arguments the model is still writing. Each piece of them is read once."""
 
     name: str
@@ -84,8 +83,7 @@ class ArrivingCall:
         return [*clipped(head, max(1, columns - len(lines))), *clipped([("muted", lines)], columns - 1)]
 
 
-@dataclass(frozen=True)
-class PendingRetry:
+class PendingRetry(Struct, frozen=True):
     """A request that failed and is sent again at the time `at`."""
 
     retry: events.Retry
@@ -98,8 +96,7 @@ class PendingRetry:
         return clipped([("warning", f"{spinner(now)}{text}"), ("muted", f" · {why}")], columns)
 
 
-@dataclass
-class TurnClock:
+class TurnClock(Struct):
     """Measures a turn without the time in which questions wait for the person. Times are `time.monotonic()`."""
 
     started: float | None = None
@@ -122,8 +119,7 @@ class TurnClock:
         return now - asked
 
 
-@dataclass(kw_only=True)
-class Activity:
+class Activity(Struct, kw_only=True):
     """The unfinished part of a session. It is state of the front end only: nothing here is stored."""
 
     clock: TurnClock = field(default_factory=TurnClock)

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from agentcli.frontends.terminal.text.code import CodeHighlighter
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
@@ -20,8 +21,7 @@ _MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with
 _HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
 
 
-@dataclass(slots=True, kw_only=True)
-class MarkdownLine:
+class MarkdownLine(Struct, kw_only=True):
     """The kind of a line, and the marks before its content."""
 
     kind: str  # "text", "blank", "heading", "rule", "fence", "code", "table"
@@ -36,8 +36,7 @@ class MarkdownLine:
 SourceLine = tuple[MarkdownLine, str]  # the kind of a line, and its content
 
 
-@dataclass(slots=True)
-class _Fence:
+class _Fence(Struct):
     marks: str
     depth: int
     column: int
