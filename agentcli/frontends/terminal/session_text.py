@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from agentcli.agent.commands.sessions import age
-from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.conversation.entries import Assistant, ContextNote, Entry, Result, User
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.output.activity import message_text
 from agentcli.llm.messages import Text, ToolUse
@@ -17,10 +17,12 @@ MAX_FOUND = 200  # parts that a search returns
 MAX_GAP = 8  # characters between two letters of a word that was typed in part
 CHARS_BEFORE = 12  # of an excerpt, before what was found
 MAX_EXCERPT_CHARS = 60
+# A command of the person's own with its output, as the session stores it.
+_OWN_COMMAND = re.compile(r"<bash-input>(.*)</bash-input>\n<bash-output>(.*)</bash-output>", re.DOTALL)
 
 
 class TranscriptPart(Struct, frozen=True, kw_only=True):
-    """A prompt, an answer or the result of a call, as the pager shows it; `label` says which."""
+    """A prompt, an answer, a call or the person's command, with its output; `label` says which."""
 
     label: str
     text: str
@@ -98,6 +100,8 @@ def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
         match entry.body:
             case User(content, is_reminder=False):
                 yield TranscriptPart(label="prompt", text=f"› {message_text(content)}", time=entry.time)
+            case User((Text(text),)) | ContextNote(text) if own := _OWN_COMMAND.fullmatch(text):
+                yield TranscriptPart(label="your command", text=f"› !{own[1]}\n{own[2]}", time=entry.time)
             case Assistant(content=content):
                 calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
                 if (text := "".join(block.text for block in content if isinstance(block, Text))).strip():

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, Rewound, User, reminder
+from agentcli.conversation.entries import (
+    Assistant,
+    Body,
+    Compaction,
+    ContextNote,
+    Entry,
+    Result,
+    Rewound,
+    User,
+    reminder,
+)
 from agentcli.frontends.terminal.session_text import MAX_FOUND, SessionText
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
@@ -50,6 +60,13 @@ def test_words_are_found_in_prompts_answers_and_results_also_from_before_a_compa
     assert [detail.split(" · ")[0] for _, detail in found] == ["answer", "Run pytest -q", "prompt"]
     assert "parser failed" in found[1][0]
     assert labels(session.search("exit code 1"))[0].startswith("✗ Run pytest -q · exit code 1")
+
+
+def test_commands_of_the_persons_own_are_found_with_their_output() -> None:
+    text = "<bash-input>make docs</bash-input>\n<bash-output>12 pages\nno warnings</bash-output>"
+    session = session_of([reminder(text), ContextNote(text)])
+    assert [detail.split(" · ")[0] for _, detail in session.search("warnings")] == ["your command"] * 2
+    assert session.page_at(0)[0].startswith("› !make docs\n12 pages\n")
 
 
 def test_a_phrase_comes_before_its_words_apart() -> None:
