@@ -35,6 +35,7 @@ _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
 _LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that continues
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
+_LINE_NUMBER = re.compile(r"(?<=⟧):\d+(?:[:-]\d+)*\b(?! (?:tests? )?(?:pass|fail)ed)")
 _MARK = re.compile(r"⟦(?P<kind>\w)(?P<number>\d+)[^⟧]*⟧")
 
 
@@ -102,7 +103,8 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 def _mark(text: str, marked: list[str]) -> str:
     """Put marks in place of paths and names: "`pytest -q` passes" becomes "⟦c0:tests⟧ passes".
 
-    Kinds of marks: p a path, c a known check, k another command, t a test, n another name. `marked` gets the texts.
+    Kinds of marks: p a path, l a line number behind one, c a known check, k another command, t a test, n another name.
+    `marked` gets the texts.
     """
     wording = _wording()
 
@@ -122,6 +124,7 @@ def _mark(text: str, marked: list[str]) -> str:
         return mark("p" if is_path else "k" if has_arguments else "n", written)
 
     text = wording["path_in_text"].sub(lambda found: mark("p", found[0]), _CODE.sub(mark_code, _LINK.sub(r"\1", text)))
+    text = _LINE_NUMBER.sub(lambda found: mark("l", found[0]), text)
     programs = runner_tables()["spoken"]
     names = rf"(?<![\w/⟦.-])(?:{'|'.join(programs)})(?![\w/⟧-])"
     return re.sub(names, lambda found: mark("c", found[0], f":{programs[found[0].lower()]}"), text, flags=re.IGNORECASE)
