@@ -64,7 +64,7 @@ def test_words_are_found_in_prompts_answers_and_results_also_from_before_a_compa
 
 def test_commands_of_the_persons_own_are_found_with_their_output() -> None:
     text = "<bash-input>make docs</bash-input>\n<bash-output>12 pages\nno warnings</bash-output>"
-    session = session_of([reminder(text), ContextNote(text)])
+    session = session_of([User((Text(text),), is_reminder=True), ContextNote(text)])
     assert [detail.split(" · ")[0] for _, detail in session.search("warnings")] == ["your command"] * 2
     assert session.page_at(0)[0].startswith("› !make docs\n12 pages\n")
 
