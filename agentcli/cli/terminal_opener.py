@@ -30,6 +30,7 @@ from agentcli.frontends.terminal.input.typed_text import ProjectHistory, drafts_
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.status import TerminalActions
 from agentcli.llm.provider import Health
+from agentcli.models.choice import KEYED_MODELS
 from agentcli.settings.files import folder_text, project_root
 from agentcli.settings.load import Config
 from agentcli.setup.options import SessionChoice
@@ -66,6 +67,9 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
         return await terminal.run(prompt)
     finally:
         await opener.aclose()
+
+
+_FOR_THIS_SESSION = ("Use it in this session only", "")
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -213,13 +217,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if login is None:
             return ""
         self.on_notice(login.message)
-        if (usual := self.models.usual_model(login.provider)) or not login.models:
-            return usual
-        chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
-        if chosen is None:
-            return ""
-        model = f"{login.provider}/{login.models[chosen]}"
-        if login.is_stored:
+        if not (model := self.models.usual_model(login.provider)):
+            chosen = None
+            if login.models:
+                chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
+            if chosen is None:
+                return ""
+            model = f"{login.provider}/{login.models[chosen]}"
+        if login.is_stored and model not in dict(KEYED_MODELS).values():  # which a stored key finds by itself
             self.on_notice(f"{model}: {await asyncio.to_thread(self.store_setting, 'provider.model', model)}")
         return model
 
@@ -250,20 +255,19 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
                 title = "This key does not work"
                 if not health.is_reached:
                     title = f"{provider} could not be reached, so the key was not tested"
-                choices = [("Try again", "with this key or another"), ("Save it anyway", "")]
-                if await terminal.choose(title, choices) != 1:
+                choices = [("Try again", "with this key or another"), ("Save it anyway", ""), _FOR_THIS_SESSION]
+                if not (chosen := await terminal.choose(title, choices)):
                     continue
-            return await self._use_key(terminal, provider, key, health)
+                is_stored = chosen == 1
+            else:
+                choices = [("Save it", "in the keyring, or in a file only you can read"), _FOR_THIS_SESSION]
+                is_stored = await terminal.choose(f"{health.detail}.", choices) == 0
+            return await self._use_key(provider, key, health, is_stored=is_stored)
         return None
 
-    async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
-        """Use a key from now on, and store it if the person chooses that.
-
-        If `health` is not ok, the person has read its detail already, and uses the key anyway.
-        """
-        variable, title = self.models.keys.variables(provider)[0], f"The key for {provider}"
-        choices = [("Save it", "in the keyring, or in a file only you can read"), ("Use it in this session only", "")]
-        is_stored = await terminal.choose(f"{health.detail}." if health.ok else title, choices) == 0
+    async def _use_key(self, provider: str, key: str, health: Health, *, is_stored: bool) -> Login:
+        """Use a key from now on, and perhaps store it. Of one that is not ok, `health.detail` was shown already."""
+        variable = self.models.keys.variables(provider)[0]
         self._config.kept_keys.typed[variable] = key
         self.models.forget(provider)
         message = f"This session uses the key for {provider}."
