@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dry_run_output, review_changes
 from agentcli.agent.calls.model import Call, Recording, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
-from agentcli.agent.events import Denial, Notice, OutputDelta
+from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
@@ -155,8 +155,21 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
     call.report.is_dry_run = opened is None or not opened.host  # what is sent to a host is more than a dry run
-    detach = context.detach if call.turn.session.made_by is None else None
-    return await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms, detach=detach))
+    run, maker = permitted.policy.facts.tool.output, call.turn.session.made_by
+    if maker is None:
+        return await run(permitted.arguments, replace(context, terms=terms))
+    watching = asyncio.create_task(_refuse_background(context.detach, maker.turn.emit))
+    try:
+        return await run(permitted.arguments, replace(context, terms=terms, detach=None))
+    finally:
+        watching.cancel()
+
+
+async def _refuse_background(wish: asyncio.Event | None, emit: Emit) -> None:
+    """Wait until the person wants a subagent's dry run in the background, and say why it stays."""
+    if wish is not None:
+        await wish.wait()
+        emit(Notice("A subagent's dry run cannot go to the background: it ends with the subagent. Esc interrupts it."))
 
 
 async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[], Awaitable[DryRunReport]]) -> None:

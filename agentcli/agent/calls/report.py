@@ -60,7 +60,7 @@ class Report:
             self._started += time.perf_counter() - since
 
     def start(self) -> None:
-        use = self.use
+        use, self._started = self.use, time.perf_counter()  # it may have waited for other calls of the same reply
         self.emit(ToolStarted(use.id, use.name, use.input, call_title(use.name, use.input)))
 
     def show(self, text: str) -> None:

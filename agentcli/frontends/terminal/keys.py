@@ -313,7 +313,9 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     has_card = Condition(lambda: actions.has_card)
     # In vi's insert mode, Esc closes and interrupts before it changes the mode.
     closes = ~vi_insert_mode | has_card | when.is_busy
-    runs_command = Condition(lambda: any(call.name == "bash" for call in actions.activity.calls.values()))
+    runs_command = Condition(
+        lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
+    )
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
         (("escape",), actions.escape, when.writing & has_card | when.menu & ~vi_insert_mode),
