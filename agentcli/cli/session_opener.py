@@ -27,7 +27,8 @@ from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config
+from agentcli.settings.load import Config, reread
+from agentcli.settings.trust import SKILL_FILE, project_files
 from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
 
@@ -58,7 +59,7 @@ class ConfiguredOpener:
         self.models.require_key(name)
         self.models.provider(name)
         known = "" if info.is_known else " This model is not in the table, so its window and price are guesses."
-        return f"Starting with the next request: {name}, window {info.window:,} tokens.{known}"
+        return f"Starting with the next request: {info.name}, window {info.window:,} tokens.{known}"
 
     async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
         here = [(name, "on this machine") for name in await self.models.running()]
@@ -84,6 +85,7 @@ class ConfiguredOpener:
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
 
         commands = conversation_commands()
+        commands.find_reason = self._find_reason
         self.add_commands(commands, on_notice)
         return commands
 
@@ -99,6 +101,13 @@ class ConfiguredOpener:
         if self._config.settings.agents.enabled:
             add_agent_commands(commands, self._builder.agents.definitions.values())
 
+    def _find_reason(self, name: str) -> str:
+        """Return a sentence on a command, skill or subagent of this name in an untrusted project; else ""."""
+        files = () if self._config.project.is_allowed else project_files(self._config.cwd)
+        names = {file.parent.name if file.name == SKILL_FILE else file.stem for file in files if file.suffix == ".md"}
+        how = "To review and trust it: /trust, or `agentcli config trust`"
+        return f"This project defines /{name}, but is not trusted. {how}" if name.rpartition(":")[2] in names else ""
+
     def store_setting(self, key: str, value: Any) -> str:
         return store_setting(self._config, key, value)
 
@@ -110,16 +119,17 @@ class ConfiguredOpener:
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
     def describe(self, topic: Topic) -> str:
+        config = reread(self._config)  # with what was stored since, as by `/model NAME keep`
         if topic == "config":
             from agentcli.safety.secrets.masking import mask
 
-            files = "".join(f"# {file}\n" for file in self._config.files)
+            files = "".join(f"# {file}\n" for file in config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
-            return files + keys + mask(readable_settings(self._config.settings))
+            return files + keys + mask(readable_settings(config.settings))
         from agentcli.cli.doctor import Subject
         from agentcli.cli.subcommands.doctor import examine, format_findings
 
-        return format_findings(list(examine(Subject(self._config))))
+        return format_findings(list(examine(Subject(config))))
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:

@@ -182,6 +182,13 @@ def shorten(line: str, max_chars: int) -> str:
     return f"{(cut[:last_blank] if last_blank >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
 
 
+def brief(description: str, max_chars: int) -> str:
+    """Return the first sentence of a description, or as many of its clauses as fit; a long clause is cut."""
+    sentence = description.partition(". ")[0].rstrip(".")
+    clauses = sentence[: max_chars + 1].rpartition(", ")[0]
+    return clauses if len(sentence) > max_chars and len(clauses) > max_chars // 4 else shorten(sentence, max_chars)
+
+
 # Search
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.ops import Interrupt, Steer, TakeBack
 from agentcli.agent.session import Session
-from agentcli.conversation.history import shorten, transcript_lines
+from agentcli.conversation.history import brief, shorten, transcript_lines
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
@@ -19,7 +19,7 @@ from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import MAX_RUNNING, AgentRun, Subagents
 from agentcli.llm.messages import Text
 
-_MAX_HELP = 80  # characters
+_MAX_HELP = 72  # characters
 _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
 
 
@@ -91,7 +91,7 @@ def _end(skills: SessionSkills, name: str) -> str:
 
 
 def _summary(skill: Skill) -> str:
-    return shorten(skill.description, _MAX_HELP)
+    return brief(skill.description, _MAX_HELP)
 
 
 # Subagents
@@ -110,7 +110,7 @@ def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefiniti
     for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(letter.isspace() or letter == "/" for letter in name):
-            help = shorten(one.description, _MAX_HELP)
+            help = brief(one.description, _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_delegate, one.name), "TASK", group=GROUP))
 
 

@@ -22,7 +22,7 @@ COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last one win
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first one wins
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
 _MAX_ENTRIES = 20_000  # of a folder of skills; a larger one is not trusted
-_SKILL_FILE = "SKILL.md"
+SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
         files += [root / MCP_FILE] if is_project_file(root / MCP_FILE, root) else []
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
-    files += (path for path in in_skills if path.name == _SKILL_FILE)
+    files += (path for path in in_skills if path.name == SKILL_FILE)
     files += (file for place in _places_in(folder, AGENT_FOLDERS, root) for file in markdown_files(place))
     return files
 

@@ -362,7 +362,7 @@ def test_help_is_in_columns_under_headings(open_terminal: Open, columns: int) ->
         at = rows.index("  /model [MODEL]")
         assert rows[at + 1 : at + 3] == ["    show the models, or switch to", "    another one"]
     else:
-        assert model.index("[MODEL]") == rename.index("NAME") == 17
+        assert model.index("[MODEL]") == rename.index("NAME") == 18
         assert model.index("show the models") == rename.index("rename this")
     assert all(any(row.startswith(f"  /{name}") for row in rows) for name in ("clear", "resume", "help"))
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)
@@ -415,12 +415,13 @@ def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session
     terminal.rest()
     for keys, outcome in (("\r", "Nothing was trusted"), ("\x1b[B\r", "changed in the meantime")):
         terminal.type("/trust\r")
-        terminal.see(r'(?s)command = "touch hooked".*files:.*hello\.md.*\n❯ No, not now')
+        shown = terminal.see(r'(?s)command = "touch hooked".*files:.*hello\.md.*\n❯ No, not now')
+        assert "Trusting them adds:\n  commands: /hello\n  hooks: Stop runs `touch hooked`\n" in shown
         (own / "config.toml").write_text(f"# {keys!r}\n{settings}")
         terminal.type(keys)
         terminal.see(outcome)
     terminal.type("/hello you\r")
-    terminal.see("Unknown command /hello")
+    terminal.see(r"This project defines /hello, but is not trusted\.")
     terminal.type("/trust\r")
     terminal.see("❯ No, not now")
     terminal.type("\x1b[B\r")

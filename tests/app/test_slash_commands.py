@@ -72,7 +72,7 @@ def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) ->
     [
         ("/usgae", "Unknown command /usgae. Did you mean /usage?"),
         ("/zzzzz now", "Unknown command /zzzzz."),
-        ("/hooks", "Unknown command /hooks. To list hooks: `agentcli hooks list`."),
+        ("/hooks", "/hooks has another place here. To list the hooks, run `agentcli hooks list`."),
         ("/theme dark", "/theme works only in the terminal."),
         ("/copy", "/copy works only in the terminal."),
         ("/effort colossal", "Unknown effort 'colossal'"),

@@ -18,7 +18,12 @@ Topic = Literal["config", "doctor"]
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
 # Commands of other programs that have another place here.
-_NO_COMMANDS = {"hooks": " To list hooks: `agentcli hooks list`.", "todos": " Ctrl-T shows the to-do list."}
+_ELSEWHERE = {
+    "hooks": "To list the hooks, run `agentcli hooks list`.",
+    "todos": "To see the to-do list, press Ctrl-T.",
+    "vim": "To edit with vi's keys, run `agentcli config set terminal.editing_mode vi`.",
+    "statusline": "To choose the status line, run `agentcli config set terminal.status_command COMMAND`.",
+}
 
 
 class ChoiceIndex(int):
@@ -171,11 +176,12 @@ def number_in(argument: str, count: int, what: str) -> int:
 
 
 class CommandSet:
-    """Commands by name and alias."""
+    """Commands by name and alias; `find_reason` says why there is no command of a name, "" where it knows none."""
 
     def __init__(self, commands: Iterable[SlashCommand]) -> None:
         self._commands = list(commands)
         self._by_name = {name: c for c in self._commands for name in (c.name, *c.aliases)}
+        self.find_reason: Callable[[str], str] = lambda name: ""
 
     def __iter__(self) -> Iterator[SlashCommand]:
         return iter(self._commands)
@@ -216,6 +222,10 @@ class CommandSet:
             return None
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
-        hints = [f" Did you mean /{near}?" for near in difflib.get_close_matches(name, self._by_name, n=1)]
-        hints = [_NO_COMMANDS[name]] if name in _NO_COMMANDS else hints
-        raise UsageError(f"Unknown command /{name}.{''.join(hints)} To list all: /help")
+        if name in _ELSEWHERE:
+            raise UsageError(f"/{name} has another place here. {_ELSEWHERE[name]}")
+        if reason := self.find_reason(name):
+            raise UsageError(reason)
+        shown = (command.name for command in self._commands)
+        hint = "".join(f" Did you mean /{near}?" for near in difflib.get_close_matches(name, shown, n=1))
+        raise UsageError(f"Unknown command /{name}.{hint} To list all: /help")

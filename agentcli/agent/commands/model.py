@@ -34,6 +34,8 @@ _PREAMBLE = (
     "Call no tools and change nothing.</system-reminder>\n"
 )
 MAX_TOOLS = 12
+MIN_SHARE = 0.0005  # of the window: a smaller part would be shown as 0.0 %
+NEARLY_FULL = 0.8  # of the window
 TIME_TO_LIVE_S = 300  # since the prefix was last sent, which Anthropic promises and others come close to
 _STEP_TOKENS = 128  # by which OpenAI's automatic cache grows
 _MIN_CACHED_TOKENS = 1_024  # no provider caches a shorter prompt
@@ -98,13 +100,15 @@ def _parse_effort(text: str) -> Effort:
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
-    parts, share = {**use.parts, "free": max(0, use.window - use.request)}, f"{use.request / use.window:.0%}"
-    width = max(map(len, parts))
-    lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share})"]
-    lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
-    return "\n".join(
-        [*lines, "The total is the provider's count; the sources are estimated, and scaled to add up to it."]
-    )
+    share, min_tokens = use.request / use.window, MIN_SHARE * use.window
+    other = sum(tokens for tokens in use.parts.values() if tokens < min_tokens)
+    rows = [*use.parts.items(), ("other", other), ("free", max(0, use.window - use.request))]
+    lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share:.0%})"]
+    lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows if n >= max(1, min_tokens)]
+    lines.append("The total is the provider's count; the sources are estimated, and scaled to add up to it.")
+    if share >= NEARLY_FULL:
+        lines.append("The window is nearly full: /compact summarizes older turns, /clear starts a new session.")
+    return "\n".join(lines)
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:

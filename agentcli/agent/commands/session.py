@@ -19,7 +19,8 @@ from agentcli.tools.command import BackgroundJob, Grants
 from agentcli.version import __version__
 
 PROGRAM = "Program"
-MAX_WIDTH = 12  # characters of a name or hint that count for the width of its column
+MAX_NAME = 15  # characters of a name that count for the width of its column
+MAX_HINT = 12  # characters of a hint that is shown in the list
 MAX_NAMES = 14  # under one heading of the short help
 DRY = "--dry-run"
 
@@ -57,13 +58,15 @@ def _short_help(commands: CommandSet) -> str:
 
 
 def _all_help(commands: CommandSet) -> str:
-    """Format names, arguments and help in columns, under headings. A user's long name or hint widens no column."""
-    names = max(len(c.name) for c in commands if len(c.name) <= MAX_WIDTH) + 1
-    hints = max(len(c.argument) for c in commands if len(c.argument) <= MAX_WIDTH)
+    """Format names, hints and help in columns, under headings. A long name widens no column, nor does a long hint."""
+    names = max(len(command.name) for command in commands if len(command.name) <= MAX_NAME) + 1
     lines = []
     for group in dict.fromkeys(command.group for command in commands):
         lines.append(group)
-        lines += [f"  {f'/{c.name}':<{names}}  {c.argument:<{hints}}  {c.help}" for c in commands if c.group == group]
+        for command in (command for command in commands if command.group == group):
+            is_short = len(command.argument) <= MAX_HINT  # the command's own help has a long one
+            hint = command.argument if is_short else "[…]" if command.argument.startswith("[") else "…"
+            lines.append(f"  {f'/{command.name}':<{names}}  {hint:<{MAX_HINT}}  {command.help}")
     return "\n".join(lines)
 
 

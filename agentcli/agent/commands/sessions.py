@@ -298,7 +298,7 @@ UNDO_COMMANDS = (
         _rewind,
         "[WHERE]",
         aliases=("checkpoint",),
-        forms=("", "NUMBER|LABEL [conversation|files|both]"),
+        forms=("", "LABEL [conversation|files|both]", "NUMBER [conversation|files|both] (1 is the newest prompt)"),
     ),
     SlashCommand("label", "label this point of the conversation, to rewind to it", _label, "NAME"),
     SlashCommand("why", "show which turn and tool call wrote a file or a line", _why, "PATH[:LINE]"),

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +18,7 @@ from agentcli.cli.importing import TOOLS, Draft, drafts
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
+from agentcli.extensions.hooks.run import HookSpec
 from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.frontends.printable import exposed
@@ -26,9 +27,19 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings import write
 from agentcli.settings.check import setting_type
-from agentcli.settings.files import current_folder, find_paths, project_root
+from agentcli.settings.files import current_folder, find_paths, markdown_files, project_root
 from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
-from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
+from agentcli.settings.trust import (
+    AGENT_FOLDERS,
+    MCP_FILE,
+    PROJECT_FILES,
+    SKILL_FILE,
+    command_places,
+    project_files,
+    project_fingerprints,
+    project_places,
+    remember_trust,
+)
 from agentcli.setup.options import check_hosts
 
 config_app = make_app("Show and change settings.")
@@ -138,8 +149,9 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     trusted = load_config(config.cwd, trust=True)
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
+    hooks = list[HookSpec]()
     try:  # reading the hooks adds the programs that they run
-        _ = Hooks(trusted, is_bare=False, on_notice=on_notice, programs=programs).specs
+        hooks = Hooks(trusted, is_bare=False, on_notice=on_notice, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         on_notice(str(error))
     for server in servers:
@@ -153,9 +165,30 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     for spec in (spec for spec in servers if spec.is_of_project):
         own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
         texts.append(f"{describe_server(spec)}{own}")
+    texts += _additions(config, trusted, files, hooks, [spec.name for spec in servers if spec.is_of_project])
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     text = exposed("\n".join((*texts, f"The project's files: {names}")))
     return ProjectReview(text, names, fingerprints | digests)
+
+
+def _additions(
+    config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
+) -> Iterator[str]:
+    """Yield lines on everything of a project that its trust brings into force, except single settings."""
+    commands = ((place, file) for place in command_places(config.cwd) for file in markdown_files(place))
+    agent_places = project_places(config.cwd, AGENT_FOLDERS)
+    own, new = config.settings.permissions, trusted.settings.permissions
+    additions = {
+        "commands": [f"/{':'.join(file.relative_to(place).with_suffix('').parts)}" for place, file in commands],
+        "skills": [file.parent.name for file in files if file.name == SKILL_FILE],
+        "subagents": [file.stem for place in agent_places for file in markdown_files(place)],
+        "hooks": [f"{hook.event} runs `{mask(hook.command)}`" for hook in hooks if Path(hook.source) in files],
+        "MCP servers": servers,
+        "allowed without asking": [rule for rule in new.allow if rule not in own.allow],
+        "folders": [folder for folder in new.additional_directories if folder not in own.additional_directories],
+    }
+    lines = [f"  {kind}: {', '.join(names)}" for kind, names in additions.items() if names]
+    yield from ["Trusting them adds:", *lines] if lines else ()
 
 
 def trust_reviewed(config: Config, review: ProjectReview) -> str:

@@ -272,7 +272,8 @@ class TerminalApp:
         """Print the project, the model and the instruction files that were read, then the warnings."""
         session = self.controller.session.snapshot()
         program, files = self._opener.introduction()
-        parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
+        model = self._opener.model_info(session.model).name
+        parts = [git_branch(self._opener.root) or "", short_model(model), MODE_TEXTS[session.mode][0]]
         head: list[Fragment] = []
         if self._console.head:  # else other lines have been printed below it, and it stays
             name, _, place = program.partition(" · ")

@@ -20,6 +20,7 @@ from agentcli.frontends.terminal.programs import TWICE_S, run_program
 from agentcli.frontends.terminal.status import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
+from agentcli.frontends.terminal.trust import trust_command
 
 ROWS_OF_QUESTION = 4  # that stay free below a page of its preview
 WIDTH = 80  # of tables and diffs
@@ -55,6 +56,7 @@ class PlainTerminal(TerminalActions):
         self._output = LinearOutput(out)
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
+        commands.add(trust_command(self._controller, opener))
         self._panels: list[QuestionPanel] = []
         self._view.is_asking = lambda: bool(self._panels)
         self._choosing: asyncio.Future[str] | None = None

@@ -1,6 +1,5 @@
 """Defines the slash commands that only make sense at a screen, and completes arguments of commands."""
 
-import asyncio
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.frontends.terminal.session_text import SessionText
 from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
+from agentcli.frontends.terminal.trust import trust_command
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
 from agentcli.settings.terminal import THEMES
@@ -70,21 +70,6 @@ def screen_commands(
             raise UsageError("Add the provider: /logout PROVIDER")
         return opener.forget_key(provider)
 
-    async def trust(host: CommandHost, argument: str) -> str:
-        controller.require_idle()
-        review = await asyncio.to_thread(opener.review_project)
-        if review is None:
-            return "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
-        shown, accept = review
-        controller.view.print_line(f"{shown}\n")
-        answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
-        if await host.choose("Trust the project's files as they are now?", answers) != 1:
-            return "Nothing was trusted."
-        accepted = await asyncio.to_thread(accept)
-        await controller.reload()
-        note = "This session uses all of them from now on, and asks again for what you had allowed for the session."
-        return f"{accepted}\n{note}"
-
     return (
         SlashCommand("copy", "copy an answer's Markdown, or only its code", copy, "[N] [code]", group="Conversation"),
         SlashCommand(
@@ -92,7 +77,7 @@ def screen_commands(
         ),
         SlashCommand("login", "enter a provider's API key", login, "[PROVIDER]", group="Model"),
         SlashCommand("logout", "remove a provider's API key", logout, "PROVIDER", group="Model"),
-        SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions"),
+        trust_command(controller, opener),
         SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
 

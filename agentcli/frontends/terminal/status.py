@@ -305,7 +305,7 @@ class SessionStatus:
         cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and has_cache else None
         cwd = os.fsencode(now.workspace.cwd).decode(errors="replace")
         return Status(
-            model=now.model,
+            model=info.name,
             mode=now.mode,
             effort=now.effort or "",
             use=SessionUse(

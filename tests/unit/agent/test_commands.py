@@ -128,15 +128,14 @@ async def test_context_names_what_fills_the_window(tmp_path: Folder) -> None:
         said = await host.says("/context")
     assert "the next request uses about " in before
     rows = {line.split("  ")[1]: line for line in said.splitlines()[1:-1]}
-    assert set(rows) == {
-        "system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results", "free",
-    }  # fmt: skip
+    assert {"messages", "free"} <= set(rows)
+    assert not {"skills", "memory", "summary"} & set(rows)  # they are empty
+    assert " 0.0%" not in said
     tokens = {source: int(row.split()[-2].replace(",", "")) for source, row in rows.items()}
     shares = [float(row.split()[-1].removesuffix("%")) for row in rows.values()]
     found = re.search(r"uses about ([\d,]+) of ([\d,]+) tokens", said)
     request, window = (int(number.replace(",", "")) for number in found.groups()) if found else (0, 0)
-    assert sum(tokens.values()) - tokens["free"] == request
-    assert sum(tokens.values()) == window
+    assert sum(tokens.values()) - tokens["free"] == pytest.approx(request, abs=window / 1_000)
     assert sum(shares) == pytest.approx(100, abs=0.3)
     assert tokens["messages"] > 10
     assert re.search(r"uses about 70\d of", said)  # as the provider counted the newest reply and its request

@@ -1,0 +1,26 @@
+"""The slash command that reviews a project's own files and trusts them, for the live terminal and the plain one."""
+
+import asyncio
+
+from agentcli.agent.commands.command import CommandHost, SlashCommand
+from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.status import TerminalOpener
+
+
+def trust_command(controller: TerminalController, opener: TerminalOpener) -> SlashCommand:
+    async def trust(host: CommandHost, argument: str) -> str:
+        controller.require_idle()
+        review = await asyncio.to_thread(opener.review_project)
+        if review is None:
+            return "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
+        shown, accept = review
+        controller.view.print_line(f"{shown}\n")
+        answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
+        if await host.choose("Trust the project's files as they are now?", answers) != 1:
+            return "Nothing was trusted."
+        accepted = await asyncio.to_thread(accept)
+        await controller.reload()
+        note = "This session uses all of them from now on, and asks again for what you had allowed for the session."
+        return f"{accepted}\n{note}"
+
+    return SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions")
