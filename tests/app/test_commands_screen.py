@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import stat
 import tomllib
@@ -439,3 +440,27 @@ def test_trust_shows_the_project_s_files_and_applies_them_in_the_running_session
     screen = again.see("› /hello you|Say hello to you")
     assert "› go" in screen
     assert "not trusted" not in screen
+
+
+def test_line_by_line_a_project_is_trusted_too(open_terminal: Open, tmp_path: Path) -> None:
+    commands = tmp_path / "project/.agentcli/commands"
+    commands.mkdir(parents=True)
+    (commands / "hello.md").write_text("Say hello")
+    terminal = open_terminal([ANSWER], "--plain")
+    terminal.see("\n›$")
+    terminal.type("/trust\n")
+    terminal.see(r"commands: /hello(?s:.*)type a number")
+    terminal.type("2\n")
+    terminal.see("This session uses all of them from now on")
+    terminal.type("/hello\n")
+    terminal.see(str(ANSWER["text"]))
+
+
+def test_an_image_outside_the_workspace_is_attached_by_its_name(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "seen.png").write_bytes(
+        base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk")
+    )
+    terminal = ready(open_terminal([ANSWER]))
+    terminal.type(f"what is @{tmp_path}/seen.png\r")
+    terminal.see(r"› what is \[Image #1")
+    assert "not attached" not in terminal.see(str(ANSWER["text"]))

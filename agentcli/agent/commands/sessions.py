@@ -103,13 +103,18 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """Return the age and title of a session; then its first prompt, unless that is the title, and its last one."""
-    title = info.name or info.title or "(no prompt)"
-    first = info.title if info.name else ""
-    last = info.last_prompt if info.last_prompt != info.title else ""
+    first, last = (_visible(text) for text in (info.title, info.last_prompt))
+    title = info.name or first or "(no prompt)"
+    last = "" if last == first else last
+    first = first if info.name else ""
     prompts = " → ".join(shorten(part, MAX_PROMPT) for part in (first, last) if part)
     when = f"{age(time.time() - info.updated):<10}"
     # Where the title is the first prompt, an arrow leads from it to the last one.
     return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
+
+
+def _visible(text: str) -> str:
+    return "".join(filter(str.isprintable, text)).strip()
 
 
 def age(seconds: float) -> str:

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,6 +28,7 @@ from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
+_NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+")
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
 
@@ -47,7 +50,7 @@ class Composer:
         self.area = console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
-        self.history = context.history
+        self.history, self._folder = context.history, context.folder
         # The entry of the history that is shown, and its text: 1 is the newest, 0 is none.
         self._recalled, self._recalled_text = 0, ""
         self._text_before = TypedText("")  # the text that was being written when the first entry was recalled
@@ -72,6 +75,7 @@ class Composer:
 
     def take(self) -> tuple[str, str, Pastes]:
         """Empty the input; return its text as shown, its text in full, and its pastes."""
+        self._attach_named_images()
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
         self.area.buffer.reset()
@@ -149,6 +153,15 @@ class Composer:
         has_token = token != data and token.startswith("[Pasted")
         self._last_paste = (token, data) if has_token else ("", "")
         self._insert(token)
+
+    def _attach_named_images(self) -> None:
+        """Put a token in place of each `@/PATH` of an image, wherever it is; the session attaches those of its own."""
+        is_prompt = not self.area.buffer.text.startswith(("!", "/"))
+        for mention in _NAMED_IMAGE.findall(self.area.buffer.text) if is_prompt else ():
+            if (path := image_path(mention[1:])) is not None and not path.is_relative_to(self._folder):
+                with suppress(UserError, OSError):  # the session says why it is not attached
+                    text = self.area.buffer.text.replace(mention, self.pastes.add_image(*read_image(path)))
+                    self.area.replace_text(text)
 
     async def paste_image(self) -> None:
         if (data := await clipboard_image(self._console.environment)) is not None:

@@ -215,7 +215,7 @@ class TerminalController(OpenerHost):
 
         `shown` is the text as it was typed, with tokens in place of its pastes.
         """
-        if not self.is_open:
+        if not self.is_open and text != "/resume":  # which opens a list at once
             queued = self.view.activity.queue.follow_ups
             self.view.activity.queue = Queued(follow_ups=(*queued, (Text(shown or text),)))
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))

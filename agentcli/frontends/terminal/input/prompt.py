@@ -19,8 +19,9 @@ from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, P
 from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
+from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, width, without_end_blanks
+from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, row_width, width, without_end_blanks
 from agentcli.settings.terminal import SENT_AS, KeySettings
 
 # Enter with Shift, Alt, Ctrl or several of them, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
@@ -191,10 +192,7 @@ class PromptArea:
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
 
     def _fitting_placeholder(self) -> str:
-        hint = self.placeholder()
-        while len(hint) > self._columns - 3 and hint:  # the mark and the cursor take three columns
-            hint = hint.rpartition(" · ")[0]
-        return hint
+        return fitting(self.placeholder().split(" · "), self._columns - 3)  # for the mark and the cursor
 
     def rows(self, columns: int, max_rows: int) -> tuple[list[Row], tuple[int, int]]:
         """Return at most `max_rows` rows, and the cell of the cursor among them (row, column)."""
@@ -286,7 +284,14 @@ def _roles(style: str) -> str:
 # Lists
 
 MAX_OPTIONS = 8  # that are shown at a time
+MIN_CUT_COLUMNS = 8  # of a detail that is cut between words
 MIN_DETAIL_COLUMNS = 12  # with the marks at the start of a row and the gap between the columns
+
+
+def fitting(parts: Sequence[str], columns: int) -> str:
+    """Join as many of the first parts as fit into a row."""
+    joined = (" · ".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((text for text in joined if width(text) <= columns), "")
 
 
 def option_row(
@@ -295,7 +300,10 @@ def option_row(
     """Lay out an option with its `signs` before its label; the details of all options stand in one column."""
     mark, role = ("❯ ", "selected") if is_marked else ("  ", "")
     gap = " " * max(2, 2 + label_width - width(label)) if detail else ""
-    return clipped([("accent", mark), *(signs or []), (role, label), ("muted", gap + detail)], columns)
+    head: Row = [("accent", mark), *(signs or []), (role, label), ("muted", gap)]
+    room = columns - row_width(head)
+    shown = shorten(detail, room) if width(detail) > room >= MIN_CUT_COLUMNS else detail
+    return clipped([*head, ("muted", shown)], columns)
 
 
 class Picker:
@@ -362,9 +370,9 @@ class Picker:
                 rows.append(clipped([("muted", f"    {' '.join(self._options[number][1].split())}")], columns))
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
-        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
-        count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        rows.append(clipped([("muted", f"  {count} · Enter to select{keep} · Esc to cancel")], columns))
+        parts = [f"  {len(shown)} choice{'' if len(shown) == 1 else 's'}", "Enter to select", "Esc to cancel"]
+        parts[2:2] = ["Ctrl-S to keep it for good"] if self.can_keep else []
+        rows.append(clipped([("muted", fitting(parts, columns))], columns))
         return rows[: max(0, max_rows)]
 
 
