@@ -27,7 +27,7 @@ from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config, reread
+from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FILE, project_files
 from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
@@ -118,8 +118,12 @@ class ConfiguredOpener:
             is_small = self.models.info(snapshot.model).small
         return with_attachments(text, snapshot.workspace, bare_names=is_small, typed=typed)
 
+    def read_config(self) -> Config:
+        """Return the settings in force."""
+        return self._config
+
     def describe(self, topic: Topic) -> str:
-        config = reread(self._config)  # with what was stored since, as by `/model NAME keep`
+        config = self.read_config()
         if topic == "config":
             from agentcli.safety.secrets.masking import mask
 

@@ -302,6 +302,11 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         session.submit(SetEffort(chosen.effort))
         return session
 
+    def read_config(self) -> Config:
+        """Return the settings with what was stored since the start, as by `/model NAME keep`."""
+        config = load_for(self._options, self._config.cwd)
+        return msgspec.structs.replace(config, kept_keys=self._config.kept_keys)
+
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))
         self.models.forget(provider)

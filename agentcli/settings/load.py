@@ -177,27 +177,6 @@ def load_config(
     return config
 
 
-def reread(config: Config) -> Config:
-    """Load the settings again from the same sources; the keys stay. Raises `ConfigError`."""
-    *files, _, caller = config.layers
-    others = [Path(layer.source) for layer in files]
-    of_project = project_files(config.cwd)
-    extra = next((file for file in others if file != config.paths.user_config and file not in of_project), None)
-    return msgspec.structs.replace(
-        load_config(
-            config.cwd,
-            config.environment,
-            paths=config.paths,
-            flags=caller.values,
-            flag_names=caller.names,
-            caller=caller.source,
-            extra_file=extra,
-            trust=config.project.is_trusted_now,
-        ),
-        kept_keys=config.kept_keys,
-    )
-
-
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:
     """Return the project's files if they are trusted; if not, add a notice that names them."""
     files = project_files(cwd)
