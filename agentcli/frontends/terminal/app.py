@@ -211,7 +211,9 @@ class TerminalApp:
             return ""
         escape = "to close" if self._view.opened_agent else "to interrupt"
         if self.controller.is_busy:
-            return self._labels.hints(interrupt=escape, send="to steer", queue="to queue")
+            runs_command = any(call.name == "bash" for call in self._view.activity.calls.values())
+            more = {"background": "to background"} if runs_command else {}
+            return self._labels.hints(interrupt=escape, send="to steer", queue="to queue", **more)
         if self._view.activity.commands:
             return self._labels.hints(interrupt="to interrupt")
         waiting = self.controller.is_open and self._view.activity.queued

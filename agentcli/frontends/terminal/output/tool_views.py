@@ -13,7 +13,7 @@ from agentcli.conversation.evidence import Claim
 from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, clipped, width, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, clipped, row_width, width, wrapped
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.command import BackgroundJob
 
@@ -97,7 +97,9 @@ def _head(event: ToolFinished, title: str, columns: int, *, is_started_job: bool
     shown_title = clipped([("", title)], max(columns * 3 // 4 if is_agent else 12, columns - 2 - width(outcome)))
     was_cut_short = is_agent and summary.startswith(("stopped", "limit"))
     line = [("warning", "■") if was_cut_short else ("ok", "✓"), ("", " "), *shown_title, ("muted", outcome)]
-    return [*(clipped(line, columns) if is_agent else line), ("", "\n")]
+    if is_agent:
+        return [*clipped(line, columns), ("", "\n")]
+    return wrapped([*line, ("", "\n")], columns, hang=2) if row_width(line) > columns else [*line, ("", "\n")]
 
 
 def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str) -> list[Fragment]:

@@ -149,7 +149,13 @@ def test_the_rows_of_a_long_changed_line_stand_under_their_own_text() -> None:
 @pytest.mark.parametrize("columns", [1, 20, 80])
 def test_a_long_title_leaves_room_for_the_outcome(columns: int) -> None:
     shown = plain(tool_view(finished("", "x", duration_ms=3000.0), "日本" * 100, columns=columns).fragments)
-    assert shown.endswith("… · 3.0 s\n")
+    assert "".join(shown.split()).endswith("…·3.0s")
+
+
+def test_an_outcome_that_does_not_fit_is_broken_between_words() -> None:
+    event = finished("", summary="no output; applied 1 change", duration_ms=15_400.0)
+    shown = plain(tool_view(event, "Run for i in 1 2 3; do echo $i; done", columns=40).fragments)
+    assert shown.splitlines()[1] == "  change · 15.4 s"
 
 
 def test_a_subagent_s_task_comes_before_what_it_used_and_one_that_was_stopped_has_no_tick() -> None:
