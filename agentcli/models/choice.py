@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -23,7 +23,6 @@ from agentcli.llm.models import (
     ModelTable,
     Prices,
     bundled_models,
-    preset_rows,
     provider_names,
     rows_from_toml,
 )
@@ -166,31 +165,6 @@ class Models:
                 models = [row.get(name_key) for row in msgspec.convert(rows, list[dict[str, Any]])]
                 names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
-
-    async def reach(self, running: Collection[str]) -> dict[str, str]:
-        """Return for each provider why it can be used now, empty if it cannot. Only servers without keys are asked."""
-        running = {name.partition("/")[0] for name in running}
-        reasons: dict[str, str] = {}
-        for name in dict.fromkeys((*provider_names(), *self._config.settings.providers)):
-            if name == "local":
-                reasons[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
-            elif place := self.keys.place(name):
-                reasons[name] = f"key {place}"
-            elif name in running:
-                reasons[name] = "running"
-            else:
-                needs_key = bool(self.keys.variables(name))
-                reasons[name] = self.keys.sign_in(name) or ("" if needs_key else await self._server(name))
-        reasons.pop("scripted", None)  # it needs a file
-        return reasons
-
-    async def _server(self, name: str) -> str:
-        """Describe a server that needs no key. Only addresses with plain HTTP are asked."""
-        server = self._config.settings.providers.get(name)
-        address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
-        if not address.startswith("http://"):
-            return "needs no key" if address else ""
-        return "running" if await _ask_server(address, f"{urlsplit(address).path}/models") is not None else ""
 
     # Keys
 

@@ -13,7 +13,7 @@ from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
 from agentcli.llm.models import PROVIDERS, ModelInfo, preset_rows, provider_names
 from agentcli.llm.provider import Provider
-from agentcli.settings.files import from_home, home_of
+from agentcli.settings.files import from_home
 from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.structs import ServerSettings
@@ -25,12 +25,7 @@ _VARIABLES = {
     "bedrock": ("AWS_BEARER_TOKEN_BEDROCK",),
     "foundry": ("ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_AUTH_TOKEN"),
 }
-# The credentials of the clouds' own tools: variables, and a file in the home folder.
-_SIGNED_IN = {
-    "bedrock": (("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"), ".aws/credentials"),
-    "vertex": (("GOOGLE_APPLICATION_CREDENTIALS",), ".config/gcloud/application_default_credentials.json"),
-    "foundry": (("AZURE_CLIENT_ID",), ".azure/azureProfile.json"),
-}
+_SIGNED_IN = ("bedrock", "vertex", "foundry")  # clouds, whose own tools may have credentials
 NO_ADDRESS = "this is not a server address; write http://HOST:PORT/PATH (or https)."
 _LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # which the SDK signs requests with
 
@@ -66,14 +61,6 @@ class ProviderKeys:
     def place(self, provider: str) -> str:
         """Describe where a provider's key is; empty if there is none. Raises `ConfigError`."""
         return next((place for _, place in self.places(provider) if place), "")
-
-    def sign_in(self, provider: str) -> str:
-        """Describe the credentials of a cloud's own tools; empty if none are found."""
-        variables, file = _SIGNED_IN.get(provider, ((), ""))
-        if variable := next(filter(self._config.environment.get, variables), ""):
-            return f"{variable} in the environment"
-        path = home_of(self._config.environment) / file
-        return str(path) if file and path.is_file() else ""
 
     def has(self, provider: str) -> bool:
         """Return True if a provider has a key or needs none."""

@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import threading
-from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -243,46 +240,6 @@ def test_the_mode_auto_is_explained_as_a_session_here_would_take_it(program: Pro
     explained = json.loads(program("permissions", "explain", "touch x", "--permission-mode", "auto", "--json").out)
     run = program("tools", "run", "bash", '{"command": "touch x"}', "--permission-mode", "auto")
     assert explained["verdict"] == ("ask" if json.loads(run.out)["is_error"] else "allow")
-
-
-def test_models_are_listed_with_how_they_can_be_asked(program: Program, tmp_path: Path) -> None:
-    for page, text in {"api/tags": '{"models": [{"name": "qwen3:8b"}]}', "v1/models": '{"data": []}'}.items():
-        (tmp_path / "pages" / page).parent.mkdir(parents=True)
-        (tmp_path / "pages" / page).write_text(text)
-    asked = []
-
-    class Pages(SimpleHTTPRequestHandler):
-        """It ends each answer with its connection, as servers for models do when they are asked so."""
-
-        def log_message(self, *_: object) -> None:
-            asked.append(self.path)
-
-    with HTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(tmp_path / "pages"))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        program.home.mkdir(exist_ok=True)
-        (program.home / "config.toml").write_text(
-            f'[providers.work]\nbase_url = "{address}/v1"\n[providers.vllm]\nbase_url = "{address}/v1"\n'
-            '[providers.deepseek]\napi_key_helper = "false"\n'
-            '[providers.far]\nbase_url = "https://far.test/v1"\n[providers.far2]\n'
-            'base_url = "https://far.test/v1"\napi_key_helper = "false"\n'
-        )
-        env = {"OPENAI_API_KEY": "sk-secret", "AWS_PROFILE": "mine", "OLLAMA_HOST": address}
-        ran = program.run("models", "list", "--check", "--json", env=env)
-        shown = program.run("models", "list", "--check", env=env).out
-        server.shutdown()
-    reach = {(row["provider"], row["id"]): row["reach"] for row in json.loads(ran.out)}
-    assert reach["openai", "gpt-5.5"] == "key in the environment"
-    assert reach["deepseek", "deepseek-v4-pro"] == "key from providers.deepseek.api_key_helper"
-    assert reach["anthropic", "claude-opus-5-5"] == ""
-    assert reach["ollama", "qwen3:8b"] == reach["work", ""] == reach["vllm", ""] == "running"
-    assert asked.count("/v1/models") == 4, "each server is asked once a run"
-    assert reach["bedrock", ""] == "AWS_PROFILE in the environment"
-    assert reach["far", ""] == "needs no key"
-    assert reach["far2", ""] == "key from providers.far2.api_key_helper"
-    assert ("groq", "") not in reach
-    assert "ollama/qwen3:8b" in shown
-    assert "sk-secret" not in shown + ran.out
 
 
 def test_models_are_listed_with_windows_and_prices(program: Program) -> None:

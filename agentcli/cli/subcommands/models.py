@@ -28,35 +28,14 @@ models_app = make_app("List and check models.")
 
 
 @models_app.command("list")
-def list_models(
-    check: Annotated[bool, typer.Option("--check", help="Show which models are available now, and how.")] = False,
-    json: AsJson = False,
-) -> None:
+def list_models(json: AsJson = False) -> None:
     """List all known models: window, longest reply, prices (USD per million tokens), how tokens are counted."""
     models = Models(configuration())
-    infos = list(models.table())
-    reach: dict[str, str] = {}  # how each provider can be asked now, by its name; "" if it cannot
-    if check:
-        running, reach = asyncio.run(_reached(models))
-        infos += [models.info(name) for name in running]
-    facts = list(map(models.encoders.facts, infos))
-    in_table = {info.provider for info in infos}
-    without_models = [name for name, how in reach.items() if how and name not in in_table]  # that can be asked
-    data = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in without_models]
-    rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in without_models]
-    headings = HEADINGS
-    if check:
-        data = [model | {"reach": reach[model["provider"]]} for model in data]
-        rows = [(*row, model["reach"] or "no") for row, model in zip(rows, data, strict=True)]
-        headings = (*HEADINGS, "reach")
-    print_list(data, headings, rows, as_json=json, numeric={"window", "reply", "margin"})
+    facts = list(map(models.encoders.facts, models.table()))
+    data = [msgspec.to_builtins(model) for model in facts]
+    print_list(data, HEADINGS, list(map(_row, facts)), as_json=json, numeric={"window", "reply", "margin"})
     if not json:
         echo("\nOther models work too, as PROVIDER/MODEL, but their window and price are guesses.")
-
-
-async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
-    running = await models.running()
-    return running, await models.reach(running)
 
 
 @models_app.command()
