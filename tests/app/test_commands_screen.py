@@ -461,6 +461,6 @@ def test_an_image_outside_the_workspace_is_attached_by_its_name(open_terminal: O
         base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk")
     )
     terminal = ready(open_terminal([ANSWER]))
-    terminal.type(f"what is @{tmp_path}/seen.png\r")
+    terminal.type(f"what is @{tmp_path}/seen.png.\r")
     terminal.see(r"› what is \[Image #1")
     assert "not attached" not in terminal.see(str(ANSWER["text"]))

@@ -114,6 +114,7 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
 
 
 def _visible(text: str) -> str:
+    """Return a text without control characters, which may be all that a prompt has."""
     return "".join(filter(str.isprintable, text)).strip()
 
 

@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4
-_NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+")
+_NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
 
