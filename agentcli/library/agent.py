@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
+from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.session import Session
@@ -21,7 +21,7 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.functions import PromptOrder, recording
+from agentcli.library.functions import PromptOrder, recording, using_deps
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.llm.messages import Block, ToolUse
@@ -101,6 +101,7 @@ class Agent:
         async with self._opening:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
+                self._session.runtime.calls.workspace.resources.deps = self._options.deps
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
@@ -158,9 +159,11 @@ class Agent:
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
+        deps: Any = None,
     ) -> Done:
         """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation."""
-        async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
+        answering = self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id, deps=deps)
+        async with aclosing(answering) as events:
             async for event in events:
                 match event:
                     case TurnFailed():
@@ -176,6 +179,7 @@ class Agent:
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
+        deps: Any = None,
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
@@ -183,7 +187,7 @@ class Agent:
         files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are the
         caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
         `ClientResult` is submitted to the session. Another prompt waits for the end of this one; it raises `UsageError`
-        if nobody reads this stream any more.
+        if nobody reads this stream any more. `deps` is for `ToolContext.deps` of this prompt's calls.
 
         With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
         them are stored before this ends.
@@ -196,7 +200,7 @@ class Agent:
         last: Done | TurnFailed | None = None
         recorded = nullcontext() if store is None or not stream_id else recording(session, store, stream_id)
         async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
-            self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))))
+            self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))), deps)
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
@@ -220,24 +224,30 @@ class Agent:
         input: dict[str, Any],
         *,
         idempotency_key: str = "",
+        idempotency_ttl_s: float = KEY_TTL_S,
         timeout_s: float | None = None,
         caller_id: str = "",
+        deps: Any = None,
     ) -> ToolFinished:
         """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
         Permissions apply as to a call of the model, so `approve` is called where the permission mode would ask. With an
         `idempotency_key` a call is made once: later calls with that key get its result, and wait for it while it runs.
         A call that failed is only made again if nothing can happen twice: the tool had not begun, or rejected the call
-        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass.
-        `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
+        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass. Keys are the
+        agent's: each is forgotten `idempotency_ttl_s` seconds after its first call began, or with the agent, and of
+        more than 1,000 the oldest. A call that `timeout_s` ends has failed by `timeout`. `caller_id` names the caller
+        to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
         async def make() -> DirectCall:
-            ask = self._decision if self._approve else None
-            return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
+            ask, session = self._decision if self._approve else None, await self.session()
+            with using_deps(deps):
+                return await call_directly(session, use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
-        return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
+        once = self._keyed.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
+        return (await once).finished()
 
     async def _decision(self, question: QuestionEvent, decide: object = None) -> Approve:
         assert self._approve is not None, "else nobody is asked"

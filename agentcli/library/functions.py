@@ -26,6 +26,7 @@ from agentcli.llm.token_encoders import TOKENS_TO_REPLY, AnyMessage, AnyTool, Mo
 from agentcli.models.choice import Models
 from agentcli.settings.files import current_folder, find_paths, is_file
 from agentcli.settings.load import load_config
+from agentcli.tools.tool import CALL_DEPS
 
 
 def count_tokens(text: str, model: str) -> int:
@@ -153,10 +154,11 @@ class PromptOrder:
         finally:
             self._lock.release()
 
-    def begin(self, submit: Callable[[], None]) -> None:
-        """Submit a prompt. The tasks that are started for it count as parts of this agent's turn."""
+    def begin(self, submit: Callable[[], None], deps: Any = None) -> None:
+        """Submit a prompt. The tasks that are started for it count as parts of this agent's turn, with its `deps`."""
         context = copy_context()
         context.run(_PROMPTED.set, _PROMPTED.get() | {self})
+        context.run(CALL_DEPS.set, deps)
         context.run(submit)
 
     @contextmanager
@@ -167,6 +169,16 @@ class PromptOrder:
             yield
         finally:
             self._unread_since = None
+
+
+@contextmanager
+def using_deps(deps: Any) -> Iterator[None]:
+    """Have calls that the body makes get these `deps`."""
+    before = CALL_DEPS.set(deps)
+    try:
+        yield
+    finally:
+        CALL_DEPS.reset(before)
 
 
 # The recording of events
