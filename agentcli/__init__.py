@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agentcli.settings.structs import PermissionSettings, Settings
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
-    from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+    from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
 
     ApprovalRequested = QuestionEvent  # deprecated
 
@@ -67,7 +67,7 @@ _HOMES = {
         "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
-        "agentcli.tools.tool": "Tool ToolContext ToolOutput",
+        "agentcli.tools.tool": "RetryRule Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.token_encoders": "TokenEncoder encoders",
@@ -95,7 +95,7 @@ __all__ = [
     "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta",
     "PermissionSettings", "PlanApproval", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "Question",
     "QuestionEvent", "QueueChanged", "RedisEvents", "RemoteResult", "RemoteTool", "Retry",
-    "Sandbox", "SessionLog", "SessionStore", "SetEffort", "SetMode", "SetModel", "Settings", "Skill",
+    "RetryRule", "Sandbox", "SessionLog", "SessionStore", "SetEffort", "SetMode", "SetModel", "Settings", "Skill",
     "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",

@@ -17,7 +17,9 @@ from agentcli.tools.command import ChangeSummary
 
 BlockKind = Literal["text", "thinking", "tool_use"]
 SubagentEnd = Literal["done", "stopped", "failed", "limit"]
-DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
+DoneReason = Literal[
+    "end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped", "paused"
+]
 
 
 class CallError(Struct, frozen=True):
@@ -355,7 +357,7 @@ class Denial(Struct, frozen=True):
 
 
 class Done(AgentEvent, frozen=True, tag="done"):
-    """The answer to a prompt is complete. `turns` counts its requests, `claims` are the answer's, checked."""
+    """The answer is complete, or paused until the `pending` calls have a `ClientResult` each; `claims` are checked."""
 
     text: str
     turns: int
@@ -364,13 +366,11 @@ class Done(AgentEvent, frozen=True, tag="done"):
     cost_usd: float | None = None
     denials: tuple[Denial, ...] = ()
     claims: tuple[Claim, ...] = ()
+    pending: tuple[ToolUse, ...] = ()
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
-    """The prompt could not be answered; the text so far is kept. `error_type` is the error's class.
-
-    With `broke_off` an answer had begun, and `GoOn` continues it.
-    """
+    """The prompt could not be answered; the text so far is kept. If the answer `broke_off`, `GoOn` continues it."""
 
     error: str
     is_retryable: bool

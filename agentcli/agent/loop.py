@@ -49,14 +49,16 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     try:
         end = await _answer(turn)
     except asyncio.CancelledError as cancelled:
-        turn_log.answer_open_calls(turn, INTERRUPTED)
+        pending = turn.state.conversation.pending_calls
+        turn_log.answer_open_calls(turn, INTERRUPTED, apart_from=pending.values())
         # A message that waits to steer the turn starts the next one, which answers both.
         returns = turn.log.returns_prompt and not turn.state.conversation.queue.steering
         if (turn.log.is_retrying or returns) and turn.runtime.limits.asks:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
-        turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "interrupted"))
+        reason: DoneReason = "paused" if pending else "interrupted"
+        turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, reason))
         raise
     turn.emit(end)
     return end
@@ -85,6 +87,8 @@ async def _rounds(turn: Turn) -> DoneReason:
         await run_calls(turn.calls, open_calls)
         if turn.calls.is_stopped:
             return "declined"
+    if turn.state.conversation.pending_calls:
+        return "paused"
     while True:
         for step in turn.steps:
             if (reason := await step.before_request(turn)) is not None:
@@ -105,6 +109,8 @@ async def _rounds(turn: Turn) -> DoneReason:
         if reply.message.tool_uses:
             turn.answer.begin()
             results = await run_calls(turn.calls, reply.message.tool_uses)
+            if turn.state.conversation.pending_calls:
+                return "paused"
             for step in turn.steps:
                 if (reason := await step.after_calls(turn, reply, results)) is not None:
                     return reason
@@ -158,12 +164,14 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
     """Return a turn that continues where the conversation was cut short; None where nothing was cut.
 
     It continues at a question that waits for its answer, or in an answer that broke off; with `is_killed` also where
-    the model has not answered yet. Calls that may have begun get a result that says so.
+    the model has not answered yet, unless it waits for results of the client. Calls that may have begun get a result
+    that says so.
     """
     conversation = state.conversation
+    pending = conversation.pending_calls
     has_unstarted_calls = bool(conversation.unstarted_calls)  # they wait for the person's approval
     half = "" if has_unstarted_calls else half_answer(conversation)
-    has_lost_reply = is_killed and is_unanswered(conversation)
+    has_lost_reply = is_killed and is_unanswered(conversation) and not pending
     if not (has_unstarted_calls or half or has_lost_reply):
         return None
     turn = _new_turn(state, runtime, emit)
@@ -174,7 +182,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit, *, is_killed: b
         return turn
     for step in turn.steps:
         step.start(turn, is_resumed=True)
-    turn_log.answer_open_calls(turn, apart_from=conversation.unstarted_calls)
+    turn_log.answer_open_calls(turn, apart_from=(*conversation.unstarted_calls, *pending.values()))
     return turn
 
 
@@ -329,6 +337,7 @@ def done(turn: Turn, reason: DoneReason) -> Done:
         reason,
         cost_usd=turn.spending.cost_usd,
         denials=tuple(turn.calls.denials),
+        pending=tuple(turn.state.conversation.pending_calls.values()),
     )
 
 

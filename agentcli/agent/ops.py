@@ -60,6 +60,13 @@ class Interrupt(Struct, frozen=True, tag="interrupt"):
     returns_prompt: bool = False
 
 
+class Pause(Struct, frozen=True, tag="pause"):
+    """Leave the calls that the client was asked to run, which stay open: the turn ends when it waits for nothing else.
+
+    A `ClientResult` for each of them continues it, also in another process. Another prompt answers them as not run.
+    """
+
+
 class Approve(Struct, frozen=True, tag="approve"):
     """Answer a `QuestionEvent`; a comment goes to the model.
 
@@ -140,7 +147,7 @@ class CommandRan(Struct, frozen=True, tag="command_ran"):
 
 
 class ClientResult(Struct, frozen=True, tag="client_result"):
-    """The result of a call that the client ran."""
+    """The result of a call that the client ran. It continues a turn that was paused once no call waits any more."""
 
     id: str
     content: str | tuple[Text | Image, ...]
@@ -149,6 +156,6 @@ class ClientResult(Struct, frozen=True, tag="client_result"):
 
 
 Op = (
-    Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Approve | SetModel | SetMode | SetAttended | SetEffort
-    | Background | RunCommand | CommandRan | ClientResult
+    Prompt | Steer | TakeBack | RunQueued | GoOn | Interrupt | Pause | Approve | SetModel | SetMode | SetAttended
+    | SetEffort | Background | RunCommand | CommandRan | ClientResult
 )  # fmt: skip

@@ -20,6 +20,7 @@ EXIT_CODES = {
     "end_turn": 0,
     "max_tokens": 0,
     "stopped": 0,
+    "paused": 0,
     "max_turns": 53,
     "max_budget": 54,
     "interrupted": INTERRUPTED_EXIT,
@@ -33,6 +34,7 @@ _SUBTYPES = {
     "max_budget": "error_max_budget_usd",
     "interrupted": "interrupted",
     "declined": "interrupted",
+    "paused": "paused",
 }
 # The `subtype` and `terminal_reason` of the result where a demand is not met, by the demand's exit code.
 _UNMET = {

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.calls.model import NOBODY_LEFT, fire, with_client_tools
+from agentcli.agent.calls.client import with_client_tools
+from agentcli.agent.calls.model import NOBODY_LEFT, fire
 from agentcli.agent.calls.perform import end_recording
 from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
@@ -48,7 +49,7 @@ class Session:
         self._turn: asyncio.Task[None] | None = None
         self._newest_turn: Turn | None = None
         self._model_afterwards = ""  # after a turn that another model answers; else ""
-        self._next_tools: ToolRegistry | None = None  # from the next turn on
+        self.next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -80,7 +81,8 @@ class Session:
 
     @property
     def waiting_for_client(self) -> Collection[str]:
-        return self.runtime.calls.delegates.client.waiting
+        """The ids of calls that wait for a `ClientResult`, also of a turn that was paused."""
+        return {*self.runtime.calls.delegates.client.waiting, *self.state.conversation.pending_calls}
 
     def check_rule(self, text: str) -> None:
         """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
@@ -129,6 +131,8 @@ class Session:
                 for task in filter(None, (self._turn, *self._commands)):
                     # Not at once: a task that is cancelled before it begins never reports its end.
                     self._loop.call_soon(task.cancel, reason or None)
+            case ops.Pause():
+                delegates.client.pause(state.conversation.pending_calls)
             case ops.Approve(id):
                 asked = self.open_questions.get(id)
                 if self._questions.answer(id, op):
@@ -158,7 +162,9 @@ class Session:
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
-                    self.publish(Notice(f"No call {id!r} is waiting for a result from the client."))
+                    from agentcli.agent.calls.client_results import continue_with
+
+                    self._await_stored(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
@@ -184,7 +190,7 @@ class Session:
     def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Offer the client's tools from the next turn on. Raises `UserError` for a name that another tool has."""
         if tools:
-            self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
+            self.next_tools = with_client_tools(self.next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str, *, is_step: bool = False) -> None:
         """Switch the permission mode. A note tells the model of plan mode, because the system text never changes."""
@@ -288,11 +294,11 @@ class Session:
         """Start a turn; its prompt is queued to be stored when this returns."""
         if model:
             self._model_afterwards, self.state.model.name = self.state.model.name, model
-        if self._next_tools is not None:
-            self.runtime.calls.tools, self._next_tools = self._next_tools, None
         self._start(begin_turn(self.state, self.runtime, messages, self.publish, from_queue=from_queue))
 
     def _start(self, turn: Turn) -> None:
+        if self.next_tools is not None:
+            self.runtime.calls.tools, self.next_tools = self.next_tools, None
         self.turns_begun += 1
         self._newest_turn = turn
         self._turn = asyncio.create_task(self._run(turn))
@@ -305,7 +311,7 @@ class Session:
         is_answered = False
         try:
             end = await run_turn(turn)
-            is_answered = isinstance(end, Done) and end.reason != "declined"
+            is_answered = isinstance(end, Done) and end.reason not in ("declined", "paused")
         except asyncio.CancelledError:
             pass  # the last event of `run_turn` was Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
@@ -336,7 +342,7 @@ class Session:
 
     def _begin_with_reports(self) -> bool:
         agents = self.runtime.calls.delegates.agents
-        if reports := agents.take_reports() if agents else []:
+        if reports := agents.take_reports() if agents and not self.state.conversation.pending_calls else []:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
@@ -377,9 +383,9 @@ class Session:
         self._watching.cancel()
         if calls.made_by is None:  # a subagent's session is a part of its parent's
             await fire(calls, "SessionEnd", reason="other")
-        for task in (self._turn, *self._commands):
-            if task is not None:
-                task.cancel()
+        self._handle(ops.Pause())
+        for task in filter(None, (self._turn, *self._commands)):
+            task.cancel()
         await self.idle()
         if self.runtime.context.watch is not None:
             await self.runtime.context.watch.aclose()

@@ -138,6 +138,8 @@ def _what_became_of(call: ToolUse, conversation: Conversation) -> str:
         return f"agentcli exited before it stored the output. These changes were applied: {', '.join(names)}."
     if call.id in conversation.unanswered:
         return "Not run: agentcli exited before the user approved this call."
+    if call.id in conversation.pending_calls:
+        return "Not run: the user sent a new message before the client returned a result."
     if call in conversation.unstarted_calls:
         return "Not run: agentcli exited while another call was waiting for approval."
     return "Interrupted: the call may have partially run. Check its effects before running it again."

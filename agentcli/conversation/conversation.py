@@ -14,6 +14,7 @@ from agentcli.conversation.entries import (
     CallAsked,
     CallDenied,
     CallKept,
+    CallsHandedOver,
     CallTried,
     Compaction,
     Entry,
@@ -67,10 +68,7 @@ class Queue:
         return Queued(tuple(self.steering), tuple(self.follow_ups))
 
     def remove(self, position: int | None = None) -> bool:
-        """Remove the message at a position, or the newest, and return False if there is none.
-
-        Positions count the steering messages first.
-        """
+        """Remove the message at a position (steering messages first), or the newest; return False if there is none."""
         count = len(self.steering) + len(self.follow_ups)
         index = count - 1 if position is None else position
         if not 0 <= index < count:
@@ -90,7 +88,7 @@ class Conversation:
     """All entries of a session in the order they were stored, and the current branch of them.
 
     `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
-    it that have no result, by id, oldest first.
+    it without a result, by id, oldest first, and `pending_calls` those that the client was asked to run.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -99,6 +97,7 @@ class Conversation:
         self.open_calls: dict[str, ToolUse] = {}
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
+        self.pending_calls: dict[str, ToolUse] = {}
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
@@ -144,10 +143,11 @@ class Conversation:
     def unstarted_calls(self) -> tuple[ToolUse, ...]:
         """The open calls that have not begun, about which the person is asked again.
 
-        They are all calls from the first one on whose question was not answered. Dry runs count as begun.
+        They are all calls from the first one on whose question was not answered. Dry runs and pending calls have begun.
         """
         unanswered = self.unanswered - self.dry_runs
-        return tuple(dropwhile(lambda call: call.id not in unanswered, self.open_calls.values()))
+        calls = (call for call in self.open_calls.values() if call.id not in self.pending_calls)
+        return tuple(dropwhile(lambda call: call.id not in unanswered, calls))
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -199,8 +199,8 @@ class Conversation:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self.open_calls, self.unanswered, self.dry_runs, self.applied_changes = {}, set(), set(), {}
-        self.last_reply = None
+        self.open_calls, self.unanswered, self.dry_runs = {}, set(), set()
+        self.applied_changes, self.pending_calls, self.last_reply = {}, {}, None
         for entry in self.path:
             self._follow_calls(entry)
         self._messages = messages_of(self.request_entries)
@@ -215,11 +215,14 @@ class Conversation:
                 self.open_calls.pop(result.tool_use_id, None)
                 self.unanswered.discard(result.tool_use_id)
                 self.dry_runs.discard(result.tool_use_id)
+                self.pending_calls.pop(result.tool_use_id, None)
                 self.applied_changes.pop(result.tool_use_id, None)
             case CallAsked(id):
                 self.unanswered.add(id)
             case CallTried(id):
                 self.dry_runs.add(id)
+            case CallsHandedOver(ids):
+                self.pending_calls |= {id: self.open_calls[id] for id in ids if id in self.open_calls}
             case CallKept(id, names):
                 self.applied_changes[id] = names
             case CallAllowed(id) | CallDenied(id):  # decides about the call, or about the changes of its dry run

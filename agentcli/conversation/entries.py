@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
+from agentcli.llm.provider import ToolSpec
 
 FileKind = Literal["file", "folder", "link", "pipe"]
 
@@ -323,10 +324,11 @@ class SkillEnded(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_ended
     id: str
 
 
-class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over"):
-    """The client was asked to run these calls."""
+class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over", omit_defaults=True):
+    """The client was asked to run these calls; `tools` are all that it offered."""
 
     ids: tuple[str, ...]
+    tools: tuple[ToolSpec, ...] = ()
 
 
 class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awaited"):

@@ -21,7 +21,9 @@ from agentcli.llm.messages import Usage
 from agentcli.settings.files import FileLock, make_private_folder
 from agentcli.version import __version__
 
-End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
+End = Literal[
+    "end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "paused", "interrupted", "error"
+]
 
 
 class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

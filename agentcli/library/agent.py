@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
-from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
-from agentcli.agent.ops import Approve, Interrupt, Prompt
+from agentcli.agent.calls.client_results import store_results
+from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly
+from agentcli.agent.events import ClientToolRequested, Done, Event, QuestionEvent, ToolFinished, TurnFailed
+from agentcli.agent.interfaces import LOCK_TIMEOUT_S
+from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
@@ -21,10 +23,10 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.functions import PromptOrder, recording
+from agentcli.library.functions import PromptOrder, Results, recording, results_in, using_deps
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
-from agentcli.llm.messages import Block, ToolUse
+from agentcli.llm.messages import Block, ToolUse, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
@@ -101,6 +103,7 @@ class Agent:
         async with self._opening:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
+                self._session.runtime.calls.workspace.resources.deps = self._options.deps
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
@@ -153,16 +156,23 @@ class Agent:
 
     async def run(
         self,
-        content: str | Sequence[Block],
+        content: str | Sequence[Block] | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
+        deps: Any = None,
     ) -> Done:
-        """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation."""
-        async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
+        """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation.
+
+        A turn that needs results of `tools` ends with the `Done` "paused", which has their calls as `pending`.
+        """
+        answering = self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id, deps=deps)
+        async with aclosing(answering) as events:
             async for event in events:
                 match event:
+                    case ClientToolRequested(agent_id="main"):
+                        (await self.session()).submit(Pause())
                     case TurnFailed():
                         raise AgentFailed(event)
                     case Done():
@@ -171,19 +181,23 @@ class Agent:
 
     async def stream(
         self,
-        content: str | Sequence[Block],
+        content: str | Sequence[Block] | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
+        deps: Any = None,
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
         `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
         files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are the
         caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
-        `ClientResult` is submitted to the session. Another prompt waits for the end of this one; it raises `UsageError`
-        if nobody reads this stream any more.
+        `ClientResult` is submitted to the session. A stream that is closed before leaves these calls open: any agent
+        on the same conversation, also in another process, continues with their `ClientResult`s as the `content`, all at
+        once or one after another. A call has one result, else a `UsageError` is raised; another prompt answers open
+        calls as not run. Another prompt waits for the end of this one; it raises `UsageError` if nobody reads this
+        stream any more. `deps` is for `ToolContext.deps` of this prompt's calls.
 
         With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
         them are stored before this ends.
@@ -191,28 +205,70 @@ class Agent:
         store = self._options.event_store
         if stream_id and store is None:
             raise UsageError("A stream_id needs an event store: Agent(…, options=AgentOptions(event_store=…)).")
-        session = await self.session()
-        blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
+        results = results_in(content, attachments)
+        prompt = cast("str | Sequence[Block]", () if results else content)
+        workspace = (await self.session()).snapshot().workspace
+        blocks = await asyncio.to_thread(_blocks_of, prompt, attachments, workspace)
         last: Done | TurnFailed | None = None
-        recorded = nullcontext() if store is None or not stream_id else recording(session, store, stream_id)
-        async with self._turns.hold(), recorded, aclosing(session.subscribe()) as events:
-            self._turns.begin(lambda: session.submit(Prompt(blocks, tools=tuple(tools))))
+        async with (
+            self._hold(results, tools) as (session, pending),
+            recording(session, store, "" if pending else stream_id),
+            aclosing(session.subscribe()) as events,
+        ):
+            op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
+            paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)
+            self._turns.begin(lambda: session.publish(paused) if pending else session.submit(op), deps)
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
                         last = event
                         break
+                    if isinstance(event, ClientToolRequested):  # the program may end before there is a result
+                        await self._save_entries()
                     if isinstance(event, QuestionEvent) and self._approve is not None:
                         session.submit(await self._decision(event))
                     with self._turns.reading():
                         yield event
             finally:
                 if last is None:  # the stream was closed, or its task cancelled
+                    session.submit(Pause())  # else the client's calls would end, too
                     session.submit(Interrupt())
                     await session.idle()
                 await self._save_entries()
         if last is not None:  # only now, because a reader stops here, and then the lock must be free
             yield last
+
+    @asynccontextmanager
+    async def _hold(
+        self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
+    ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
+        """Hold the session for a turn, and yield it with the calls that still wait for results after these.
+
+        Results are stored now, so that of two agents with results of one call only the first goes on.
+        """
+        async with self._turns.hold():
+            if results and self._conversations is not None:
+                await self._store_exclusively(results, tools)
+            elif results:
+                await store_results(await self.session(), results, tools)
+            session = await self.session()
+            yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
+
+    async def _store_exclusively(self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]) -> None:
+        """Store results in the conversation as it is in the `ConversationStore`, which has no locks of its own.
+
+        Raises `UserError`, and `ToolError` if the conversation cannot be locked.
+        """
+        session = await self.session()
+        locks, key = session.runtime.calls.services.locks, f"conversation {self._conversation_id}"
+        async with locks.held((key,), timeout_s=LOCK_TIMEOUT_S):
+            stored, known = await self._load_entries(), session.state.conversation.entries
+            if stored and stored[-1].id not in {entry.id for entry in known}:  # another agent went on with it
+                await session.close()
+                self._session, self._memory = None, MemorySessions()
+                self._builder.store = self._memory
+            await store_results(await self.session(), results, tools)
+            await self._save_entries()
 
     async def call_tool(
         self,
@@ -220,24 +276,30 @@ class Agent:
         input: dict[str, Any],
         *,
         idempotency_key: str = "",
+        idempotency_ttl_s: float = KEY_TTL_S,
         timeout_s: float | None = None,
         caller_id: str = "",
+        deps: Any = None,
     ) -> ToolFinished:
         """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
         Permissions apply as to a call of the model, so `approve` is called where the permission mode would ask. With an
         `idempotency_key` a call is made once: later calls with that key get its result, and wait for it while it runs.
         A call that failed is only made again if nothing can happen twice: the tool had not begun, or rejected the call
-        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass.
-        `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
+        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass. Keys are the
+        agent's: each is forgotten `idempotency_ttl_s` seconds after its first call began, or with the agent, and of
+        more than 1,000 the oldest. A call that `timeout_s` ends has failed by `timeout`. `caller_id` names the caller
+        to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
         async def make() -> DirectCall:
-            ask = self._decision if self._approve else None
-            return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
+            ask, session = self._decision if self._approve else None, await self.session()
+            with using_deps(deps):
+                return await call_directly(session, use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
-        return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
+        once = self._keyed.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
+        return (await once).finished()
 
     async def _decision(self, question: QuestionEvent, decide: object = None) -> Approve:
         assert self._approve is not None, "else nobody is asked"

@@ -48,7 +48,8 @@ class AgentOptions:
     `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
     file, also among programs. `sandbox` replaces the machine's own files and commands, `search` Tavily in web_search.
     `skills` are further folders of skills, `mcp_clients` connections to MCP servers (others are configured in
-    `settings`: `{"mcp_servers": {…}}`).
+    `settings`: `{"mcp_servers": {…}}`). `deps` is the program's own object, which functions of `tools` find in their
+    `ToolContext`; a prompt may bring another one.
     """
 
     settings: Mapping[str, Any] | Settings | None = None
@@ -67,6 +68,7 @@ class AgentOptions:
     search: SearchProvider | None = None
     skills: Sequence[str | Path] = ()
     mcp_clients: Sequence[MCPClient] = ()
+    deps: Any = None
 
 
 def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:

@@ -5,28 +5,38 @@ import inspect
 import logging
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_type_hints, overload
+from typing import Any, get_origin, get_type_hints, overload
 
 import msgspec
 
-from agentcli.errors import ToolError, UsageError
+from agentcli.errors import ToolError, ToolErrorKind, UsageError
 from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput, schema_of
+from agentcli.tools.tool import Effect, OutputLevel, RetryRule, Tool, ToolContext, ToolOutput, schema_of
 
 log = logging.getLogger(__name__)
+
+LockKeys = Sequence[str] | Callable[[dict[str, Any]], Iterable[str]]
 
 
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, name: str = "", description: str = "", effect: Effect = "none", time_limit_s: float | None = 120.0
+    *,
+    name: str = "",
+    description: str = "",
+    effect: Effect = "none",
+    time_limit_s: float | None = 120.0,
+    retry: RetryRule | None = None,
+    is_idempotent: bool = False,
+    output_level: OutputLevel | None = None,
+    locks: LockKeys = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -36,6 +46,10 @@ def tool(
     description: str = "",
     effect: Effect = "none",
     time_limit_s: float | None = 120.0,
+    retry: RetryRule | None = None,
+    is_idempotent: bool = False,
+    output_level: OutputLevel | None = None,
+    locks: LockKeys = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: the model sees its name, its docstring and its annotated parameters.
 
@@ -44,33 +58,58 @@ def tool(
             "Tells the weather of a city."
 
     A sync function runs in a thread of its own. A text or a `ToolOutput` that it returns is the result as it is; other
-    data becomes JSON. A parameter annotated with `ToolContext` gets that of the call, and the model does not see it.
-    With `effect="foreign"` each call needs a permission; "none" leaves it to the function. Raises `UsageError`.
+    data becomes JSON. A parameter annotated with `ToolContext`, or `ToolContext[MyDeps]`, gets that of the call, and
+    the model does not see it. With `effect="foreign"` each call needs a permission; "none" leaves it to the function.
+
+    A call that fails is repeated as `retry` says, if the function has the effect "none" or `is_idempotent`: running it
+    twice has the effect of running it once. Without `retry` only an idempotent one is repeated, up to three times.
+    `locks` names arguments, or returns keys for all arguments: calls that share a value or a key wait for each other,
+    also of other tools, and by `locks` of the agent those of other programs. Raises `UsageError`.
     """
-    if function is None:
-        return partial(tool, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
+    make = partial(
+        _tool_of,
+        name=name,
+        description=description,
+        locks=locks,
+        effect=effect,
+        time_limit_s=time_limit_s,
+        # A function may change anything, whatever its effect is said to be, so nothing repeats it unasked.
+        retry=retry or RetryRule(max_retries=3 if is_idempotent else 0),
+        is_idempotent=is_idempotent,
+        level=output_level,
+    )
+    return make if function is None else make(function)
+
+
+def _tool_of(function: Callable[..., Any], *, name: str, description: str, locks: LockKeys, **fields: Any) -> Tool:
+    """Return a tool of a function; `fields` are those of the tool. Raises `UsageError`."""
     name = name or getattr(function, "__name__", "")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name):
         raise UsageError(f"{name!r} is no name for a tool: give one with @tool(name=…).")
     arguments, context_name = _arguments_of(function, name)
-    fields = [field.name for field in msgspec.structs.fields(arguments)]
+    names = [field.name for field in msgspec.structs.fields(arguments)]
 
     def call(values: Any, context: ToolContext) -> Any:
         own_context = {context_name: context} if context_name else {}
-        return function(**{field: getattr(values, field) for field in fields}, **own_context)
+        return function(**{name: getattr(values, name) for name in names}, **own_context)
 
     async def call_async(values: Any, context: ToolContext) -> Any:
         return await call(values, context)
 
+    def lock_keys(values: Any) -> Iterable[str]:
+        given = {name: getattr(values, name) for name in names}
+        return locks(given) if callable(locks) else [f"{argument}={given[argument]}" for argument in locks]
+
+    if not callable(locks) and (unknown := [argument for argument in locks if argument not in names]):
+        raise UsageError(f"{name} cannot lock {unknown[0]!r}: its arguments are {', '.join(names) or 'none'}.")
     return Tool(
         name,
         description or inspect.getdoc(function) or name,
         arguments,
         call_async if inspect.iscoroutinefunction(function) else call,
-        effect,
         source="library",
-        time_limit_s=time_limit_s,
-        retry=RetryRule(most=0),  # running it twice may not have the effect of running it once
+        lock_keys=lock_keys if locks else None,
+        **fields,
     )
 
 
@@ -89,7 +128,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec
         if parameter.name not in hints:
             raise UsageError(f"{name} cannot be a tool: annotate {parameter.name}, such as {parameter.name}: str.")
         kind = hints[parameter.name]
-        if kind is ToolContext:
+        if ToolContext in (kind, get_origin(kind)):
             context_name = parameter.name
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, kind))
@@ -111,7 +150,16 @@ def guarded(own: Tool) -> Tool:
         run=_guarded(own.name, own.run, as_output),
         dry_run=own.dry_run and _guarded(own.name, own.dry_run),
         narrow=own.narrow and _guarded(own.name, own.narrow),
+        lock_keys=own.lock_keys and partial(_text_keys, own),
     )
+
+
+def _text_keys(own: Tool, arguments: Any) -> list[str]:
+    """Return the keys that a caller's function gives for the arguments of a call. Raises `ToolError`."""
+    try:
+        return [str(key) for key in own.lock_keys(arguments)] if own.lock_keys else []
+    except Exception as error:  # it is foreign code: any error of it ends only this call
+        raise failed(own.name, error) from error
 
 
 def as_output(value: Any) -> ToolOutput:
@@ -161,7 +209,8 @@ def failed(name: str, error: BaseException) -> ToolError:
         text = f": {error}" if str(error) else ""
     except Exception:  # noqa: BLE001  # making the text of an exception may fail
         text = ""
-    return ToolError(f"{name} failed: {type(error).__name__}{text}", kind="execution_error")
+    kind: ToolErrorKind = "timeout" if isinstance(error, TimeoutError) else "execution_error"
+    return ToolError(f"{name} failed: {type(error).__name__}{text}", kind=kind)
 
 
 async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

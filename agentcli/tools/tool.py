@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,18 @@ from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.command import NO_GRANTS, Access, CommandResult, DryRun, Grants
 from agentcli.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)  # so that `ToolContext` alone is a type, too
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+
+# The `deps` of the prompt or the direct call that the running task belongs to; None for those of the agent's options.
+CALL_DEPS: ContextVar[Any] = ContextVar("CALL_DEPS", default=None)
 
 OutputLevel = Literal["brief", "standard", "full"]
 
@@ -93,11 +106,11 @@ class RunTerms(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class ToolContext:
+class ToolContext(Generic[Deps]):
     """The surroundings of one call. `emit` shows output while the call runs, `publish` an event; neither waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job. `ask` is None where nobody can be asked.
+    background job. `ask` is None where nobody can be asked. `ToolContext[MyDeps]` says of which type `deps` is.
     """
 
     workspace: Workspace
@@ -108,6 +121,12 @@ class ToolContext:
     publish: Callable[[Any], None] = lambda event: None
     ask: Ask | None = None
     terms: RunTerms = field(default_factory=RunTerms)
+
+    @property
+    def deps(self) -> Deps:
+        """The program's own object, as the prompt or the agent's options have it. No model or log gets it."""
+        own = CALL_DEPS.get()
+        return cast("Deps", self.workspace.resources.deps if own is None else own)
 
     @property
     def grants(self) -> Grants:
@@ -137,10 +156,13 @@ class ToolContext:
 
 
 class RetryRule(Struct, frozen=True, kw_only=True):
-    """The kinds of error after which a failed call is repeated, how often, and after how many seconds."""
+    """The kinds of error after which a failed call is repeated, how often, and after how many seconds.
 
-    retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))
-    most: int = 3
+    Each wait is half as long again as the one before, unless the error names a time itself.
+    """
+
+    retry_on: Collection[ToolErrorKind] = frozenset(("timeout", "resource_error"))
+    max_retries: int = 3
     first_delay_s: float = 1.0
 
     def delay(self, retries: int) -> float:
@@ -156,9 +178,10 @@ class Tool:
 
     `time_limit_s` None means that the tool keeps a limit of its own. `dry_run` returns the diff that a call would make,
     and `narrow` returns arguments that make only some hunks of that diff, by index. A tool that `runs_commands` obeys
-    `terms.dry_run`. `file_arguments` name the arguments that are files it changes: calls on one file wait for each
-    other. `is_idempotent` says that running it twice has the effect of running it once. `level` overrides the output
-    level of the settings. `show` formats the structured result where `run` returns no content.
+    `terms.dry_run`. `file_arguments` name the arguments that are files it changes, and `lock_keys` returns further keys
+    for the arguments of a call: calls on one file, or with a key in common, wait for each other. `is_idempotent` says
+    that running it twice has the effect of running it once. `level` overrides the output level of the settings. `show`
+    formats the structured result where `run` returns no content.
 
     A `client` tool is run by the program that registered it, not here. `schema` describes arguments that no struct
     does. A tool that `is_described_when_called` may have been shown to the model only by name: an answer to wrong
@@ -177,6 +200,7 @@ class Tool:
     runs_commands: bool = False
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
+    lock_keys: Callable[[Any], Iterable[str]] | None = None
     is_idempotent: bool = False
     retry: RetryRule = RetryRule()
     level: OutputLevel | None = None

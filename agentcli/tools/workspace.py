@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -145,13 +145,14 @@ class SessionResources(Struct):
     """The services that a session offers its tools beside files and commands; None stands for one it lacks.
 
     `data` stores results that are too large to be shown, `past` returns the session's log, and `memory` holds the
-    project's memory files.
+    project's memory files. `deps` is the program's own object for the tools that it added.
     """
 
     data: DataFiles | None = None
     web: Web | None = None
     past: Callable[[], Past] | None = None
     memory: Memory | None = None
+    deps: Any = None
 
 
 class Workspace(Struct, kw_only=True, dict=True):

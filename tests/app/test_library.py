@@ -439,7 +439,7 @@ def raising_later(error: BaseException) -> Callable[..., Any]:
     [
         (ValueError("no such city"), "execution_error: fails failed: ValueError: no such city"),
         (FileNotFoundError(2, "gone"), "execution_error: fails failed: FileNotFoundError: [Errno 2] gone"),
-        (TimeoutError(), "execution_error: fails failed: TimeoutError"),
+        (TimeoutError(), "timeout: fails failed: TimeoutError"),
         (SystemExit(3), "execution_error: fails failed: SystemExit: 3"),
         (asyncio.CancelledError(), "execution_error: fails failed: CancelledError"),
         (StopIteration(), "execution_error: fails failed: "),

@@ -391,7 +391,7 @@ async def test_a_key_makes_a_call_again_only_where_that_does_nothing_twice(
             raise ToolError("not now", kind=kind)
         return "done"
 
-    rule = RetryRule(retry_on=frozenset(), most=1 if is_idempotent else 0)
+    rule = RetryRule(retry_on=frozenset(), max_retries=1 if is_idempotent else 0)
     made_tool = replace(tool(flaky), is_idempotent=is_idempotent, retry=rule)
     async with agent(tools=[made_tool], permissions="bypassPermissions") as one:
         first = await one.call_tool("flaky", {}, idempotency_key="k")

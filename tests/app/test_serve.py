@@ -522,6 +522,30 @@ def test_a_turn_cut_short_by_a_kill_continues_and_queued_messages_are_reported(s
     assert shown == ["init", "user", "init", "assistant", "result"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_client_sends_its_results_to_the_next_server(served: Any, number: signal.Signals) -> None:
+    calls = [{**call("weather", city=city), "id": city} for city in ("Rome", "Oslo")]
+    server = served({"tool_calls": calls})
+    session = server.session()
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools = [{"name": "weather", "description": "The weather.", "input_schema": schema}]
+    stream_id = session.say("how is it?", tools=tools)
+    session.until(lambda one: one.get("subtype") == "client_tool_requested" and one["id"] == "Oslo")
+    server.ended(number)
+    server = served({"text": "So: {{last_result}}"})
+    again = Client(server, session.id)
+    again.op("client_result", id="Oslo", content="snow")
+    again.op("client_result", id="Rome", content="sun")
+    events = again.until(lambda one: is_result(one) and one["subtype"] != "paused")
+    assert events[-1][1]["result"] == "So: snow"
+    assert {one["stream_id"] for _, one in events if is_result(one)} == {stream_id}
+    contents = [one["message"]["content"] for _, one in events if one["type"] == "user"]
+    results = [part for content in contents for part in content if part["type"] == "tool_result"]
+    assert [(part["tool_use_id"], part["content"]) for part in results] == [("Oslo", "snow"), ("Rome", "sun")]
+    op = {"type": "client_result", "id": "Rome", "content": "rain"}
+    assert server.client.post(f"{session.path}/ops", json=op).status_code == 409
+
+
 def test_a_steer_that_waits_when_the_server_ends_is_answered_by_the_next_one(served: Any) -> None:
     server = served({"text": LONG, "chunk": 2, "delay_ms": 100})
     session = server.session()

@@ -4,6 +4,7 @@ A call under a key is made once.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, FilesChanged
-from agentcli.errors import UsageError
+from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
 
 MAX_KEYS = 1_000  # the oldest are forgotten
+KEY_TTL_S = 24 * 3600.0
 
 
 class DirectCall(NamedTuple):
@@ -32,32 +34,47 @@ class DirectCall(NamedTuple):
         return self.end
 
 
+class KeyedCall(NamedTuple):
+    """The first call of a key, which is forgotten once the monotonic time is past `expires`, unless it still runs."""
+
+    use: ToolUse
+    task: asyncio.Task[DirectCall]
+    expires: float
+
+
 class KeyedCalls:
     """Calls by key: the first of a key is made, later ones get its result and wait for it while it runs."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall]]] = {}
+        self._calls: dict[str, KeyedCall] = {}
 
-    async def once(self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]]) -> DirectCall:
+    async def once(
+        self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
+    ) -> DirectCall:
         """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
+        self._forget_old()
         if key not in self._calls:
-            ended = [key for key, (_, task) in self._calls.items() if task.done()]  # what runs is never made twice
-            excess = len(self._calls) + 1 - MAX_KEYS
-            for oldest in ended[: max(0, excess)]:
-                del self._calls[oldest]
-            self._calls[key] = use, asyncio.create_task(make())
-        first, task = self._calls[key]
+            self._calls[key] = KeyedCall(use, asyncio.create_task(make()), time.monotonic() + ttl_s)
+        first, task, _ = kept = self._calls[key]
         if (first.name, first.input) != (use.name, use.input):
             raise UsageError(f"The idempotency key {key!r} was already used for another call, of {first.name}.")
         try:
             return await asyncio.shield(task)
         finally:
             may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
-            if may_retry and self._calls.get(key) == (first, task):  # else another caller has removed it
+            if may_retry and self._calls.get(key) == kept:  # else another caller has removed it
+                del self._calls[key]
+
+    def _forget_old(self) -> None:
+        """Forget the keys that have expired, and the oldest of too many; what runs is never made twice."""
+        ended = {key: kept.expires for key, kept in self._calls.items() if kept.task.done()}
+        excess = max(0, len(self._calls) + 1 - MAX_KEYS)
+        for place, (key, expires) in enumerate(ended.items()):
+            if place < excess or expires <= time.monotonic():
                 del self._calls[key]
 
     async def cancel(self) -> None:
-        running = [task for _, task in self._calls.values() if not task.done()]
+        running = [kept.task for kept in self._calls.values() if not kept.task.done()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -75,11 +92,13 @@ async def call_directly(
         await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     ended: list[ToolFinished] = []
+    limit = asyncio.timeout(timeout_s)
 
     def emit(event: Event) -> None:
-        session.publish(event)
         if isinstance(event, ToolFinished):
+            event = _timed_out(event, timeout_s) if limit.expired() else event
             ended.append(event)
+        session.publish(event)
 
     def store(body: Body) -> Awaitable[object]:
         """Store what undo and blame need: other entries belong to calls of the model."""
@@ -88,19 +107,28 @@ async def call_directly(
     turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with limit:
             await run_call(call)
-        finished = ended[-1]
-    except TimeoutError:
-        message = f"{use.name} did not finish within {timeout_s:g} s and was stopped."
-        error = CallError("timeout", "timeout", message, use.id)
-        result = ToolResult(use.id, f"timeout: {message}", is_error=True)
-        finished = ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error_kind="timeout", error=error)
     except Exception as error:
-        if call.report.is_running:
+        is_over_limit = isinstance(error, TimeoutError) and limit.expired()  # then the call's end says so
+        if call.report.is_running and not is_over_limit:
             return DirectCall(error, can_repeat=False)
-        raise
-    return DirectCall(finished, _can_repeat(call, finished))
+        if not is_over_limit:
+            raise
+    return DirectCall(ended[-1], _can_repeat(call, ended[-1]))
+
+
+def _timed_out(interrupted: ToolFinished, timeout_s: float | None) -> ToolFinished:
+    """Return the end of a call that its caller's time limit has interrupted."""
+    message = f"{interrupted.name} did not finish within {timeout_s:g} s and was stopped."
+    failure = ToolError(message, kind="timeout")
+    return replace(
+        interrupted,
+        result=ToolResult(interrupted.id, failure.line, is_error=True),
+        summary=message,
+        error_kind=failure.kind,
+        error=CallError(failure.kind, failure.code, message, interrupted.id, failure.is_retryable),
+    )
 
 
 def _can_repeat(call: Call, finished: ToolFinished) -> bool:
@@ -112,7 +140,8 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
         return True
     tools, name = call.turn.session.tools, call.use.name
     tool = tools.get(name) if name in tools else None  # the tool's server may be gone
-    # Functions of the library's user may change anything, whatever effect they declare; they have `retry.most` 0.
-    is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.most > 0
+    # Functions of the library's user may change anything, whatever effect they declare. Those without a rule have no
+    # retries.
+    is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.max_retries > 0
     # A rate limit refuses a call before it has any effect, so any tool may be called again.
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)

@@ -55,7 +55,8 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         async with record_changes(call, changes.get(tool.effect, ())):
             return await tool.output(arguments, context)
 
-    async with _hold(call, files):
+    own_keys = tool.lock_keys(permitted.arguments) if tool.lock_keys else ()
+    async with _hold(call, files, own_keys):
         call.report.is_running = True
         with session.history.detach_sign() as sign:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
@@ -69,9 +70,14 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
     return changed(output, content=f"{output.content or ''}\n{permitted.remark}")
 
 
-def _hold(call: Call, paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
-    """Lock files for a call. They are sorted, so that two calls never wait for each other."""
-    return call.turn.session.services.locks.held(tuple(sorted(set(map(str, paths)))), timeout_s=LOCK_TIMEOUT_S)
+def _hold(call: Call, paths: Iterable[Path], own_keys: Iterable[str] = ()) -> AbstractAsyncContextManager[None]:
+    """Lock files and keys for a call. They are sorted, so that two calls never wait for each other.
+
+    The tools that have keys of their own may hold them for long, so other calls wait longer for them.
+    """
+    keys = tuple(sorted({*map(str, paths), *own_keys}))
+    timeout_s = MAX_TIME_LIMIT_S if own_keys else LOCK_TIMEOUT_S
+    return call.turn.session.services.locks.held(keys, timeout_s=timeout_s)
 
 
 def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
@@ -95,7 +101,7 @@ async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitab
             return await _run_within(tool.name, limit_s, run)
         except ToolError as error:
             retries, rule = report.retry_count, tool.retry
-            if not tool.may_be_repeated or error.kind not in rule.retry_on or retries >= rule.most:
+            if not tool.may_be_repeated or error.kind not in rule.retry_on or retries >= rule.max_retries:
                 raise
             await asyncio.sleep(error.retry_after or rule.delay(retries))
             report.retry_count, report.last_error = retries + 1, str(error)

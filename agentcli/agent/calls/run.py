@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from agentcli.agent.calls.client import CallPaused, client_tool
 from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.perform import perform
 from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
@@ -24,6 +25,7 @@ from agentcli.agent.questions import make_ask
 from agentcli.conversation.entries import Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.provider import ToolSpec
 from agentcli.tools import observation
 from agentcli.tools.builtin import bash
 from agentcli.tools.command import Grants
@@ -32,30 +34,24 @@ from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
 MAX_ARGUMENT_BYTES = 10 * 1024 * 1024
 
 
-async def run_call(call: Call) -> None:
-    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation."""
+async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
+    """Run one call, from what the model wrote to what it reads. Every failure becomes a result, also a cancellation.
+
+    A call that the client was asked to run in an earlier turn is not run again: the client's `answer` is its output.
+    """
     report, services = call.report, call.turn.session.services
     report.start()
     try:
-        tool, arguments, hooks = await _parse(call)
-        context = _tool_context(call, tool, arguments)
-        permitted = await permit(call, tool, arguments, context, hooks=hooks)
-        report.answer = permitted.answer
-        streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
-        if streams:
-            await services.know_secrets()
-        output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
-        report.mask = await mask_for(services.mask, permitted)
-        output = await observed(tool, output, context)
-        if streams:
-            await services.know_secrets(is_changed=True)
-        report.finish(output)
+        report.finish(await (_run_stages(call) if answer is None else _receive(call, answer)))
+    except CallPaused:  # the client's result comes later, perhaps in another process, so there is none now
+        return
     except ToolError as error:
         # The output so far may contain secrets that the call has written to files.
         await services.know_secrets(is_changed=bool(report.shown))
         report.fail(error)
     except asyncio.CancelledError:
-        report.interrupt()
+        if call.use.id not in call.turn.session.delegates.client.paused:
+            report.interrupt()
         raise
     finally:
         if report.result is not None:
@@ -63,6 +59,37 @@ async def run_call(call: Call) -> None:
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
                     call.turn.state.notes.append(reminder(note))
+
+
+async def _run_stages(call: Call) -> ToolOutput:
+    """Return the output of a call as the model sees it. Raises `ToolError`."""
+    report, services = call.report, call.turn.session.services
+    tool, arguments, hooks = await _parse(call)
+    context = _tool_context(call, tool, arguments)
+    permitted = await permit(call, tool, arguments, context, hooks=hooks)
+    report.answer = permitted.answer
+    streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
+    if streams:
+        await services.know_secrets()
+    output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
+    report.mask = await mask_for(services.mask, permitted)
+    output = await observed(tool, output, context)
+    if streams:
+        await services.know_secrets(is_changed=True)
+    return output
+
+
+async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
+    """Return the client's answer as the model sees it. Its tool need not be known here any more."""
+    tool = client_tool(ToolSpec(call.use.name, "", {}))
+    call.report.record, call.report.is_running = _record(call, tool), True
+    await call.turn.session.services.know_secrets()
+    return await observed(tool, answer, _tool_context(call, tool, call.use.input))
+
+
+def _record(call: Call, tool: Tool) -> CallRecord:
+    session, mode = call.turn.session, call.turn.state.mode
+    return CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=mode)
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
@@ -81,9 +108,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"This call has returned the same result {SAME_CALL_LIMIT} times in a row. Try something else, or answer.",
             kind="validation_error",
         )
-    record = CallRecord(
-        id=use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=call.turn.state.mode
-    )
+    record = _record(call, tool)
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)
@@ -119,7 +144,7 @@ def _tool_context(call: Call, tool: Tool, arguments: Any) -> ToolContext:
 
 
 async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
-    """Run the calls of a reply, and store and return a result for each, in their order.
+    """Run the calls of a reply, and store and return a result for each, in their order; none for paused calls.
 
     Neighbouring calls that only read run together, the others one after another; those of a client come last, all
     together. Calls that have not started when the person sends a message, or stops or cancels the turn, are skipped,
@@ -128,13 +153,18 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     calls = [Call(use, turn) for use in uses]
     results: list[Result] = []
 
+    def is_open(call: Call) -> bool:
+        """Return True for a call without a result that is not left to the client."""
+        return call.report.result is None and call.use.id not in turn.state.conversation.pending_calls
+
     def store(why: str = "") -> None:
-        """Store results in order, up to the first call without one. With `why`, such calls get this as their result."""
+        """Store results in order, up to the first call without one. With `why`, open calls get this as their result."""
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return
-            results.append(call.report.result or not_run(call.use, why))
-            turn.store(results[-1])
+            if call.report.result is not None or is_open(call):
+                results.append(call.report.result or not_run(call.use, why))
+                turn.store(results[-1])
 
     try:
         for batch in _batches(turn, calls):
@@ -145,7 +175,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     except asyncio.CancelledError:
         store(INTERRUPTED)
         raise
-    skipped = tuple(call.use for call in calls if call.report.result is None)
+    skipped = tuple(call.use for call in calls if is_open(call))
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
     why = "the user declined another call" if turn.is_stopped else "the user sent a new message"

@@ -11,7 +11,7 @@ from typing import Any
 from agentcli.agent import events
 from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.loop import half_answer, is_unanswered
-from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
+from agentcli.agent.ops import GoOn, Pause, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
@@ -62,6 +62,11 @@ class HostedSession:
     def is_idle(self) -> bool:
         """True if nothing runs here and nobody is asked."""
         return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
+
+    @property
+    def _is_paused(self) -> bool:
+        """True if the turn goes on once the client has sent results."""
+        return bool(self._session.snapshot().conversation.pending_calls)
 
     # The stream of a resumed session
 
@@ -186,7 +191,7 @@ class HostedSession:
         if self._writer.note.is_open:
             for value in self._objects[first_new:]:
                 value["stream_id"] = self._writer.note.span
-        if isinstance(event, events.Done | events.TurnFailed) and is_main:
+        if isinstance(event, events.Done | events.TurnFailed) and is_main and not self._is_paused:
             self._writer.change(is_open=False)
             if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # here nobody decides whether queued messages still count
@@ -203,8 +208,8 @@ class HostedSession:
             case _:
                 return
         queue = self._session.snapshot().conversation.queue
-        if queue.steering or queue.follow_ups or self._messages:
-            self._status = "running"  # queued messages come next, also after a restart
+        if queue.steering or queue.follow_ups or self._messages or self._is_paused:
+            self._status = "running"  # queued messages or results of the client come next, also after a restart
 
     def _begin_span(self, prompt: User) -> None:
         """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
@@ -314,6 +319,7 @@ class HostedSession:
         """Interrupt what runs, write its end, and release the session. One that is not ours goes on."""
         self._is_closing = True
         if self.is_owner:
+            self._session.submit(Pause())  # the next owner takes the results of the client
             self._host.interrupt()
             await self._session.close()
         elif self._following is not None:

@@ -116,7 +116,7 @@ async def test_a_call_that_runs_out_of_time_leaves_what_it_has_said(tmp_path: Fo
         await asyncio.sleep(60)
         return ToolOutput("never")
 
-    slow = Tool("slow", "Slow.", Named, run, "none", time_limit_s=0.02, retry=RetryRule(most=0))
+    slow = Tool("slow", "Slow.", Named, run, "none", time_limit_s=0.02, retry=RetryRule(max_retries=0))
     stage = await one_call(tmp_path, slow)
     content = str(stage.results["c"].content)
     assert content == f"{'x' * 100}[9,905 more characters]\n[timeout: slow took longer than 0.02 s.]"
