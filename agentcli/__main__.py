@@ -9,7 +9,7 @@ def main() -> None:
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         _restart_in_utf8_mode()
     signals = _note_signals()
-    if sys.argv[1:] == ["--version"]:
+    if sys.argv[1:] in (["--version"], ["-v"]):
         from agentcli import __version__
 
         try:

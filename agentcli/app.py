@@ -84,10 +84,11 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._options = options
-        self.skills = Skills(config=config, is_bare=options.is_bare, on_notice=on_notice, added=options.skill_folders)
+        is_bare, added = options.is_bare, options.added
+        self.skills = Skills(config=config, is_bare=is_bare, on_notice=on_notice, added=added.skill_folders)
         self.programs = WorkspacePrograms(config)
-        self.hooks = Hooks(config, is_bare=options.is_bare, on_notice=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=options.is_bare, on_notice=on_notice)
+        self.hooks = Hooks(config, is_bare=is_bare, on_notice=on_notice, programs=self.programs)
+        self.agents = Agents(config=config, is_bare=is_bare, on_notice=on_notice, added=added.agents)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
@@ -205,12 +206,12 @@ class Builder:
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
         has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project has a file of its own
         may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
-        if not (may_have or mcp.file or mcp.servers or mcp.clients):
+        if not (may_have or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs
 
         is_strict = mcp.is_strict or not may_have
-        specs = server_specs(config, self._on_notice, file=mcp.file, added=mcp.servers, is_strict=is_strict)
+        specs = server_specs(config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=is_strict)
         # A list of tools without one of a server hides all servers.
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):

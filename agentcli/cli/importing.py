@@ -14,6 +14,7 @@ from agentcli.errors import UsageError
 from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
+from agentcli.safety.hosts import read_grant
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
 from agentcli.settings.files import MAX_SMALL_FILE_BYTES, from_home, home_of, is_file, project_root, read_small_file
@@ -228,6 +229,14 @@ def _take_claude_model(draft: Draft, source_key: str, name: Any) -> None:
         draft.leave_out(f"{source_key} {id}", "unknown model. To list the known ones: agentcli models list")
 
 
+def _take_host(draft: Draft, source_key: str, host: Any) -> None:
+    try:
+        read_grant(str(host))
+        draft.take(source_key, [host], "sandbox", "hosts")
+    except ValueError as error:
+        draft.leave_out(f"{source_key} {host}", str(error).rstrip("."))
+
+
 def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     is_secret = credentials_in({source_key.removeprefix("env."): str(value)})
     draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
@@ -247,6 +256,12 @@ CLAUDE_CODE: Table = {
         ),
     },
     "hooks": Draft.take_hooks,
+    "sandbox": {
+        "enabled": "",  # commands always run in a sandbox
+        "network": {"allowedDomains": [_take_host], OTHERS: NO_SETTING},
+        "filesystem": {"allowWrite": [partial(_take_folder, ("sandbox", "writable"))], OTHERS: NO_SETTING},
+        OTHERS: NO_SETTING,
+    },
     "env": {
         "ANTHROPIC_MODEL": _take_claude_model,
         "ANTHROPIC_BASE_URL": ("providers", "anthropic", "base_url"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.result import result_object, to_json_line
+from agentcli.cli.field_flags import FIELD_FLAGS, use_agent
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
@@ -99,13 +100,16 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     if may_be_command and (name := nearest(prompt.strip(), COMMANDS, cutoff=0.8)):
         raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
     if unknown:  # last, because the flags of a mistyped command are unknown here
-        near = nearest(unknown[0].partition("=")[0], (name for names, _ in FLAGS for name in names))
+        near = nearest(unknown[0].partition("=")[0], (name for names, _ in (*FLAGS, *FIELD_FLAGS) for name in names))
         flags.error(f"unrecognized arguments: {' '.join(unknown)}{f' (did you mean {near}?)' if near else ''}")
     return options
 
 
 def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     config = load_for(options, _working_directory(options.cd))
+    if options.agent is not None:
+        use_agent(options, config)
+        config = load_for(options, config.cwd)
     is_text = options.output_format == options.input_format == "text"
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     has_screen = is_terminal and is_text and not options.print

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from msgspec.structs import replace
+
 from agentcli.agent.permissions.modes import MODES
+from agentcli.cli import field_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
-from agentcli.settings.load import Config, load_config
+from agentcli.settings.load import Config, SettingsLayer, load_config, read_layer, read_unchecked
 from agentcli.version import __version__
 
 
@@ -76,14 +79,16 @@ FLAGS: Flags = (
     _flag("--append-system-prompt-file", "the same, from a file", metavar="FILE"),
     _flag("--add-dir", "add a folder to the workspace", action="append", default=[], metavar="DIR"),
     _flag("-C --cd", "work in this directory", metavar="DIR"),
-    _flag("--mcp-config", "MCP servers to use, in the format of .mcp.json", metavar="FILE"),
+    _flag(
+        "--mcp-config", "MCP servers to use, as .mcp.json has them", action="append", default=[], metavar="FILE|JSON"
+    ),
     _flag("--strict-mcp-config", "use only the servers of --mcp-config"),
-    _flag("--settings", "settings (TOML or JSON) that override those of the files", metavar="FILE"),
+    _flag("--settings", "settings (TOML or JSON) that override those of the files", metavar="FILE|JSON"),
     _flag("--trust", "trust and use this project's own settings"),
     _flag("--bare", "ignore hooks, skills, MCP servers, memory and instruction files"),
     _flag("--plain", "run a linear session without colours or cursor movement"),
     _flag("--verbose", "show tool calls on stderr, and log more"),
-    _flag("--version", "print the version", action="version", version=f"agentcli {__version__}"),
+    _flag("-v --version", "print the version", action="version", version=f"agentcli {__version__}"),
 )
 
 
@@ -99,6 +104,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
     main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
+    field_flags.add_field_flags(main_parser)
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
     return main_parser
 
@@ -109,13 +115,15 @@ _OF_ONE_RUN = frozenset(
     "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
 )
 SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)
+# The values of flags that are read where sessions are opened, and that servers do not take.
+DEFAULTS = field_flags.DEFAULTS | {"input_format": "text"}
 
 
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
     """Return a parser of these flags, also for a subcommand that needs no typer."""
     layout = argparse.RawDescriptionHelpFormatter
     flag_parser = _Parser(prog=prog, description=description, formatter_class=layout, allow_abbrev=False)
-    flag_parser.set_defaults(input_format="text")  # which is read where sessions are opened, also by servers
+    flag_parser.set_defaults(**DEFAULTS)
     for names, options in flags:
         flag_parser.add_argument(*names, **options)
     return flag_parser
@@ -144,10 +152,10 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     for key, flag in FLAG_OF.items():
         value = getattr(options, flag.removeprefix("--").replace("-", "_"))
         match flag:
+            case "--model" if value in ("default", "inherit"):  # that of the other settings
+                value = None
             case "--tools" if value is not None:
-                value = [name.strip() for name in value.split(",") if name.strip()]
-                if not value:
-                    raise UsageError("--tools names no tools. Leave it out to offer all, or use --tools none.")
+                value = field_flags.split_tools(value)
             case "--add-dir":
                 value = [str(Path(folder).absolute()) for folder in value]
             case "--verbose":
@@ -168,13 +176,31 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     if folders:
         added = flags["permissions"].get("additional_directories", [])
         flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    return load_config(
+    extra, notes = _extra_layer(options.settings) if options.settings else (None, ())
+    config = load_config(
         cwd,
         flags=flags,
         flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
-        extra_file=Path(options.settings).absolute() if options.settings else None,
+        extra=extra,
         trust=options.trust,
+        sources=field_flags.setting_sources(options.setting_sources),
     )
+    return replace(config, notices=(*config.notices, *field_flags.notes(options), *notes))
+
+
+def _extra_layer(settings: str) -> tuple[SettingsLayer, Sequence[str]]:
+    """Return the layer of `--settings`, a file or JSON, and a note on each setting that is left out.
+
+    Raises:
+        ConfigError, UsageError: If it is wrong.
+    """
+    values = field_flags.json_argument("--settings", settings)
+    if values is not None:
+        return field_flags.settings_layer(values, "--settings")
+    file = Path(settings).absolute()
+    if file.suffix != ".json":
+        return read_layer(file), ()
+    return field_flags.settings_layer(read_unchecked(file).values, str(file))
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:

@@ -16,6 +16,7 @@ from agentcli.agent.ops import SetMode
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.agent.session import Session
 from agentcli.app import Builder
+from agentcli.cli import field_flags
 from agentcli.cli.main import Ending
 from agentcli.cli.options import load_for, text_or_file, unshared_stdin
 from agentcli.cli.output import warn
@@ -30,7 +31,7 @@ from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FILE, project_files
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.options import McpOptions, SessionChoice, SessionOptions
+from agentcli.setup.options import AddedDefinitions, McpOptions, SessionChoice, SessionOptions
 
 
 class ConfiguredOpener:
@@ -163,7 +164,7 @@ async def open_for_client(
     session_options = msgspec.structs.replace(
         session_options,
         accepts_client_tools=is_server,
-        mcp=msgspec.structs.replace(session_options.mcp, servers=editor.servers),
+        mcp=msgspec.structs.replace(session_options.mcp, servers={**session_options.mcp.servers, **editor.servers}),
         client_files=editor.files,
     )
     builder = Builder(
@@ -200,12 +201,15 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def options_from(options: argparse.Namespace) -> SessionOptions:
     appended = options.append_system_prompt, options.append_system_prompt_file
+    sources = field_flags.setting_sources(options.setting_sources)
+    files, servers = field_flags.servers_and_files(options.mcp_config)
     return SessionOptions(
         system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
-        is_bare=options.bare,
+        is_bare=options.bare or sources == frozenset(),
         accepts_client_tools=options.input_format == "stream-json",
-        mcp=McpOptions(options.mcp_config or "", is_strict=options.strict_mcp_config),
+        added=AddedDefinitions(agents=field_flags.agent_definitions(options.agents)),
+        mcp=McpOptions(files, servers, is_strict=options.strict_mcp_config),
     )
 
 
@@ -217,6 +221,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         (forks and not resumes, "--fork-session needs --continue or --resume."),
         (new_id and resumes and not forks, "--session-id is for new sessions. Leave it out, or add --fork-session."),
         (options.no_session and resumes, "--no-session stores nothing, so there is nothing to continue."),
+        (options.resume_session_at and not resumes, "--resume-session-at needs --continue or --resume."),
         (options.take_over and (forks or not resumes), "--take-over works only with --continue or --resume."),
     )
     if new_id is not None:
@@ -227,8 +232,8 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         except ValueError as error:
             raise UsageError(f"--session-id must be a UUID, not {new_id!r}.") from error
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
-    id, name, take_over = options.resume or "", options.name, options.take_over
-    return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=name, take_over=take_over)
+    id, at, take_over = options.resume or "", options.resume_session_at or "", options.take_over
+    return SessionChoice(how=how, id=id, fork=forks, new_id=new_id, name=options.name, take_over=take_over, at=at)
 
 
 def _reject(*problems: tuple[object, str]) -> None:

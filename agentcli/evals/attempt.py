@@ -41,7 +41,7 @@ from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
 from agentcli.settings.files import Paths
 from agentcli.settings.load import Config, ProjectUse, load_config, merge_values
-from agentcli.setup.options import SessionOptions
+from agentcli.setup.options import AddedDefinitions, SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
 
@@ -131,7 +131,7 @@ class LocalEngine:
         options = SessionOptions(
             system_prompt=variant.system_prompt,
             append_system_prompt=variant.append_system_prompt,
-            skill_folders=tuple(Path(folder) for folder in variant.skills),
+            added=AddedDefinitions(tuple(Path(folder) for folder in variant.skills)),
         )
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         builder.hooks = Hooks(config, is_bare=True, on_notice=lambda text: None)  # a copy's hooks would not be confined

@@ -17,7 +17,7 @@ from agentcli.settings.load import Config
 from agentcli.settings.load import load_config as load_settings
 from agentcli.settings.structs import PermissionSettings, Settings
 from agentcli.settings.write import changed_values
-from agentcli.setup.options import CallerParts, McpOptions, SessionOptions
+from agentcli.setup.options import AddedDefinitions, CallerParts, McpOptions, SessionOptions
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
@@ -97,7 +97,7 @@ def session_options(
     return SessionOptions(
         system_prompt=instructions,
         accepts_client_tools=True,
-        skill_folders=tuple(map(_folder, options.skills)),
+        added=AddedDefinitions(tuple(map(_folder, options.skills))),
         mcp=McpOptions(clients=tuple(options.mcp_clients)),
         parts=CallerParts(
             tools=tuple(item if isinstance(item, Tool) else tool(item) for item in tools),

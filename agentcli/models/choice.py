@@ -272,11 +272,14 @@ class Models:
 def split_name(name: str) -> tuple[str, str]:
     """Return the provider and the id of a model: of `provider/model`, or of a bundled model's id or alias (`opus`).
 
-    Raises `UsageError`.
+    A name that begins with `claude-` is Anthropic's. Raises `UsageError`.
     """
+    name = name.removesuffix("[1m]")  # Claude Code's mark of a window of a million tokens
     provider, slash, model = name.partition("/")
     if not slash and (info := bundled_models().find_short(name)):
         return info.provider, info.id
+    if not slash and name.startswith("claude-"):
+        return "anthropic", name
     if not provider or not model:
         raise UsageError(
             f"{name!r} is not a model. Write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5, or sonnet."

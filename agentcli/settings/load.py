@@ -132,8 +132,9 @@ def load_config(
     flags: Mapping[str, Any] | None = None,
     flag_names: Mapping[str, str] = {},
     caller: str = "command line",
-    extra_file: Path | None = None,
+    extra: SettingsLayer | None = None,
     trust: bool = False,
+    sources: frozenset[str] | None = None,
     without: Path | None = None,
 ) -> Config:
     """Read, check and merge every source of settings.
@@ -142,8 +143,9 @@ def load_config(
         flags: Settings of the caller, as tables.
         flag_names: The flags' names by dotted key, for errors.
         caller: What errors call the source of `flags`.
-        extra_file: A further file, above all other files.
+        extra: A further source, above all files.
         trust: Use the project's files as they are now.
+        sources: `user`, `project` and `local`: the only files whose rules, hooks and servers count; None for all.
         without: A file that is passed over.
 
     Raises:
@@ -152,10 +154,10 @@ def load_config(
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     uses_own = paths.user_config != without and _may_exist(paths.user_config)
-    layers = [read_layer(paths.user_config)] if uses_own else []
-    trusted = _trusted_files(paths, cwd, notices, trust=trust)
+    layers = [_user_layer(paths.user_config, sources)] if uses_own else []
+    trusted = _trusted_files(paths, cwd, notices, trust=trust) if sources is None or sources - {"user"} else []
     layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
-    layers += [read_layer(extra_file)] if extra_file is not None else []
+    layers += [extra] if extra is not None else []
     caller_layer = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(caller_layer)
     layers += [_environment_layer(environment), caller_layer]
@@ -188,6 +190,15 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
         "session, or `agentcli config trust` here. To use without a review: --trust."
     )
     return []
+
+
+def _user_layer(file: Path, sources: frozenset[str] | None) -> SettingsLayer:
+    """Read the user's settings; where `sources` do not name them, only what reaches models and limits runs is used."""
+    layer = read_layer(file)
+    if sources is not None and "user" not in sources:
+        for section in ("permissions", "hooks", "mcp_servers"):
+            layer.values.pop(section, None)
+    return layer
 
 
 def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLayer:
@@ -224,11 +235,14 @@ def _may_exist(file: Path) -> bool:
 
 
 def read_layer(file: Path) -> SettingsLayer:
-    """Read and check a file: JSON if its name ends so, else TOML.
+    """Read and check a file. Raises `ConfigError`, which has the file, the key and, in TOML, the line."""
+    layer = read_unchecked(file)
+    check_layer(layer)
+    return layer
 
-    Raises:
-        ConfigError: If it cannot be read or has a wrong value. The error has the file, the key and, in TOML, the line.
-    """
+
+def read_unchecked(file: Path) -> SettingsLayer:
+    """Read a file, JSON if its name ends so, else TOML. Raises `ConfigError` if it is neither."""
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
@@ -245,9 +259,7 @@ def read_layer(file: Path) -> SettingsLayer:
         named = re.search(r"\bline (\d+)", str(error))
         last_line = text.count("\n") + 1 if "end of document" in str(error) else 0  # tomllib names no line there
         raise ConfigError(f"{error}.", file=str(file), line=int(named[1]) if named else last_line) from error
-    layer = SettingsLayer(str(file), values, "" if is_json else text)
-    check_layer(layer)
-    return layer
+    return SettingsLayer(str(file), values, "" if is_json else text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

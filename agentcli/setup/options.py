@@ -20,7 +20,7 @@ from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, Ses
 from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
 from agentcli.agent.runtime import ContextControl, Resolve
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Entry
+from agentcli.conversation.entries import Entry, HeadMoved
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.shared import DayAccount
 from agentcli.infra.state_files import DataFolder, FileGrants
@@ -34,18 +34,19 @@ from agentcli.version import __version__
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
+    from agentcli.extensions.subagents.definitions import AgentDefinition
     from agentcli.frontends.acp.client import ClientFiles
     from agentcli.infra.telemetry import Export, Telemetry
     from agentcli.tools.workspace import SearchProvider
 
 
 class McpOptions(Struct, frozen=True):
-    """MCP servers beside those of the settings: of a file, by name, and connected ones.
+    """MCP servers beside those of the settings: of files, by name, and connected ones.
 
-    With `is_strict` the file's servers are the only ones.
+    With `is_strict` they are the only ones.
     """
 
-    file: str = ""
+    files: tuple[str, ...] = ()
     servers: Mapping[str, Any] = {}
     is_strict: bool = False
     clients: tuple[MCPClient, ...] = ()
@@ -64,6 +65,13 @@ class CallerParts(Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None = None
 
 
+class AddedDefinitions(Struct, frozen=True):
+    """Folders of skills, and subagents by name, that a caller adds to those of the person and the project."""
+
+    skill_folders: tuple[Path, ...] = ()
+    agents: Mapping[str, AgentDefinition] = {}
+
+
 class SessionOptions(Struct, frozen=True, kw_only=True):
     """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
 
@@ -75,7 +83,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     append_system_prompt: str = ""
     is_bare: bool = False
     accepts_client_tools: bool = False
-    skill_folders: tuple[Path, ...] = ()
+    added: AddedDefinitions = AddedDefinitions()
     mcp: McpOptions = McpOptions()
     client_files: Callable[[str], ClientFiles] | None = None
     parts: CallerParts = CallerParts()
@@ -84,7 +92,8 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
 class SessionChoice(Struct, frozen=True, kw_only=True):
     """The conversation to open: new, newest or by id.
 
-    With `fork` a copy of it continues; with `take_over` the program that holds it ends.
+    With `fork` a copy of it continues; with `take_over` the program that holds it ends. It continues after the entry
+    `at`, else after its newest one.
     """
 
     how: Literal["new", "newest", "id"] = "new"
@@ -94,6 +103,7 @@ class SessionChoice(Struct, frozen=True, kw_only=True):
     name: str = ""
     take_over: bool = False
     user_id: str = ""
+    at: str = ""
 
 
 async def open_log(
@@ -109,13 +119,19 @@ async def open_log(
             raise UsageError(f"There is no session to continue in {cwd}. Leave out --continue.")
         id = newest[0].id
     if choice.fork:
-        log, entries = await store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name)
+        log, entries = await store.fork(id, cwd=cwd, new_id=choice.new_id, name=choice.name, at=choice.at or None)
         source, _ = await store.load(id)
         await asyncio.to_thread(data.share, source.id, log.session_id)
         return log, entries
     log, entries = await store.open(id, take_over=choice.take_over)
     if choice.name:
         await store.rename(log.session_id, choice.name)
+    if choice.at:
+        if all(entry.id != choice.at for entry in entries):
+            await log.close()
+            raise UsageError(f"--resume-session-at: the session has no message {choice.at!r}.")
+        moved = await log.append(HeadMoved(choice.at), parent_id=choice.at).committed
+        entries = [*entries, *moved.entries]
     return log, entries
 
 

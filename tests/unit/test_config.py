@@ -182,11 +182,11 @@ def test_a_mistake_is_found_however_it_is_written(
 def test_a_file_that_cannot_be_read_or_makes_no_sense_is_refused_by_name(paths: Paths, project: Path) -> None:
     for text in ("{", "[]", "null", '"a"', '{"retry": {"max": -1}}', '{"retry": 1}'):
         with pytest.raises(ConfigError, match=r"extra\.json"):
-            load(paths, project, extra_file=write(project / "extra.json", text))
+            load(paths, project, extra=read_layer(write(project / "extra.json", text)))
     (project / "bytes.toml").write_bytes(b"a = '\xff'")
     for name in ("missing.toml", "bytes.toml", ""):
         with pytest.raises(ConfigError, match=f"{name}.*could not be read"):
-            load(paths, project, extra_file=project / name)
+            load(paths, project, extra=read_layer(project / name))
 
 
 # What goes over what.
@@ -203,12 +203,12 @@ def test_each_source_goes_over_the_one_before(paths: Paths, project: Path) -> No
     files = paths.user_config, folder / "config.toml", folder / "config.local.toml", project / "extra.toml"
     for number, file in enumerate(files, 10):
         write(file, {"limits": {"max_turns": number}})
-        how: dict[str, Any] = {"extra_file": file} if file.name == "extra.toml" else {}
+        how: dict[str, Any] = {"extra": read_layer(file)} if file.name == "extra.toml" else {}
         assert rounds(**how) == number
     how["environment"] = {"AGENTCLI_LIMITS_MAX_TURNS": "14"}
     assert rounds(**how) == 14
     assert rounds(**how, flags={"limits": {"max_turns": 15}}) == 15
-    assert load(paths, project, trust=True, extra_file=files[-1]).files == files
+    assert load(paths, project, trust=True, extra=read_layer(files[-1])).files == files
 
 
 def test_a_source_that_is_silent_on_a_setting_leaves_it(paths: Paths, project: Path) -> None:
@@ -236,7 +236,7 @@ def test_other_lists_are_replaced_and_what_comes_of_all_is_checked(paths: Paths,
 def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project: Path) -> None:
     write(paths.user_config, {"providers": {"a": {"base_url": "http://a", "headers": {"x": "1"}}}})
     extra = write(project / "e.toml", {"providers": {"a": {"headers": {"y": "2"}}, "b": {"base_url": "http://b"}}})
-    servers = load(paths, project, extra_file=extra).settings.providers
+    servers = load(paths, project, extra=read_layer(extra)).settings.providers
     assert servers["a"] == ServerSettings(base_url="http://a", headers={"x": "1", "y": "2"})
     assert servers["b"].base_url == "http://b"
 
@@ -262,14 +262,14 @@ def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths,
 def test_keys_and_themes_go_key_by_key_over_what_is_below(paths: Paths, project: Path, tmp_path: Path) -> None:
     write(paths.user_config, '[terminal.keys]\nstash = "f2"\nunfold = ["f3", "f4"]\n[terminal.themes.mine]\nblue = 1\n')
     extra = write(tmp_path / "extra.toml", '[terminal.keys]\nunfold = "f5"\n[terminal.themes.mine]\nred = "#ff0000"\n')
-    terminal = load_config(project, {}, paths=paths, extra_file=extra).settings.terminal
+    terminal = load_config(project, {}, paths=paths, extra=read_layer(extra)).settings.terminal
     assert {k: v for k, v in terminal.keys.by_action().items() if k in ("stash", "unfold", "mode")} == {
         "stash": ("f2",), "unfold": ("f5",), "mode": ("s-tab",),
     }  # fmt: skip
     assert terminal.themes == {"mine": {"blue": 1, "red": "#ff0000"}}
     write(extra, '[terminal.keys]\n\nunfold = "f2"\n')
     with pytest.raises(ConfigError) as refused:
-        load_config(project, {}, paths=paths, extra_file=extra)
+        load_config(project, {}, paths=paths, extra=read_layer(extra))
     assert (refused.value.key, refused.value.line) == ("terminal.keys.stash", 2)
 
 
@@ -465,7 +465,10 @@ def test_json_and_toml_say_the_same(paths: Paths, project: Path) -> None:
     value = {"limits": {"max_turns": 3}, "permissions": {"allow": ["bash(ls *)"]}}
     toml = write(project / "a.toml", value)
     as_json = write(project / "a.json", json.dumps(value))
-    assert load(paths, project, extra_file=toml).settings == load(paths, project, extra_file=as_json).settings
+    assert (
+        load(paths, project, extra=read_layer(toml)).settings
+        == load(paths, project, extra=read_layer(as_json)).settings
+    )
 
 
 def test_of_a_projects_commands_only_what_lies_in_it_counts(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def server_specs(
     config: Config,
     on_notice: Callable[[str], None],
     *,
-    file: str = "",
+    files: Sequence[str] = (),
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
 ) -> list[ServerSpec]:
@@ -84,7 +84,7 @@ def server_specs(
     """
     sources: list[Source] = [
         (added, "flag", "the client"),
-        *([(servers_in(Path(file).expanduser()), "flag", file)] if file else ()),
+        *((servers_in(Path(file).expanduser()), "flag", file) for file in files),
         *([] if is_strict else _settings(config)),
     ]
     specs: dict[str, ServerSpec | None] = {}  # None: switched off, or cannot be read

@@ -18,7 +18,7 @@ from agentcli.agent.turn_log import add
 from agentcli.conversation.entries import FILE, Source
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.skill import Skill, read_skill
-from agentcli.models.choice import Models
+from agentcli.models.choice import Models, split_name
 from agentcli.settings.files import home_of, make_private_folder, project_root, replace_file
 from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
@@ -262,10 +262,12 @@ class ActiveSkills(TurnStep):
 def model_named(name: str, current: str, models: Models) -> str:
     """Return `PROVIDER/MODEL` for a name, without a provider that of the `current` model. Raises `UsageError`.
 
-    A model that could not be used (unknown, or without a key) is an error, too.
+    `inherit` is the current model. A model that could not be used (unknown, or without a key) is an error, too.
     """
+    if name == "inherit":
+        return current
     if "/" not in name:
-        provider = current.partition("/")[0]
+        provider = split_name(current)[0]
         if not models.info(f"{provider}/{name}").is_known:
             raise UsageError(f"{provider} has no known model {name}.")
         name = f"{provider}/{name}"

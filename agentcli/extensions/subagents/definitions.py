@@ -1,7 +1,7 @@
 """Reads definitions of subagents: Markdown files with a name, a description, tools, a model and the prompt."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,12 +47,12 @@ def _read(path: str, source: str) -> AgentDefinition:
         prompt=body.strip(),
         file=path,
         source=source,
-        tools=_tools(keys.get("tools")),
-        model="" if model == "inherit" else model,
+        tools=tool_names(keys.get("tools")),
+        model=model,
     )
 
 
-def _tools(value: Any) -> tuple[str, ...] | None:
+def tool_names(value: Any) -> tuple[str, ...] | None:
     """Return the names of tools, without the patterns in brackets that rules have; None for all tools."""
     if not value or value in ("*", ["*"]):
         return None
@@ -66,6 +66,7 @@ class Agents(Struct, kw_only=True, dict=True):
     config: Config
     is_bare: bool
     on_notice: Callable[[str], None]
+    added: Mapping[str, AgentDefinition]  # the caller's own
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
@@ -81,7 +82,7 @@ class Agents(Struct, kw_only=True, dict=True):
     @cached_property
     def definitions(self) -> dict[str, AgentDefinition]:
         """The definitions by name; of several with one name the first counts. A file that defines none is reported."""
-        definitions: dict[str, AgentDefinition] = {}
+        definitions = dict(self.added)
         for folder, source in (*self.places, (BUILT_IN, "built in")):
             stamps = {}
             for file in markdown_files(folder):
@@ -97,6 +98,6 @@ class Agents(Struct, kw_only=True, dict=True):
 
     def listing(self) -> str:
         """Return the text that lists for a model the agents that are not built in; empty if there are none."""
-        kinds = self.definitions.values() if self.places else ()  # else no file is read
+        kinds = self.definitions.values() if self.places or self.added else ()  # else no file is read
         own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
         return _HEAD + "\n".join(own) if own else ""

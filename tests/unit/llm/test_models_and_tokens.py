@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentcli.errors import UsageError
 from agentcli.llm.media import TOKENS_PER_IMAGE
 from agentcli.llm.messages import (
     Base64Source,
@@ -33,6 +34,7 @@ from agentcli.llm.models import (
     rows_from_toml,
     with_listed_limits,
 )
+from agentcli.models.choice import split_name
 from tests.conformance.reading import asking
 from tests.conformance.servers import ANTHROPIC_MODEL
 
@@ -245,3 +247,12 @@ def test_tools_and_system_text_count() -> None:
 def test_text_that_utf8_cannot_hold_is_counted_too() -> None:
     assert estimate_text("\ud800" * 100) > 10
     assert tokens(Text("\ud800"), Thinking("\ud800"), ToolResult("a", "\ud800")) >= tokens()
+
+
+def test_a_model_has_its_provider_from_an_alias_or_from_a_name_of_anthropic() -> None:
+    assert split_name("haiku") == ("anthropic", "claude-haiku-5-5")
+    assert split_name("claude-sonnet-4-5-20250929") == ("anthropic", "claude-sonnet-4-5")
+    assert split_name("sonnet[1m]") == split_name("sonnet") == ("anthropic", "claude-sonnet-5-5")
+    assert split_name("claude-opus-4-20250514") == ("anthropic", "claude-opus-4-20250514")
+    with pytest.raises(UsageError):
+        split_name("gpt")
