@@ -36,7 +36,7 @@ def ready(terminal: Terminal) -> Terminal:
 def picker(terminal: Terminal) -> list[str]:
     """The rows between the picker's title and its last line."""
     rows = terminal.text().splitlines()
-    end = next(number for number, row in enumerate(rows) if " · Enter to select" in row)
+    end = next(number for number, row in enumerate(rows) if re.search("choices? · Enter", row))
     start = max(number for number in range(end) if not rows[number].startswith(("❯", "  ")))
     return rows[start + 1 : end]
 
@@ -140,6 +140,8 @@ def test_a_setting_is_kept_and_the_file_around_it_left_alone(open_terminal: Open
     terminal = ready(open_terminal([ANSWER]))
     terminal.type("/theme light keep\r")
     terminal.see("Theme light. Saved in")
+    terminal.type("/config\r")
+    terminal.see('theme = "light"')
     terminal.type("/effort\r")
     terminal.see("❯ ● default")
     terminal.type(DOWN + KEEP)

@@ -370,9 +370,11 @@ class Picker:
                 rows.append(clipped([("muted", f"    {' '.join(self._options[number][1].split())}")], columns))
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
-        parts = [f"  {len(shown)} choice{'' if len(shown) == 1 else 's'}", "Enter to select", "Esc to cancel"]
-        parts[2:2] = ["Ctrl-S to keep it for good"] if self.can_keep else []
-        rows.append(clipped([("muted", fitting(parts, columns))], columns))
+        count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
+        narrow, usual = (f"  {count} · Enter{action} · Esc to cancel" for action in ("", " to select"))
+        forms = [*[f"{usual} · Ctrl-S to keep it for good"] * self.can_keep, usual]
+        form = next((form for form in forms if width(form) <= columns), narrow)
+        rows.append(clipped([("muted", form)], columns))
         return rows[: max(0, max_rows)]
 
 
