@@ -36,6 +36,25 @@ agent = Agent(options=AgentOptions(settings=Settings(limits=LimitSettings(max_tu
 With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
 and `LangChainProvider(chat_model)` for `AgentOptions(provider=…)`.
 
+To test a program that uses the library, let `agentcli.testing.ScriptedModel` play the model. It needs no key and no network, and keeps
+each request in `requests`, with its `system`, `messages` and `tools`:
+
+```python
+from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
+
+model = ScriptedModel([
+    ScriptedReply(tool_calls=[ScriptedCall("weather", {"city": "Oslo"})]),  # a reply that calls a tool
+    ScriptedReply(error="overloaded"),                                      # or auth, rate_limit, server, timeout, …
+    "Take an umbrella.",                                                    # a reply of this text
+    lambda messages: f"There are {len(messages)} messages.",                # a reply made of the request's messages
+])
+done = Agent(model, tools=[weather]).run_sync("How is the weather in Oslo?")
+assert model.requests[1].messages[-1].content[0].text == "It rains."
+```
+
+A `ScriptedReply` may also have `thinking`, `usage`, `stop_reason` and `delay_ms`. A request after the last reply fails, and so does a
+call of a tool that the request does not offer; both errors say what is wrong.
+
 This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
 """
 

@@ -27,7 +27,7 @@ from agentcli.library.functions import PromptOrder, Results, recording, results_
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.llm.messages import Block, ToolUse, Usage
-from agentcli.llm.provider import ToolSpec
+from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
@@ -53,8 +53,8 @@ class Agent:
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
             print((await agent.run("What does this project do?")).text)
 
-    `model` is `provider/model` (empty: the model that the command line would choose). `instructions` replace the system
-    text. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `model` is `provider/model` (empty: the model that the command line would choose), or a provider. `instructions`
+    replace the system text. `tools` are `Tool`s, or functions as `@tool` takes them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
     it: the conversation of that id is continued, or begun if there is none.
@@ -69,7 +69,7 @@ class Agent:
     @accept_old_names
     def __init__(
         self,
-        model: str = "",
+        model: str | Provider = "",
         *,
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
@@ -89,8 +89,8 @@ class Agent:
             can_ask=approve is not None,
             on_notice=log.warning,
         )
-        provider = options.provider
-        self._model = model if provider is None else self._builder.models.add_provider(provider)
+        chosen = options.provider or model
+        self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._approve, self._options, self._user_id = approve, options, options.user_id
         self._conversation_id = conversation if self._conversations is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
