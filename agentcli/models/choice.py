@@ -19,6 +19,7 @@ from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import (
     PROVIDERS,
     REGIONAL,
+    SAFETY,
     ModelInfo,
     ModelTable,
     Prices,
@@ -205,12 +206,17 @@ class Models:
             self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
-        """Return the facts about `provider/model`. Raises `UsageError`."""
+        """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong file of encoders.
+
+        A margin that the person's file names replaces the usual one of every estimate.
+        """
         added: ModelInfo | None = getattr(self._added.get(name), "info", None)
         if added is not None:
             return added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
+        if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
+            known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
         match provider:
             case "local":
                 window = self._config.settings.local.context
