@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from agentcli.agent import events, ops
     from agentcli.agent.accounting import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
+    from agentcli.agent.turn_records import TurnCall, TurnMetrics, TurnRecord
 
     # fmt: off
     from agentcli.agent.events import (  # isort: skip
@@ -82,6 +83,7 @@ _HOMES = {
             "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
         "agentcli.agent.accounting": "UsageCollector",
+        "agentcli.agent.turn_records": "TurnCall TurnMetrics TurnRecord",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()
@@ -99,10 +101,10 @@ __all__ = [
     "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
-    "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",
-    "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens", "count_tokens",
-    "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "readable_from",
-    "to_anthropic_message", "to_chat_completion", "tool",
+    "ToolStarted", "TurnCall", "TurnEnded", "TurnFailed", "TurnHooks", "TurnMetrics", "TurnRecord", "TurnStarted",
+    "UsageCollector", "UsageError", "UsageReported", "UserError", "__version__", "count_conversation_tokens",
+    "count_message_tokens", "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops",
+    "read_skill", "readable_from", "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -1,10 +1,4 @@
-"""A model that plays a script, for tests of programs that use the library. They need no key and no network.
-
-model = ScriptedModel([ScriptedReply(tool_calls=[ScriptedCall("weather", {"city": "Oslo"})]), "It rains."])
-done = Agent(model, tools=[weather]).run_sync("How is the weather in Oslo?")
-assert done.text == "It rains."
-assert "How is the weather" in model.requests[0].messages[-1].text
-"""
+"""A model that plays a script, for tests of programs that use the library. They need no key and no network."""
 
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.provider import Request
@@ -22,9 +16,7 @@ class ScriptedModel(ScriptedProvider):
 
     def _next(self, request: Request) -> ScriptedReply:
         reply, offered = super()._next(request), [tool.name for tool in request.tools]
-        for name in (call.name for call in reply.tool_calls):
-            if name not in offered:
-                known = ", ".join(offered) or "none"
-                hint = did_you_mean(name, offered)
-                raise UsageError(f"The script calls {name!r}{hint}, but the request offers other tools: {known}.")
+        if wrong := [call.name for call in reply.tool_calls if call.name not in offered]:
+            hint, known = did_you_mean(wrong[0], offered), ", ".join(offered) or "none"
+            raise UsageError(f"The script calls {wrong[0]!r}{hint}, but the tools of the request are: {known}.")
         return reply

@@ -80,7 +80,7 @@ GROUPS = {
     ),
     "Counting and forms": (
         "count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info", "to_chat_completion",
-        "to_anthropic_message", "UsageCollector",
+        "to_anthropic_message", "UsageCollector", "TurnRecord", "TurnCall", "TurnMetrics",
     ),
     "Skills": ("Skill", "read_skill", "SkillRegistry", "Activation"),
     "Errors": ("AgentcliError", "UserError", "UsageError", "ConfigError", "StorageError", "ToolError"),

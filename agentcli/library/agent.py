@@ -17,6 +17,7 @@ from agentcli.agent.events import ClientToolRequested, Done, Event, QuestionEven
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S
 from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Prompt
 from agentcli.agent.session import Session
+from agentcli.agent.turn_records import TurnRecord, turn_records
 from agentcli.app import Builder
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
@@ -305,6 +306,10 @@ class Agent:
         assert self._approve is not None, "else nobody is asked"
         answer = await self._approve(question)
         return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
+
+    async def turns(self) -> list[TurnRecord]:
+        """Return a record of each turn of the conversation, oldest first. Raises `UserError`."""
+        return turn_records((await self.session()).snapshot().conversation.path)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.

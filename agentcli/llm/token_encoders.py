@@ -144,13 +144,6 @@ class FileRow(EncoderRow, frozen=True, forbid_unknown_fields=True, omit_defaults
 _SECOND_NAMES = {"encoding_name": "encoder", "safety_margin": "margin", "use_exact_counting": "exact"}
 
 
-def _row_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a `FileRow` as those of an `EncoderRow`."""
-    margin = fields.get("safety_margin", 1.0)
-    shares = {"margin": 1 + margin} if margin < 1 else {}
-    return {_SECOND_NAMES.get(name, name): value for name, value in fields.items()} | shares
-
-
 class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """A model, and the way its tokens are counted."""
 
@@ -213,8 +206,10 @@ class Encoders:
         if found := find_error(rows, dict[str, FileRow], key):
             raise ConfigError(found[1], file=str(file), key=found[0] or "tokens.encoders")
         for models, fields in rows.items():
+            margin = fields.get("safety_margin", 1.0)
+            named = {_SECOND_NAMES.get(name, name): value for name, value in fields.items()}
             try:
-                above.register(models, **_row_fields(fields))
+                above.register(models, **named | ({"margin": 1 + margin} if margin < 1 else {}))
             except ValueError as error:
                 raise ConfigError(f"{error}.", file=str(file), key=f"{key}.{models}".lstrip(".")) from error
         return above

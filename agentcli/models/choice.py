@@ -206,15 +206,13 @@ class Models:
             self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
-        """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong file of encoders.
-
-        A margin that the person's file names replaces the usual one of every estimate.
-        """
+        """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong encoder file."""
         added: ModelInfo | None = getattr(self._added.get(name), "info", None)
         if added is not None:
             return added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
+        # A margin in the person's file takes the place of the usual one.
         if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
             known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
         match provider:

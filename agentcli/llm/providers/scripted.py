@@ -57,7 +57,6 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 AnyReply = ScriptedReply | Mapping[str, Any] | str  # a text is a reply of that text
-WriteReply = Callable[[tuple[Message, ...]], AnyReply]  # of the messages of the request
 
 
 class ScriptedProvider(BaseProvider):
@@ -65,7 +64,7 @@ class ScriptedProvider(BaseProvider):
 
     def __init__(
         self,
-        replies: Iterable[AnyReply | WriteReply],
+        replies: Iterable[AnyReply | Callable[[tuple[Message, ...]], AnyReply]],
         *,
         info: ModelInfo | None = None,
         keeps: int | None = None,

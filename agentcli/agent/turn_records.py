@@ -1,0 +1,89 @@
+"""Records of the turns of a conversation: what the model thought, called and answered, and what that took."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from agentcli.agent.accounting import Tally, spent
+from agentcli.conversation.entries import Assistant, Entry, Paid, Result, SkillActivated, SkillEnded, User
+from agentcli.conversation.history import calls_in, text_of
+from agentcli.conversation.mentions import typed_text
+from agentcli.llm.messages import Thinking
+
+
+class TurnCall(Struct, kw_only=True):
+    """A call of a turn. `observation` is its result as the model reads it; None while there is none."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    observation: str | None = None
+    is_error: bool = False
+    duration_ms: float = 0.0
+    retries: int = 0
+
+
+class TurnMetrics(Tally, kw_only=True):
+    """The requests of a turn and what they took, with the seconds until the last reply and the first token."""
+
+    latency_s: float = 0.0
+    first_token_s: float | None = None
+
+
+class TurnRecord(Struct, kw_only=True):
+    """A turn. `thoughts` are the model's thinking and its texts before the answer, `skills` those that were active.
+
+    `id` is that of the prompt's entry, `model` the `provider/model` that answered last. A message that steered a turn
+    begins a record, too.
+    """
+
+    id: str = ""
+    prompt: str = ""
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[TurnCall] = field(default_factory=list)
+    answer: str = ""
+    skills: list[str] = field(default_factory=list)
+    model: str = ""
+    metrics: TurnMetrics = field(default_factory=TurnMetrics)
+
+
+def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
+    """Return the records of the turns on a path, oldest first. What was taken back is in none of them."""
+    record, records = TurnRecord(), list[TurnRecord]()  # this record, of what precedes the first prompt, is no turn
+    skills: dict[str, str] = {}  # names of the active ones, by the ids of their activations
+    began, is_half = 0.0, False
+    for entry in path:
+        metrics, passed_s = record.metrics, entry.time - began
+        match body := entry.body:
+            case SkillActivated(id, skill):
+                skills[id] = skill.name
+                record.skills = list(dict.fromkeys([*record.skills, skill.name]))
+            case SkillEnded(id):
+                skills.pop(id, None)
+            case User(content, is_reminder=False):
+                active = list(dict.fromkeys(skills.values()))
+                record = TurnRecord(id=entry.id, prompt=typed_text(content), skills=active)
+                records.append(record)
+                began, is_half = entry.time, False
+            case Assistant():
+                if record.answer and not is_half:  # an answer that broke off is continued by the next reply
+                    record.thoughts.append(record.answer)
+                    record.answer = ""
+                record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
+                record.calls += [TurnCall(id=use.id, name=use.name, input=use.input) for use in calls_in(body)]
+                record.answer += text_of(body)
+                record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason == "interrupted"
+                metrics.latency_s = passed_s
+                if metrics.first_token_s is None and body.first_token_ms is not None:
+                    metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)
+                if spent(body):
+                    metrics.add(body.usage, body.cost_usd, body.duration_ms, body.retries)
+            case Result(result=result):
+                for call in record.calls:
+                    if call.id == result.tool_use_id and call.observation is None:
+                        call.observation, call.is_error = result.text, result.is_error
+                        call.duration_ms, call.retries = body.duration_ms, body.retry_count
+            case Paid() if body.reason != "aside" and spent(body):  # a side question is no part of the turn
+                metrics.add(body.usage, body.cost_usd, body.duration_ms)
+    return records

@@ -1,0 +1,106 @@
+"""Records of turns and metrics of calls, in the library and of the stored sessions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentcli import Agent, UsageCollector, tool
+from agentcli.llm.messages import Usage
+from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
+from tests.app.running import Place, call
+
+
+@tool
+def weather(city: str) -> str:
+    "Tells the weather of a city."
+    return f"It rains in {city}."
+
+
+def asks_about(city: str) -> ScriptedReply:
+    return ScriptedReply(
+        thinking="They want the weather.",
+        text="Let me look.",
+        tool_calls=[ScriptedCall("weather", {"city": city})],
+        usage=Usage(100, 20, cost_usd=0.5),
+        delay_ms=20,
+    )
+
+
+@pytest.mark.usefixtures("library_home")
+async def test_a_turn_has_a_record_of_thoughts_calls_observations_answer_and_what_it_took(work: Path) -> None:
+    last = ScriptedReply(text="Take an umbrella.", usage=Usage(200, 10, cost_usd=0.25))
+    model = ScriptedModel([asks_about("Oslo"), ScriptedReply(error="overloaded"), last, "Bye."])
+    settings = {"retry": {"initial_delay": 0.01}}
+    async with Agent(model, cwd=work, tools=[weather], settings=settings) as agent:
+        assert await agent.turns() == []
+        await agent.run("How is the weather?")
+        await agent.run("Thanks.")
+        first, second = await agent.turns()
+    assert (first.prompt, first.answer, first.model) == ("How is the weather?", "Take an umbrella.", "scripted/script")
+    assert first.thoughts == ["They want the weather.", "Let me look."]
+    (made,) = first.calls
+    assert (made.name, made.input, made.observation) == ("weather", {"city": "Oslo"}, "It rains in Oslo.")
+    assert (made.is_error, made.retries) == (False, 0)
+    took = first.metrics
+    assert (took.requests, took.retries, took.cost_usd) == (2, 1, 0.75)
+    assert (took.usage.input_tokens, took.usage.output_tokens) == (300, 30)
+    assert took.first_token_s is not None
+    assert 0.02 <= took.first_token_s < took.latency_s
+    assert (second.prompt, second.answer, second.calls, second.thoughts) == ("Thanks.", "Bye.", [], [])
+
+
+@pytest.mark.usefixtures("library_home")
+async def test_an_answer_that_broke_off_and_was_continued_is_one_answer(work: Path) -> None:
+    model = ScriptedModel([ScriptedReply(text="Take an ", error="connection"), "umbrella."])
+    async with Agent(model, cwd=work) as agent:
+        async for _ in agent.stream("How is the weather?"):
+            pass
+        await agent.run("Go on.")
+        (broken, rest) = await agent.turns()
+    assert (broken.answer, rest.answer) == ("Take an ", "umbrella.")
+    assert broken.metrics.requests == 1
+
+
+@pytest.mark.slow
+def test_a_stored_session_is_shown_with_its_turns_and_usage_counts_calls_and_skills(place: Place) -> None:
+    folder = place.home / "skills/umbrellas"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: umbrellas\ndescription: Lends umbrellas.\n---\n\nLend one.\n")
+    (place.folder / "a.txt").write_text("blue\n")
+    calls = {
+        "tool_calls": [call("skill", name="umbrellas"), call("file_read", path="a.txt"), call("file_read", path="b")]
+    }
+    ran = place.run("-m", place.script(calls, {"text": "Here."}), "-p", "Lend me one.", "--output-format", "json")
+    place.run("-m", place.script({"text": "Nothing."}), "-p", "Hello?")
+    id = ran.result["session_id"]
+    (turn,) = json.loads(place.run("sessions", "show", id, "--json").out)["turns"]
+    assert (turn["prompt"], turn["answer"], turn["skills"]) == ("Lend me one.", "Here.", ["umbrellas"])
+    assert [(made["name"], made["is_error"]) for made in turn["calls"]] == [
+        ("skill", False),
+        ("file_read", False),
+        ("file_read", True),
+    ]
+    assert "blue" in turn["calls"][1]["observation"]
+    assert turn["metrics"]["requests"] == 2
+    whole, one = (json.loads(place.run("usage", "--json", *flags).out) for flags in ((), ("--session", id)))
+    assert [report["total"]["turns"] for report in (whole, one)] == [2, 1]
+    for total in (whole["total"], one["total"], one["sessions"][0]):
+        assert total["skills"] == {"umbrellas": 1}
+        assert (total["calls"]["calls"], total["calls"]["errors"]) == (3, {"ENOENT": 1})
+        assert total["calls"]["mean_tokens"] == round(total["calls"]["tokens"] / 3, 1) > 0
+    assert "mean_tokens" in whole["tools"][0]
+    assert "skill umbrellas 1×" in place.run("usage").out.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("library_home")
+async def test_a_collector_of_several_agents_adds_up_their_calls(work: Path) -> None:
+    collector = UsageCollector()
+    for city in ("Oslo", "Rome"):
+        async with Agent(ScriptedModel([asks_about(city), "So."]), cwd=work, tools=[weather], usage=collector) as agent:
+            await agent.run("How is the weather?")
+    report = collector.report()
+    assert (report["total"]["calls"]["calls"], report["total"]["rounds"]) == (2, 4)
+    assert [row["calls"]["calls"] for row in report["sessions"]] == [1, 1]
