@@ -36,6 +36,17 @@ agent = Agent(options=AgentOptions(settings=Settings(limits=LimitSettings(max_tu
 With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
 and `LangChainProvider(chat_model)` for `AgentOptions(provider=…)`.
 
+`Guardrails` look at prompts before the model does, and at answers before `run` returns them. (A stream shows an answer while it is
+written.) A prompt that is rejected raises `AgentFailed`, and so does an answer that is rejected again:
+
+```python
+class NoAddresses(Guardrails):
+    async def check_answer(self, answer: str) -> str:
+        return "leave out e-mail addresses." if "@" in answer else ""
+
+agent = Agent(options=AgentOptions(hooks=NoAddresses()))
+```
+
 To test a program that uses the library, let `agentcli.testing.ScriptedModel` play the model. It needs no key and no network, and keeps
 each request in `requests`, with its `system`, `messages` and `tools`:
 
@@ -65,7 +76,7 @@ GROUPS = {
         "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
         "EventStore", "StreamEvent", "StreamState", "MemoryEvents", "SqliteEvents", "RedisEvents",
     ),
-    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks"),
+    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks", "Guardrails"),
     "Events": (
         "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ClientToolRequested",
         "UsageReported", "Compaction", "ProviderSwitched", "Retry", "Notice", "SubagentStarted", "SubagentEnded", "HookRan",
@@ -80,7 +91,7 @@ GROUPS = {
     ),
     "Counting and forms": (
         "count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info", "to_chat_completion",
-        "to_anthropic_message", "UsageCollector", "TurnRecord", "TurnCall", "TurnMetrics",
+        "to_anthropic_message", "UsageCollector", "TurnRecord", "TurnMetrics",
     ),
     "Skills": ("Skill", "read_skill", "SkillRegistry", "Activation"),
     "Errors": ("AgentcliError", "UserError", "UsageError", "ConfigError", "StorageError", "ToolError"),

@@ -1,7 +1,6 @@
 """Records of the turns of a conversation: what the model thought, called and answered, and what that took."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -9,19 +8,7 @@ from agentcli.agent.accounting import Tally, spent
 from agentcli.conversation.entries import Assistant, Entry, Paid, Result, SkillActivated, SkillEnded, User
 from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_text
-from agentcli.llm.messages import Thinking
-
-
-class TurnCall(Struct, kw_only=True):
-    """A call of a turn. `observation` is its result as the model reads it; None while there is none."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    observation: str | None = None
-    is_error: bool = False
-    duration_ms: float = 0.0
-    retries: int = 0
+from agentcli.llm.messages import Thinking, ToolUse
 
 
 class TurnMetrics(Tally, kw_only=True):
@@ -34,14 +21,14 @@ class TurnMetrics(Tally, kw_only=True):
 class TurnRecord(Struct, kw_only=True):
     """A turn. `thoughts` are the model's thinking and its texts before the answer, `skills` those that were active.
 
-    `id` is that of the prompt's entry, `model` the `provider/model` that answered last. A message that steered a turn
-    begins a record, too.
+    `observations` are the results of the `calls`, as the log has them. `model` is the `provider/model` that answered
+    last. A message that steered a turn begins a record, too.
     """
 
-    id: str = ""
     prompt: str = ""
     thoughts: list[str] = field(default_factory=list)
-    calls: list[TurnCall] = field(default_factory=list)
+    calls: list[ToolUse] = field(default_factory=list)
+    observations: list[Result] = field(default_factory=list)
     answer: str = ""
     skills: list[str] = field(default_factory=list)
     model: str = ""
@@ -62,8 +49,7 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
             case SkillEnded(id):
                 skills.pop(id, None)
             case User(content, is_reminder=False):
-                active = list(dict.fromkeys(skills.values()))
-                record = TurnRecord(id=entry.id, prompt=typed_text(content), skills=active)
+                record = TurnRecord(prompt=typed_text(content), skills=list(dict.fromkeys(skills.values())))
                 records.append(record)
                 began, is_half = entry.time, False
             case Assistant():
@@ -71,7 +57,7 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                     record.thoughts.append(record.answer)
                     record.answer = ""
                 record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
-                record.calls += [TurnCall(id=use.id, name=use.name, input=use.input) for use in calls_in(body)]
+                record.calls += calls_in(body)
                 record.answer += text_of(body)
                 record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason == "interrupted"
                 metrics.latency_s = passed_s
@@ -79,11 +65,8 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                     metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)
                 if spent(body):
                     metrics.add(body.usage, body.cost_usd, body.duration_ms, body.retries)
-            case Result(result=result):
-                for call in record.calls:
-                    if call.id == result.tool_use_id and call.observation is None:
-                        call.observation, call.is_error = result.text, result.is_error
-                        call.duration_ms, call.retries = body.duration_ms, body.retry_count
+            case Result(result=result) if any(use.id == result.tool_use_id for use in record.calls):
+                record.observations.append(body)
             case Paid() if body.reason != "aside" and spent(body):  # a side question is no part of the turn
                 metrics.add(body.usage, body.cost_usd, body.duration_ms)
     return records

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli import Agent, AgentFailed, Message, UsageCollector, tool
+from agentcli import Agent, AgentFailed, AgentOptions, Message, UsageCollector, tool
 from agentcli.llm.messages import Usage
 from agentcli.testing import ScriptedCall, ScriptedError, ScriptedModel, ScriptedReply
 
@@ -26,7 +26,7 @@ async def test_texts_replies_and_functions_answer_one_request_each_and_the_reque
 
     model = ScriptedModel([ScriptedReply(tool_calls=[ScriptedCall("weather", {"city": "Oslo"})]), repeat, "Bye."])
     collector = UsageCollector()
-    async with Agent(model, cwd=work, tools=[weather], usage=collector) as agent:
+    async with Agent(model, cwd=work, tools=[weather], options=AgentOptions(usage=collector)) as agent:
         assert "It rains in Oslo." in (await agent.run("How is the weather?")).text
         assert (await agent.run("Thanks.")).text == "Bye."
     first, _, last = model.requests
@@ -41,10 +41,10 @@ async def test_texts_replies_and_functions_answer_one_request_each_and_the_reque
 async def test_a_reply_may_break_off_and_a_failure_that_may_pass_is_tried_again(
     work: Path, error: str | ScriptedError
 ) -> None:
-    settings = {"retry": {"initial_delay": 0.01, "max": 1}}
-    async with Agent(ScriptedModel([ScriptedReply(error=error), "Here."]), cwd=work, settings=settings) as agent:
+    options = AgentOptions(settings={"retry": {"initial_delay": 0.01, "max": 1}})
+    async with Agent(ScriptedModel([ScriptedReply(error=error), "Here."]), cwd=work, options=options) as agent:
         assert (await agent.run("Are you there?")).text == "Here."
-    async with Agent(ScriptedModel([ScriptedReply(error=error)] * 2), cwd=work, settings=settings) as agent:
+    async with Agent(ScriptedModel([ScriptedReply(error=error)] * 2), cwd=work, options=options) as agent:
         with pytest.raises(AgentFailed, match="scripted server error" if error == "server" else "Out of order"):
             await agent.run("Are you there?")
 

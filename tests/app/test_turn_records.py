@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli import Agent, UsageCollector, tool
+from agentcli import Agent, AgentOptions, UsageCollector, tool
 from agentcli.llm.messages import Usage
 from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
 from tests.app.running import Place, call
@@ -33,17 +33,17 @@ def asks_about(city: str) -> ScriptedReply:
 async def test_a_turn_has_a_record_of_thoughts_calls_observations_answer_and_what_it_took(work: Path) -> None:
     last = ScriptedReply(text="Take an umbrella.", usage=Usage(200, 10, cost_usd=0.25))
     model = ScriptedModel([asks_about("Oslo"), ScriptedReply(error="overloaded"), last, "Bye."])
-    settings = {"retry": {"initial_delay": 0.01}}
-    async with Agent(model, cwd=work, tools=[weather], settings=settings) as agent:
+    options = AgentOptions(settings={"retry": {"initial_delay": 0.01}})
+    async with Agent(model, cwd=work, tools=[weather], options=options) as agent:
         assert await agent.turns() == []
         await agent.run("How is the weather?")
         await agent.run("Thanks.")
         first, second = await agent.turns()
     assert (first.prompt, first.answer, first.model) == ("How is the weather?", "Take an umbrella.", "scripted/script")
     assert first.thoughts == ["They want the weather.", "Let me look."]
-    (made,) = first.calls
-    assert (made.name, made.input, made.observation) == ("weather", {"city": "Oslo"}, "It rains in Oslo.")
-    assert (made.is_error, made.retries) == (False, 0)
+    assert [(use.name, use.input) for use in first.calls] == [("weather", {"city": "Oslo"})]
+    assert [seen.result.text for seen in first.observations] == ["It rains in Oslo."]
+    assert first.observations[0].result.tool_use_id == first.calls[0].id
     took = first.metrics
     assert (took.requests, took.retries, took.cost_usd) == (2, 1, 0.75)
     assert (took.usage.input_tokens, took.usage.output_tokens) == (300, 30)
@@ -78,12 +78,9 @@ def test_a_stored_session_is_shown_with_its_turns_and_usage_counts_calls_and_ski
     id = ran.result["session_id"]
     (turn,) = json.loads(place.run("sessions", "show", id, "--json").out)["turns"]
     assert (turn["prompt"], turn["answer"], turn["skills"]) == ("Lend me one.", "Here.", ["umbrellas"])
-    assert [(made["name"], made["is_error"]) for made in turn["calls"]] == [
-        ("skill", False),
-        ("file_read", False),
-        ("file_read", True),
-    ]
-    assert "blue" in turn["calls"][1]["observation"]
+    assert [made["name"] for made in turn["calls"]] == ["skill", "file_read", "file_read"]
+    assert [seen["result"].get("is_error", False) for seen in turn["observations"]] == [False, False, True]
+    assert "blue" in turn["observations"][1]["result"]["content"]
     assert turn["metrics"]["requests"] == 2
     whole, one = (json.loads(place.run("usage", "--json", *flags).out) for flags in ((), ("--session", id)))
     assert [report["total"]["turns"] for report in (whole, one)] == [2, 1]
@@ -99,7 +96,9 @@ def test_a_stored_session_is_shown_with_its_turns_and_usage_counts_calls_and_ski
 async def test_a_collector_of_several_agents_adds_up_their_calls(work: Path) -> None:
     collector = UsageCollector()
     for city in ("Oslo", "Rome"):
-        async with Agent(ScriptedModel([asks_about(city), "So."]), cwd=work, tools=[weather], usage=collector) as agent:
+        async with Agent(
+            ScriptedModel([asks_about(city), "So."]), cwd=work, tools=[weather], options=AgentOptions(usage=collector)
+        ) as agent:
             await agent.run("How is the weather?")
     report = collector.report()
     assert (report["total"]["calls"]["calls"], report["total"]["rounds"]) == (2, 4)

@@ -103,9 +103,8 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
 def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return a session as plain values: messages as the next request would send them, all entries, records of turns."""
     conversation = Conversation(entries)
-    messages = wire_messages(conversation.valid_messages())
     parts = msgspec.to_builtins({"entries": list(entries), "turns": turn_records(conversation.path)})
-    return {"session_id": info.id, "messages": messages, **parts}
+    return {"session_id": info.id, "messages": wire_messages(conversation.valid_messages()), **parts}
 
 
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)

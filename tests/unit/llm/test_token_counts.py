@@ -203,7 +203,7 @@ def test_a_session_estimates_with_the_margin_of_the_file(home: Path) -> None:
 
     async def estimated(pattern: str) -> float:
         settle(home, f'["{pattern}"]\nmargin = 2.2\n')
-        async with Agent(f"scripted/{home / 'script.jsonl'}", cwd=home, system_prompt="Hi.") as agent:
+        async with Agent(f"scripted/{home / 'script.jsonl'}", cwd=home, instructions="Hi.") as agent:
             session = await agent.session()
             use = await session.runtime.context_use(session.state)
             return use.request
