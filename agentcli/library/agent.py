@@ -19,6 +19,7 @@ from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Pr
 from agentcli.agent.session import Session
 from agentcli.agent.turn_records import TurnRecord, turn_records
 from agentcli.app import Builder
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
@@ -96,6 +97,7 @@ class Agent:
         self._conversation_id = conversation if self._conversations is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
+        self._opened = Conversation()  # of the newest session
         self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
 
@@ -105,6 +107,7 @@ class Agent:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
                 self._session.runtime.calls.workspace.resources.deps = self._options.deps
+                self._opened = self._session.snapshot().conversation
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
@@ -148,7 +151,7 @@ class Agent:
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
-            self._session, self._turns = None, PromptOrder()
+            self._session, self._turns, self._opened = None, PromptOrder(), Conversation()
         if self._conversations is not None:
             await self._load_entries()  # raises for somebody else's conversation, which stays
             await self._conversations.reset(self._conversation_id)
@@ -307,9 +310,9 @@ class Agent:
         answer = await self._approve(question)
         return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
 
-    async def turns(self) -> list[TurnRecord]:
-        """Return a record of each turn of the conversation, oldest first. Raises `UserError`."""
-        return turn_records((await self.session()).snapshot().conversation.path)
+    def turns(self) -> list[TurnRecord]:
+        """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
+        return turn_records(self._opened.path)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.

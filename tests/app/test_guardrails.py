@@ -40,7 +40,7 @@ async def test_an_answer_that_is_rejected_is_asked_for_again_with_the_reason(wor
     guards = NoSecrets()
     async with Agent(model, cwd=work, options=AgentOptions(hooks=guards)) as agent:
         assert (await agent.run("Tell me.")).text == "I keep that to myself."
-        (record,) = await agent.turns()
+        (record,) = agent.turns()
     assert "Your answer was rejected: it holds a password." in model.requests[1].messages[-1].text
     assert guards.checked == ["It is hunter2.", "I keep that to myself."]
     assert (record.thoughts, record.answer) == (["It is hunter2."], "I keep that to myself.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -35,10 +36,10 @@ async def test_a_turn_has_a_record_of_thoughts_calls_observations_answer_and_wha
     model = ScriptedModel([asks_about("Oslo"), ScriptedReply(error="overloaded"), last, "Bye."])
     options = AgentOptions(settings={"retry": {"initial_delay": 0.01}})
     async with Agent(model, cwd=work, tools=[weather], options=options) as agent:
-        assert await agent.turns() == []
+        assert agent.turns() == []
         await agent.run("How is the weather?")
         await agent.run("Thanks.")
-        first, second = await agent.turns()
+        first, second = agent.turns()
     assert (first.prompt, first.answer, first.model) == ("How is the weather?", "Take an umbrella.", "scripted/script")
     assert first.thoughts == ["They want the weather.", "Let me look."]
     assert [(use.name, use.input) for use in first.calls] == [("weather", {"city": "Oslo"})]
@@ -59,9 +60,27 @@ async def test_an_answer_that_broke_off_and_was_continued_is_one_answer(work: Pa
         async for _ in agent.stream("How is the weather?"):
             pass
         await agent.run("Go on.")
-        (broken, rest) = await agent.turns()
+        (broken, rest) = agent.turns()
     assert (broken.answer, rest.answer) == ("Take an ", "umbrella.")
     assert broken.metrics.requests == 1
+
+
+@pytest.mark.usefixtures("library_home")
+def test_the_records_outlast_the_event_loop_and_go_with_the_conversation(work: Path) -> None:
+    agent = Agent(ScriptedModel(["One.", "Two.", "Three."]), cwd=work)
+    for prompt in ("first", "second"):
+        agent.run_sync(prompt)
+    assert [(record.prompt, record.answer) for record in agent.turns()] == [("first", "One."), ("second", "Two.")]
+
+    async def begin_again() -> None:
+        await agent.session()
+        await agent.reset()
+        assert agent.turns() == []
+        await agent.run("third")
+        await agent.close()
+
+    asyncio.run(begin_again())
+    assert [record.answer for record in agent.turns()] == ["Three."]
 
 
 @pytest.mark.slow
