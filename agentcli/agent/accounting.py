@@ -337,8 +337,7 @@ class UsageCollector:
                 tally.turns += entry.is_prompt
                 tally.rounds += isinstance(body, Assistant)
                 tally.compactions += isinstance(body, Compaction)
-                if isinstance(body, SkillActivated):
-                    tally.skills[body.skill.name] += 1
+                tally.skills.update([body.skill.name] if isinstance(body, SkillActivated) else ())
             if isinstance(body, Result):
                 tokens = estimate_text(body.result.text) if body.result.content else 0
                 for calls in (self.tools[body.name], self.total.calls, session.calls):

@@ -10,6 +10,8 @@ from agentcli.conversation.history import calls_in, text_of
 from agentcli.conversation.mentions import typed_text
 from agentcli.llm.messages import Thinking, ToolUse
 
+_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply continues these
+
 
 class TurnMetrics(Tally, kw_only=True):
     """The requests of a turn and what they took, with the seconds until the last reply and the first token."""
@@ -53,13 +55,12 @@ def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
                 records.append(record)
                 began, is_half = entry.time, False
             case Assistant():
-                if record.answer and not is_half:  # an answer that broke off is continued by the next reply
-                    record.thoughts.append(record.answer)
-                    record.answer = ""
+                if record.answer and not is_half:
+                    record.thoughts, record.answer = [*record.thoughts, record.answer], ""
                 record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
                 record.calls += calls_in(body)
                 record.answer += text_of(body)
-                record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason == "interrupted"
+                record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason in _CUT and not calls_in(body)
                 metrics.latency_s = passed_s
                 if metrics.first_token_s is None and body.first_token_ms is not None:
                     metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)

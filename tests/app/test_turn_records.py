@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli import Agent, AgentOptions, UsageCollector, tool
+from agentcli import Agent, AgentFailed, AgentOptions, UsageCollector, tool
 from agentcli.llm.messages import Usage
 from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
 from tests.app.running import Place, call
@@ -54,15 +54,18 @@ async def test_a_turn_has_a_record_of_thoughts_calls_observations_answer_and_wha
 
 
 @pytest.mark.usefixtures("library_home")
-async def test_an_answer_that_broke_off_and_was_continued_is_one_answer(work: Path) -> None:
-    model = ScriptedModel([ScriptedReply(text="Take an ", error="connection"), "umbrella."])
-    async with Agent(model, cwd=work) as agent:
-        async for _ in agent.stream("How is the weather?"):
-            pass
-        await agent.run("Go on.")
-        (broken, rest) = agent.turns()
-    assert (broken.answer, rest.answer) == ("Take an ", "umbrella.")
-    assert broken.metrics.requests == 1
+async def test_an_answer_of_several_replies_is_one_answer_and_a_turn_that_failed_keeps_its_part(work: Path) -> None:
+    cut, broken = (
+        ScriptedReply(text="Take an ", stop_reason="max_tokens"),
+        ScriptedReply(text="So ", error="connection"),
+    )
+    async with Agent(ScriptedModel([cut, "umbrella.", broken, "Bye."]), cwd=work) as agent:
+        assert (await agent.run("How is the weather?")).text == "Take an umbrella."
+        with pytest.raises(AgentFailed):
+            await agent.run("And now?")
+        await agent.run("Bye.")
+    assert [record.answer for record in agent.turns()] == ["Take an umbrella.", "So ", "Bye."]
+    assert [record.thoughts for record in agent.turns()] == [[], [], []]
 
 
 @pytest.mark.usefixtures("library_home")

@@ -64,13 +64,11 @@ class PromptHooks(TurnStep):
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
         # The prompt is at the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
-        bodies = [entry.body for entry in path[start:] if entry.id in ids]
-        prompt = "\n".join(body.text for body in bodies if isinstance(body, User))
+        prompt = "\n".join(one.body.text for one in path[start:] if one.id in ids and isinstance(one.body, User))
         if from_person and isinstance(guards, Guardrails) and (why := await guards.check_prompt(prompt)):
             take_back_prompt(turn)
             raise UserError(f"A guardrail rejected your message, which was removed: {why}")
-        event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
-        answer = await fire(turn.runtime.calls, event, prompt=prompt)
+        answer = await fire(turn.runtime.calls, "UserPromptSubmit" if from_person else "SubagentStart", prompt=prompt)
         if answer.context:
             turn.state.notes.append(reminder(answer.context))
         if (answer.blocks or answer.stops) and from_person:
