@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from agentcli.agent import events, ops
     from agentcli.agent.accounting import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
+    from agentcli.agent.runtime import Guardrails
+    from agentcli.agent.turn_records import TurnMetrics, TurnRecord
 
     # fmt: off
     from agentcli.agent.events import (  # isort: skip
@@ -82,6 +84,8 @@ _HOMES = {
             "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
         "agentcli.agent.accounting": "UsageCollector",
+        "agentcli.agent.runtime": "Guardrails",
+        "agentcli.agent.turn_records": "TurnMetrics TurnRecord",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()
@@ -91,7 +95,7 @@ __all__ = [
     "Activation", "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "ApprovalSettled", "Approve", "CacheControl",
     "CallApproval", "CallHooks", "ChangesApproval", "ClientResult", "ClientToolRequested", "CommandApproval",
     "Compaction", "ConfigError", "ConversationStore", "Document", "Done", "EditApproval", "EntryStored", "Event",
-    "EventStore", "HookAnswer", "HookRan", "Image", "Interrupt", "LimitQuestion", "Locks", "MCPClient",
+    "EventStore", "Guardrails", "HookAnswer", "HookRan", "Image", "Interrupt", "LimitQuestion", "Locks", "MCPClient",
     "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta",
     "PermissionSettings", "PlanApproval", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "Question",
     "QuestionEvent", "QueueChanged", "RedisEvents", "RemoteResult", "RemoteTool", "Retry",
@@ -99,10 +103,10 @@ __all__ = [
     "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
-    "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",
-    "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens", "count_tokens",
-    "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "readable_from",
-    "to_anthropic_message", "to_chat_completion", "tool",
+    "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnMetrics", "TurnRecord", "TurnStarted",
+    "UsageCollector", "UsageError", "UsageReported", "UserError", "__version__", "count_conversation_tokens",
+    "count_message_tokens", "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops",
+    "read_skill", "readable_from", "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -36,6 +36,36 @@ agent = Agent(options=AgentOptions(settings=Settings(limits=LimitSettings(max_tu
 With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
 and `LangChainProvider(chat_model)` for `AgentOptions(provider=…)`.
 
+`Guardrails` look at prompts before the model does, and at answers before `run` returns them. (A stream shows an answer while it is
+written.) A prompt that is rejected raises `AgentFailed`, and so does an answer that is rejected again:
+
+```python
+class NoAddresses(Guardrails):
+    async def check_answer(self, answer: str) -> str:
+        return "leave out e-mail addresses." if "@" in answer else ""
+
+agent = Agent(options=AgentOptions(hooks=NoAddresses()))
+```
+
+To test a program that uses the library, let `agentcli.testing.ScriptedModel` play the model. It needs no key and no network, and keeps
+each request in `requests`, with its `system`, `messages` and `tools`:
+
+```python
+from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
+
+model = ScriptedModel([
+    ScriptedReply(tool_calls=[ScriptedCall("weather", {"city": "Oslo"})]),  # a reply that calls a tool
+    ScriptedReply(error="overloaded"),                                      # or auth, rate_limit, server, timeout, …
+    "Take an umbrella.",                                                    # a reply of this text
+    lambda messages: f"There are {len(messages)} messages.",                # a reply made of the request's messages
+])
+done = Agent(model, tools=[weather]).run_sync("How is the weather in Oslo?")
+assert model.requests[1].messages[-1].content[0].text == "It rains."
+```
+
+A `ScriptedReply` may also have `thinking`, `usage`, `stop_reason` and `delay_ms`. A request after the last reply fails, and so does a
+call of a tool that the request does not offer; both errors say what is wrong.
+
 This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
 """
 
@@ -46,7 +76,7 @@ GROUPS = {
         "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
         "EventStore", "StreamEvent", "StreamState", "MemoryEvents", "SqliteEvents", "RedisEvents",
     ),
-    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks"),
+    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks", "Guardrails"),
     "Events": (
         "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ClientToolRequested",
         "UsageReported", "Compaction", "ProviderSwitched", "Retry", "Notice", "SubagentStarted", "SubagentEnded", "HookRan",
@@ -61,7 +91,7 @@ GROUPS = {
     ),
     "Counting and forms": (
         "count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info", "to_chat_completion",
-        "to_anthropic_message", "UsageCollector",
+        "to_anthropic_message", "UsageCollector", "TurnRecord", "TurnMetrics",
     ),
     "Skills": ("Skill", "read_skill", "SkillRegistry", "Activation"),
     "Errors": ("AgentcliError", "UserError", "UsageError", "ConfigError", "StorageError", "ToolError"),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, User
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, SkillActivated, User
 from agentcli.errors import UserError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo, estimate_text
@@ -248,22 +248,12 @@ class Tally(Struct, kw_only=True):
         row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
         row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
         others = self.__struct_fields__[self.__struct_fields__.index("duration_ms") :]  # also those of `SessionTally`
-        return row | {name: getattr(self, name) for name in others}
-
-
-class SessionTally(Tally, kw_only=True):
-    """The usage of one conversation. `turns` counts the person's messages, `rounds` replies; times are Unix times."""
-
-    messages: int = 0
-    turns: int = 0
-    rounds: int = 0
-    compactions: int = 0
-    started: float = 0.0
-    ended: float = 0.0
+        values = {name: getattr(self, name) for name in others}
+        return row | {name: value.as_dict() if name == "calls" else value for name, value in values.items()}
 
 
 class ToolTally(Struct, kw_only=True):
-    """The calls of one tool. `tokens` estimates what its results added to the conversation."""
+    """Calls, of one tool or of all. `tokens` estimates what their results added to the conversation."""
 
     calls: int = 0
     failed: int = 0
@@ -273,11 +263,11 @@ class ToolTally(Struct, kw_only=True):
     errors: Counter[str] = field(default_factory=Counter)
     output_levels: Counter[str] = field(default_factory=Counter)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result, tokens: int) -> None:
         self.calls += 1
         self.failed += result.result.is_error
         self.duration_ms += result.duration_ms
-        self.tokens += estimate_text(result.result.text) if result.result.content else 0
+        self.tokens += tokens
         self.retries += result.retry_count
         if result.result.is_error:
             self.errors[result.error_code or result.error_kind or "not run"] += 1
@@ -294,8 +284,22 @@ class ToolTally(Struct, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         rates = {"success_rate": round(self.success_rate, 4), "mean_duration_ms": round(self.mean_ms, 1)}
+        rates["mean_tokens"] = round(self.tokens / max(1, self.calls), 1)
         sums = ("tokens", "retries", "errors", "output_levels")
         return {"calls": self.calls, **rates} | {name: getattr(self, name) for name in sums}
+
+
+class SessionTally(Tally, kw_only=True):
+    """The usage of conversations. `turns` counts the person's messages, `rounds` replies; times are Unix times."""
+
+    messages: int = 0
+    turns: int = 0
+    rounds: int = 0
+    compactions: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+    calls: ToolTally = field(default_factory=ToolTally)
+    skills: Counter[str] = field(default_factory=Counter)  # their activations
 
 
 class UsageCollector:
@@ -311,7 +315,7 @@ class UsageCollector:
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.total = Tally()
+        self.total = SessionTally()
         self.days: defaultdict[str, Tally] = defaultdict(Tally)
         self.models: defaultdict[str, Tally] = defaultdict(Tally)
         self.users: defaultdict[str, Tally] = defaultdict(Tally)
@@ -326,20 +330,24 @@ class UsageCollector:
         body = entry.body
         with self._lock:
             session = self.sessions[session_id]
-            session.started = session.started or entry.time
-            session.ended = max(session.ended, entry.time)
-            session.messages += isinstance(body, User | Assistant | Result)
-            session.turns += entry.is_prompt
-            session.rounds += isinstance(body, Assistant)
-            session.compactions += isinstance(body, Compaction)
+            for tally in (self.total, session):
+                tally.started = min(tally.started or entry.time, entry.time)
+                tally.ended = max(tally.ended, entry.time)
+                tally.messages += isinstance(body, User | Assistant | Result)
+                tally.turns += entry.is_prompt
+                tally.rounds += isinstance(body, Assistant)
+                tally.compactions += isinstance(body, Compaction)
+                tally.skills.update([body.skill.name] if isinstance(body, SkillActivated) else ())
             if isinstance(body, Result):
-                self.tools[body.name].add(body)
+                tokens = estimate_text(body.result.text) if body.result.content else 0
+                for calls in (self.tools[body.name], self.total.calls, session.calls):
+                    calls.add(body, tokens)
             if isinstance(body, Assistant | Paid) and (cost := spent(body)) is not None:
                 model, usage, cost_usd = cost
                 retries = body.retries if isinstance(body, Assistant) else 0
                 day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
-                for tally in (self.days[day], self.users[user_id], session):
-                    tally.add(usage, cost_usd, body.duration_ms, retries)
+                for spending in (self.days[day], self.users[user_id], session):
+                    spending.add(usage, cost_usd, body.duration_ms, retries)
                 self.add_request(model, usage, cost_usd, body.duration_ms, retries)
 
     def add_request(

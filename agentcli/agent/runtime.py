@@ -107,6 +107,22 @@ class ContextWatch(msgspec.Struct, dict=True):
 # The services of a session
 
 
+class Guardrails(NoHooks):
+    """Hooks, to inherit from, that check prompts and answers. A check returns why it rejects a text, or an empty text.
+
+    A rejected prompt is removed, and its turn fails. A rejected answer is asked for again with the reason, up to
+    `max_retries` times; then the turn fails. Steering messages, subagents and answers that were cut are not checked.
+    """
+
+    max_retries = 1
+
+    async def check_prompt(self, prompt: str) -> str:
+        return ""
+
+    async def check_answer(self, answer: str) -> str:
+        return ""
+
+
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a turn: `max_turns` requests, and `max_tokens` for a reply (None: the model's limit, up to 32,000).
 

@@ -117,6 +117,7 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     retries: int = 0
     prefix: str = ""
     is_estimated: bool = False
+    first_token_ms: int | None = None  # until the first text, thinking or call; a part of `duration_ms`
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True, kw_only=True):

@@ -53,7 +53,7 @@ class Step(Struct, frozen=True):
     entry: Entry
 
 
-class TurnRecord(Struct, frozen=True):
+class TurnSteps(Struct, frozen=True):
     """One turn. It begins with a message of the person; notes before the first message belong to the first turn."""
 
     number: int
@@ -70,7 +70,7 @@ class TurnRecord(Struct, frozen=True):
         return [step.entry.body for step in self.steps if isinstance(step.entry.body, Result)]
 
 
-def turn_records(conversation: Conversation) -> list[TurnRecord]:
+def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
     has_prompt = False
@@ -82,7 +82,7 @@ def turn_records(conversation: Conversation) -> list[TurnRecord]:
                 turns.append([])
             has_prompt = has_prompt or entry.is_prompt
             turns[-1].append(Step(numbers[id(entry)], entry))
-    return [TurnRecord(number, tuple(steps)) for number, steps in enumerate(turns, 1)]
+    return [TurnSteps(number, tuple(steps)) for number, steps in enumerate(turns, 1)]
 
 
 def text_of(body: Body) -> str:

@@ -17,7 +17,9 @@ from agentcli.agent.events import ClientToolRequested, Done, Event, QuestionEven
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S
 from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Prompt
 from agentcli.agent.session import Session
+from agentcli.agent.turn_records import TurnRecord, turn_records
 from agentcli.app import Builder
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
@@ -27,7 +29,7 @@ from agentcli.library.functions import PromptOrder, Results, recording, results_
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.llm.messages import Block, ToolUse, Usage
-from agentcli.llm.provider import ToolSpec
+from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
@@ -53,8 +55,8 @@ class Agent:
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
             print((await agent.run("What does this project do?")).text)
 
-    `model` is `provider/model` (empty: the model that the command line would choose). `instructions` replace the system
-    text. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `model` is `provider/model` (empty: the model that the command line would choose), or a provider. `instructions`
+    replace the system text. `tools` are `Tool`s, or functions as `@tool` takes them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
     it: the conversation of that id is continued, or begun if there is none.
@@ -69,7 +71,7 @@ class Agent:
     @accept_old_names
     def __init__(
         self,
-        model: str = "",
+        model: str | Provider = "",
         *,
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
@@ -89,12 +91,13 @@ class Agent:
             can_ask=approve is not None,
             on_notice=log.warning,
         )
-        provider = options.provider
-        self._model = model if provider is None else self._builder.models.add_provider(provider)
+        chosen = options.provider or model
+        self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
         self._approve, self._options, self._user_id = approve, options, options.user_id
         self._conversation_id = conversation if self._conversations is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
+        self._opened = Conversation()  # of the newest session
         self._opening, self._turns = asyncio.Lock(), PromptOrder()
         self._keyed = KeyedCalls()
 
@@ -104,6 +107,7 @@ class Agent:
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
                 self._session.runtime.calls.workspace.resources.deps = self._options.deps
+                self._opened = self._session.snapshot().conversation
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
@@ -147,7 +151,7 @@ class Agent:
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
-            self._session, self._turns = None, PromptOrder()
+            self._session, self._turns, self._opened = None, PromptOrder(), Conversation()
         if self._conversations is not None:
             await self._load_entries()  # raises for somebody else's conversation, which stays
             await self._conversations.reset(self._conversation_id)
@@ -305,6 +309,10 @@ class Agent:
         assert self._approve is not None, "else nobody is asked"
         answer = await self._approve(question)
         return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
+
+    def turns(self) -> list[TurnRecord]:
+        """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
+        return turn_records(self._opened.path)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.

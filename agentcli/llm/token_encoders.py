@@ -30,6 +30,7 @@ from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo, family_of
 from agentcli.llm.provider import ToolSpec
+from agentcli.settings.check import find_error
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:
@@ -132,6 +133,17 @@ class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return "exact" if self.counter and self.exact else "estimate"
 
 
+class FileRow(EncoderRow, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A row of a file, where three fields have a second name. A `safety_margin` below 1 is a share that is added."""
+
+    encoding_name: str = ""
+    safety_margin: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.2
+    use_exact_counting: bool = True
+
+
+_SECOND_NAMES = {"encoding_name": "encoder", "safety_margin": "margin", "use_exact_counting": "exact"}
+
+
 class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """A model, and the way its tokens are counted."""
 
@@ -184,15 +196,28 @@ class Encoders:
         """Return these rows and those of a TOML or YAML file, which count first. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._custom)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
-        key = "tokens.encoders"  # at fault, until the first row is read
         try:
-            tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
-            for key, fields in tables.items():
-                above.register(key, **msgspec.convert(fields, dict[str, Any]))
+            rows: Any = decode(read_small_file(file).decode("utf-8-sig"))
         except (OSError, ValueError, TypeError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"could not be read ({why}).", file=str(file), key=key) from error
+            raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+        is_nested = isinstance(rows, dict) and [*rows] == ["encoders"]
+        rows, key = (rows["encoders"], "encoders") if is_nested else (rows, "")
+        if found := find_error(rows, dict[str, FileRow], key):
+            raise ConfigError(found[1], file=str(file), key=found[0] or "tokens.encoders")
+        for models, fields in rows.items():
+            margin = fields.get("safety_margin", 1.0)
+            named = {_SECOND_NAMES.get(name, name): value for name, value in fields.items()}
+            try:
+                above.register(models, **named | ({"margin": 1 + margin} if margin < 1 else {}))
+            except ValueError as error:
+                raise ConfigError(f"{error}.", file=str(file), key=f"{key}.{models}".lstrip(".")) from error
         return above
+
+    def file_margin(self, model: str) -> float | None:
+        """Return the margin of `provider/model` if a row of the file counts for it, else None."""
+        row, file_rows = self.row(model), self._rows.maps[0].values()  # `with_file` has made this map
+        return row.margin if any(row is one for one in file_rows) else None
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
         """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""

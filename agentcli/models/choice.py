@@ -19,6 +19,7 @@ from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import (
     PROVIDERS,
     REGIONAL,
+    SAFETY,
     ModelInfo,
     ModelTable,
     Prices,
@@ -29,9 +30,9 @@ from agentcli.llm.models import (
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
-from agentcli.settings.files import from_home
+from agentcli.settings.files import current_folder, from_home
 from agentcli.settings.keys import KeptKeys, split_command
-from agentcli.settings.load import Config
+from agentcli.settings.load import Config, load_config
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
@@ -205,12 +206,15 @@ class Models:
             self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
-        """Return the facts about `provider/model`. Raises `UsageError`."""
+        """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong encoder file."""
         added: ModelInfo | None = getattr(self._added.get(name), "info", None)
         if added is not None:
             return added
         provider, model = split_name(name)
         known = self.table().find(provider, model)
+        # A margin in the person's file takes the place of the usual one.
+        if self._config.settings.tokens.encoders and (margin := self.encoders.file_margin(name)):
+            known = msgspec.structs.replace(known, token_factor=known.token_factor * margin / SAFETY)
         match provider:
             case "local":
                 window = self._config.settings.local.context
@@ -267,6 +271,29 @@ class Models:
     async def aclose(self) -> None:
         for provider in (*self._replaced, *self._providers.values()):
             await provider.aclose()
+
+
+def create_provider(name: str, *, model: str | ModelInfo, api_key: str = "", **server: Any) -> Provider:
+    """Return a provider for one model, for an `Agent` or to send requests to; `aclose` it at the end.
+
+        provider = create_provider("anthropic", model="claude-sonnet-5-5", api_key=key)
+        provider = create_provider("house", model="llama", base_url="http://10.0.0.7:8000/v1")
+
+    `name` is a bundled provider or one of the settings; with a `base_url` it may be any, for a server that speaks Chat
+    Completions. `model` is its name there, or a `ModelInfo` where more is known of it. `server` are keys of
+    `[providers.NAME]`, above those of the settings. Raises `UsageError`, also for a missing key, and `ConfigError`.
+    """
+    if api_key and name not in provider_names():  # the key of a server that is not bundled needs the name of a variable
+        server = {"api_key_env": "API_KEY"} | server
+    config = load_config(current_folder(), flags={"providers": {name: server}} if server else {}, caller="arguments")
+    models = Models(config)
+    if api_key:
+        if not (variables := models.keys.variables(name)):
+            raise UsageError(f"{name} takes no API key.")
+        config.kept_keys.typed[variables[0]] = api_key
+    models.keys.require(name)
+    info = models.info(f"{name}/{model}") if isinstance(model, str) else msgspec.structs.replace(model, provider=name)
+    return ProviderMaker(config, models.keys, None, models.local_path).make(info)
 
 
 def split_name(name: str) -> tuple[str, str]:

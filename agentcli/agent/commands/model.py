@@ -188,12 +188,12 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
     if newest.total.requests:
         name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
         lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
-    (conversation,) = whole.sessions.values()  # all entries were added under one id
-    counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
-    if conversation.compactions:
-        counts.append((conversation.compactions, "compaction"))
+    total = whole.total
+    counts = [(total.turns, "turn"), (total.rounds, "round"), (total.messages, "message")]
+    if total.compactions:
+        counts.append((total.compactions, "compaction"))
     parts = [counted(count, noun) for count, noun in counts]
-    parts += [counted(whole.total.retries, "retry", "retries")] if whole.total.retries else []
+    parts += [counted(total.retries, "retry", "retries")] if total.retries else []
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
     for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))

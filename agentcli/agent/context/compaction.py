@@ -24,7 +24,7 @@ from agentcli.conversation.compaction.digest import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, PaidReason, Result, User
-from agentcli.conversation.history import TurnRecord, calls_in, text_of, turn_records
+from agentcli.conversation.history import TurnSteps, calls_in, text_of, turn_steps
 from agentcli.errors import UserError
 from agentcli.llm.errors import AuthError, BadRequest, ProviderError
 from agentcli.llm.messages import Message, Usage, user_message
@@ -118,19 +118,19 @@ class Compactor:
         basis = Basis(conversation=conversation, model=model, prefix=prefix, used=used, trigger="manual", focus=focus)
         compaction = await self.compact(basis, may_ask=not is_dry)
         if is_dry and isinstance(compaction, Compaction) and self._may_summarize(basis):
-            older = turn_records(conversation)[: -self.settings.keep_turns]
+            older = turn_steps(conversation)[: -self.settings.keep_turns]
             return structs.replace(compaction, cost_usd=await self.summaries.cost_of(older, focus))
         return compaction
 
     async def compact(self, basis: Basis, *, may_ask: bool = True) -> Compaction | str:
         """Return a compaction, or why there is none. Unless it `may_ask`, no model writes a summary for it."""
-        turns = turn_records(basis.conversation)
+        turns = turn_steps(basis.conversation)
         compaction = self._plan(basis, turns, await self._summaries(basis, turns, may_ask=may_ask))
         if isinstance(compaction, str) or not may_ask:
             return compaction
         return structs.replace(compaction, model=self.summaries.model, cost_usd=self.summaries.cost_since_compaction())
 
-    def _plan(self, basis: Basis, turns: Sequence[TurnRecord], summaries: dict[int, str]) -> Compaction | str:
+    def _plan(self, basis: Basis, turns: Sequence[TurnSteps], summaries: dict[int, str]) -> Compaction | str:
         """Plan a compaction with these summaries, which are by the turns' numbers."""
         prefix = estimate(Request(basis.prefix.system, (), basis.prefix.tools), basis.model).tokens
         # `used` is based on the provider's counts, so it says by how much our estimates err.
@@ -154,7 +154,7 @@ class Compactor:
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 
-    async def _summaries(self, basis: Basis, turns: Sequence[TurnRecord], *, may_ask: bool) -> dict[int, str]:
+    async def _summaries(self, basis: Basis, turns: Sequence[TurnSteps], *, may_ask: bool) -> dict[int, str]:
         """Return the summaries of turns that do not stay whole, by the turns' numbers; first write some if due."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
@@ -169,7 +169,7 @@ class Compactor:
 
     def write_ahead(self, basis: Basis, emit: Emit) -> None:
         """Begin to write summaries before they are due, where cutting results will not be enough."""
-        turns = turn_records(basis.conversation)
+        turns = turn_steps(basis.conversation)
         older = turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(basis):
             return
@@ -225,25 +225,25 @@ class Summaries:
         self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
         self._may_be_small = True  # until the provider refuses its small model
 
-    def ready(self, turns: Sequence[TurnRecord], focus: str) -> dict[int, str]:
+    def ready(self, turns: Sequence[TurnSteps], focus: str) -> dict[int, str]:
         return {turn.number: text for turn in turns if (text := self.cache.get(self._key(turn, focus)))}
 
-    def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
+    def missing(self, turns: Sequence[TurnSteps], focus: str = "") -> list[TurnSteps]:
         return [turn for turn in turns if self.cache.get(self._key(turn, focus)) is None]
 
-    def begin(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
+    def begin(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._write_quietly(turns, emit))
             _RUNNING.add(self._running)
             self._running.add_done_callback(_RUNNING.discard)
 
-    async def _write_quietly(self, turns: Sequence[TurnRecord], emit: Emit) -> None:
+    async def _write_quietly(self, turns: Sequence[TurnSteps], emit: Emit) -> None:
         try:
             await self.write(turns, emit=emit)
         except Exception:  # nobody waits for it, and a digest by rules takes its place
             log.exception("a summary could not be written")
 
-    async def write(self, turns: Sequence[TurnRecord], focus: str = "", *, emit: Emit | None = None) -> None:
+    async def write(self, turns: Sequence[TurnSteps], focus: str = "", *, emit: Emit | None = None) -> None:
         """Write the missing summaries of these turns; with `emit`, in the background, within the hourly budget."""
         missing = self.missing(turns, focus)
         if emit is not None:
@@ -261,7 +261,7 @@ class Summaries:
                 return
             gate = asyncio.Semaphore(MAX_AT_ONCE)
 
-            async def write_one(turn: TurnRecord) -> None:
+            async def write_one(turn: TurnSteps) -> None:
                 async with gate:
                     self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
 
@@ -290,7 +290,7 @@ class Summaries:
         self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _AN_HOUR)
 
-    def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, emit: Emit) -> bool:
+    def _may_spend(self, turns: Sequence[TurnSteps], writer: ModelInfo, emit: Emit) -> bool:
         """Return True if summaries of these turns cost no more than the hourly budget still allows, with a notice."""
         cost, budget_usd, now = self._max_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
         self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
@@ -300,12 +300,12 @@ class Summaries:
             emit(Notice(f"{self.model} is summarizing {len(turns)} older turns, for at most ${cost:.4f}."))
         return True
 
-    async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
+    async def cost_of(self, turns: Sequence[TurnSteps], focus: str) -> float | None:
         """Return the USD that summaries of these turns cost at most; None where no price is known."""
         _, writer = await self.writer(self._may_be_small)
         return self._max_cost(self.missing(turns, focus), writer)
 
-    def _max_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
+    def _max_cost(self, turns: Sequence[TurnSteps], writer: ModelInfo) -> float | None:
         prompts = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         replies = len(turns) * (self.settings.summary_tokens + _thinking_tokens(writer))
         return writer.cost(Usage(input_tokens=prompts, output_tokens=replies))
@@ -320,7 +320,7 @@ class Summaries:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
-    def _key(self, turn: TurnRecord, focus: str) -> str:
+    def _key(self, turn: TurnSteps, focus: str) -> str:
         source = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
         return hashlib.sha256(source.encode(errors="replace")).hexdigest()
 
@@ -369,7 +369,7 @@ def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
     return text if counted <= tokens else text[: len(text) * tokens // counted].rstrip()
 
 
-def turn_text(turn: TurnRecord) -> str:
+def turn_text(turn: TurnSteps) -> str:
     """Return a turn as the writer reads it."""
     inputs = {use.id: use.input for use in turn.calls}
     lines = []

@@ -40,6 +40,7 @@ class Attempt(Struct, kw_only=True):
     sent: llm.Request
     retries: int = 0
     duration_ms: int = 0
+    first_token_ms: int | None = None
     is_estimated: bool = False  # the provider did not count the tokens of the reply
 
 
@@ -100,7 +101,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
             # The highest price of a prompt's tokens is that of caching them for an hour.
             info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
         self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
-        self.attempt.sent = replace(request, max_tokens=self._held.max_tokens)
+        self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._held.max_tokens), None
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
@@ -115,6 +116,8 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
+                if self.attempt.first_token_ms is None:
+                    self.attempt.first_token_ms = round((time.monotonic() - self._started) * 1000)
                 self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
             case llm.UsageUpdate(usage):
                 self._used = usage

@@ -266,6 +266,7 @@ async def store_reply(turn: Turn, target: RequestTarget, reply: llm.Done, attemp
         retries=attempt.retries,
         prefix=prefix_hash(attempt.sent),
         is_estimated=attempt.is_estimated,
+        first_token_ms=attempt.first_token_ms,
     )
     calls = tuple(use.id for use in reply.message.tool_uses)
     add(turn, stored, *([entries.CallsStarted(calls)] if calls else ()))
@@ -290,6 +291,7 @@ def store_partial(turn: Turn, target: RequestTarget, text: str, used: Usage, *, 
         partial_reply = entries.Assistant(
             content=(Text(text),), provider=target.provider.name, model=target.provider.model, usage=used,
             stop_reason="interrupted", cost_usd=cost, duration_ms=duration_ms, retries=attempt.retries,
+            first_token_ms=attempt.first_token_ms,
         )  # fmt: skip
         add(turn, partial_reply)
     else:

@@ -16,7 +16,7 @@ from agentcli.agent.interfaces import EventName
 from agentcli.agent.loop import add_messages
 from agentcli.agent.ops import Approve
 from agentcli.agent.result import AnswerSchema
-from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
+from agentcli.agent.runtime import EarlyEnd, Guardrails, Turn, TurnStep
 from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
 from agentcli.agent.turn_log import add, answer_open_calls, take_back_prompt
 from agentcli.conversation.conversation import Conversation
@@ -60,14 +60,15 @@ class PromptHooks(TurnStep):
     async def begin(self, turn: Turn) -> None:
         if not turn.log.prompt_ids:
             return
-        from_person = turn.runtime.calls.made_by is None
+        from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
         path, ids = turn.state.conversation.path, turn.log.prompt_ids
         # The prompt is at the end of a path that may be long.
         start = next(n for n in range(len(path) - 1, -1, -1) if path[n].id == ids[0])
-        bodies = [entry.body for entry in path[start:] if entry.id in ids]
-        prompt = "\n".join(body.text for body in bodies if isinstance(body, User))
-        event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
-        answer = await fire(turn.runtime.calls, event, prompt=prompt)
+        prompt = "\n".join(one.body.text for one in path[start:] if one.id in ids and isinstance(one.body, User))
+        if from_person and isinstance(guards, Guardrails) and (why := await guards.check_prompt(prompt)):
+            take_back_prompt(turn)
+            raise UserError(f"A guardrail rejected your message, which was removed: {why}")
+        answer = await fire(turn.runtime.calls, "UserPromptSubmit" if from_person else "SubagentStart", prompt=prompt)
         if answer.context:
             turn.state.notes.append(reminder(answer.context))
         if (answer.blocks or answer.stops) and from_person:
@@ -91,19 +92,29 @@ class ReplyHook(TurnStep):
 
 
 class StopHooks(TurnStep):
-    """Continues the turn where a hook asks for that; its reason is a note for the model."""
+    """Continues the turn where a guardrail or a hook asks for that; its reason is a note for the model."""
 
     _count = 0  # times that a hook continued the turn
+    _rejections = 0  # by a guardrail
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        event: EventName = "Stop" if turn.runtime.calls.made_by is None else "SubagentStop"
-        if self._count >= MAX_STOPS:
+        """Ask for another answer. Raises `UserError` if a guardrail rejects the last one it may ask for."""
+        from_person, guards = turn.runtime.calls.made_by is None, turn.runtime.hooks
+        event: EventName = "Stop" if from_person else "SubagentStop"
+        if from_person and isinstance(guards, Guardrails) and (why := await guards.check_answer(turn.answer.text)):
+            if self._rejections >= guards.max_retries:
+                raise UserError(f"A guardrail rejected the answer: {why}")
+            self._rejections += 1
+            note = f"Your answer was rejected: {why} Write another one."
+        elif self._count < MAX_STOPS:
+            answer = await fire(turn.runtime.calls, event, stop_hook_active=self._count > 0)
+            if answer.stops or not answer.blocks:
+                return False
+            self._count += 1
+            note = f"A hook does not let you stop yet: {answer.reason}"
+        else:
             return False
-        answer = await fire(turn.runtime.calls, event, stop_hook_active=self._count > 0)
-        if answer.stops or not answer.blocks:
-            return False
-        self._count += 1
-        turn.state.notes.append(reminder(f"A hook does not let you stop yet: {answer.reason}"))
+        turn.state.notes.append(reminder(note))
         turn.answer.begin()
         return True
 

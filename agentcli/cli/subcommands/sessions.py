@@ -294,6 +294,9 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
             figures = f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
             rows.append((name, counted(tool.calls, "call"), *figures, errors))
         print_table(("tool", "calls", "success", "ms", "tokens", "errors"), rows, numeric={"calls", "ms", "tokens"})
+        calls, skills = total.calls, "".join(f", skill {name} {n}×" for name, n in total.skills.most_common())
+        means = f"{calls.mean_ms:,.0f} ms and {calls.tokens / calls.calls:,.0f} tokens on average"
+        echo(f"\n{counted(calls.calls, 'call')}: {means}, {counted(calls.retries, 'retry', 'retries')}{skills}")
     if total.unpriced:
         echo(f"\nThe price of {counted(total.unpriced, 'request')} is unknown and not included in the costs.")
 

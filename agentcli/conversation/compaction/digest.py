@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
-from agentcli.conversation.history import Step, TurnRecord, calls_in, one_line, skill_of, text_of
+from agentcli.conversation.history import Step, TurnSteps, calls_in, one_line, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
@@ -164,7 +164,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         )
         return (*shorter, *longer)
 
-    def text(self, turn: TurnRecord, length: Length) -> str:
+    def text(self, turn: TurnSteps, length: Length) -> str:
         """Return a turn at a length. Only prompts and failures are shown if the length has no room for answers."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
@@ -183,7 +183,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
             lines.append(f"- {counted}")
         return "\n".join(lines)
 
-    def sentences(self, turn: TurnRecord, length: Length | None) -> Iterator[Passage]:
+    def sentences(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
         """Yield the sentences of a turn that its text at this length leaves out. None: the turn has no text."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
@@ -218,7 +218,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
     def _recalled(self, step: Step) -> str:
         return f": recall id={step.number}" if self.can_recall else ""
 
-    def _line(self, step: Step, turn: TurnRecord, length: Length, inputs: dict[str, dict[str, object]]) -> str:
+    def _line(self, step: Step, turn: TurnSteps, length: Length, inputs: dict[str, dict[str, object]]) -> str:
         """Return the line for a note, a result or a reply; empty if it is left out. `inputs` are by call id."""
         age = self.newest - turn.number  # in turns
         match step.entry.body:
@@ -246,7 +246,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                 return ""
 
 
-def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
+def is_about(turn: TurnSteps, words: Sequence[str]) -> bool:
     """Return True if a reply or a result of the turn has one of the words in it."""
     texts = (text_of(step.entry.body).lower() for step in turn.steps)
     return any(re.search(rf"(?<!\w){re.escape(word)}", text) for text in texts for word in words)
@@ -281,7 +281,7 @@ def _quoted(text: str) -> str:
     return _TAGS.sub("‹", text).replace("\n", "\n  ")
 
 
-def _counted(turn: TurnRecord) -> str:
+def _counted(turn: TurnSteps) -> str:
     """Return the number of a turn's successful calls of each tool, and the numbers of their first and last entry."""
     calls = {
         step.number: body.name
@@ -345,7 +345,7 @@ class Carried(Struct, frozen=True, kw_only=True):
 
 def collect(
     conversation: Conversation,
-    turns: Sequence[TurnRecord],
+    turns: Sequence[TurnSteps],
     opening: Iterable[str],
     seen_hash: SeenHash,
     *,
@@ -365,14 +365,14 @@ def collect(
     )
 
 
-def _tasks(turns: Sequence[TurnRecord]) -> list[str]:
+def _tasks(turns: Sequence[TurnSteps]) -> list[str]:
     results = (result for turn in reversed(turns) for result in reversed(turn.observations))
     newest = next((result for result in results if result.name == "todo" and not result.result.is_error), None)
     lines = newest.result.text.splitlines() if newest else []
     return lines if any(not line.startswith("[x]") for line in lines) else []
 
 
-def _files(turns: Sequence[TurnRecord], seen_hash: SeenHash) -> list[FileNote]:
+def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileNote]:
     """Return the files in the order they were last worked on; a change counts more than a later read."""
     found: dict[str, FileNote] = {}
     for turn in turns:

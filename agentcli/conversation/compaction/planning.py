@@ -32,7 +32,7 @@ from agentcli.conversation.entries import (
     Result,
     User,
 )
-from agentcli.conversation.history import Step, TurnRecord, distinctive_words, text_of
+from agentcli.conversation.history import Step, TurnSteps, distinctive_words, text_of
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.structs import CompactionSettings
 
@@ -120,7 +120,7 @@ class Planner:
     """
 
     conversation: Conversation
-    turns: Sequence[TurnRecord]
+    turns: Sequence[TurnSteps]
     carried: Carried
     settings: CompactionSettings
     budget: Budget
@@ -209,7 +209,7 @@ class Planner:
                 return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
 
-    def _older_texts(self, covered: Sequence[TurnRecord], free: int, aim: int) -> list[str] | None:
+    def _older_texts(self, covered: Sequence[TurnSteps], free: int, aim: int) -> list[str] | None:
         """Return the texts of older turns, which take at most `free` tokens; None if not even a single line fits.
 
         If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, a fifth
@@ -247,7 +247,7 @@ class Planner:
     def _sizes(self) -> dict[tuple[int, int, int], int]:
         return {}  # by the number of a turn, the number of its steps, and a position in `lengths`
 
-    def _turn_size(self, turn: TurnRecord, length: int) -> int:
+    def _turn_size(self, turn: TurnSteps, length: int) -> int:
         """Return the tokens of a turn's text at a position in `lengths`."""
         key = turn.number, len(turn.steps), length
         if key not in self._sizes:
@@ -258,14 +258,14 @@ class Planner:
     def _sentences(self) -> list[Passage]:
         return [sentence for turn in self.turns for sentence in self._writer.sentences(turn, None)]
 
-    def _excerpts(self, shown: Iterable[tuple[TurnRecord, Length | None]], room: int) -> list[str]:
+    def _excerpts(self, shown: Iterable[tuple[TurnSteps, Length | None]], room: int) -> list[str]:
         """Return excerpts of what turns do not show at their lengths, in at most `room` tokens."""
         scorer = Scorer(self._sentences, distinctive_words(self.carried.focus.lower()))
         sentences = [sentence for turn, length in shown for sentence in self._writer.sentences(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
-    def _choose_lengths(self, covered: Sequence[TurnRecord], room: int, aim: int) -> tuple[int, list[int]] | None:
+    def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, aim: int) -> tuple[int, list[int]] | None:
         """Return the number of the oldest turns, which one line replaces, and the lengths of the others.
 
         Lengths are positions in `lengths`. If no turn is replaced, they grow by one for each turn, those about the
@@ -291,23 +291,23 @@ class Planner:
                     total += more
         return 0, chosen
 
-    def _growing_order(self, covered: Sequence[TurnRecord]) -> list[int]:
+    def _growing_order(self, covered: Sequence[TurnSteps]) -> list[int]:
         """Return the positions of turns in the order in which they get more text."""
         words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
         return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
 
-    def _split(self, tail: Tail) -> tuple[list[TurnRecord], list[TurnRecord]]:
+    def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
         """Return the turns that the digest covers and those that stay. A turn may be split between two rounds."""
         covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
         rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, Assistant)]
         if len(rounds) > tail.rounds:
             last, cut = remaining[0], rounds[-tail.rounds]
-            covered.append(TurnRecord(last.number, last.steps[:cut]))
-            remaining = [TurnRecord(last.number, last.steps[cut:])]
+            covered.append(TurnSteps(last.number, last.steps[:cut]))
+            remaining = [TurnSteps(last.number, last.steps[cut:])]
         return covered, remaining
 
-    def _stubs(self, turn: TurnRecord, tail: Tail) -> dict[str, str]:
+    def _stubs(self, turn: TurnSteps, tail: Tail) -> dict[str, str]:
         """Return the texts that replace the contents of a turn's remaining entries, by id."""
         stubs = dict.fromkeys(self._outdated_notes(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
@@ -324,7 +324,7 @@ class Planner:
                 stubs[step.entry.id] = stub
         return stubs
 
-    def _outdated_notes(self, turn: TurnRecord) -> Iterator[str]:
+    def _outdated_notes(self, turn: TurnSteps) -> Iterator[str]:
         """Yield the ids of notes that are carried in a new form, and of those that are no longer true."""
         for step in turn.steps:
             text = getattr(step.entry.body, "text", "")
@@ -347,7 +347,7 @@ class Planner:
         strategy: CompactionStrategy,
         *,
         stubs: dict[str, str],
-        covered: Sequence[TurnRecord] = (),
+        covered: Sequence[TurnSteps] = (),
     ) -> Compaction:
         """Return a plan that keeps the entries from `first` on, with its size. Without `covered`, it cuts all turns."""
         ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]

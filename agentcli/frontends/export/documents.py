@@ -22,6 +22,7 @@ from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
+from agentcli.agent.turn_records import turn_records
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.history import title_of
@@ -100,9 +101,10 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
 
 
 def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return a session as plain values: the messages as the next request would send them, and all entries."""
-    messages = wire_messages(Conversation(entries).valid_messages())
-    return {"session_id": info.id, "messages": messages, "entries": msgspec.to_builtins(list(entries))}
+    """Return a session as plain values: messages as the next request would send them, all entries, records of turns."""
+    conversation = Conversation(entries)
+    parts = msgspec.to_builtins({"entries": list(entries), "turns": turn_records(conversation.path)})
+    return {"session_id": info.id, "messages": wire_messages(conversation.valid_messages()), **parts}
 
 
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)

@@ -30,7 +30,7 @@ SELECT session_id, user_id, {tables.ENTRY} FROM entries
 JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
     AND session_id = coalesce(nullif(:session, ''), session_id) AND ({tables.OF_USER} OR session_id = :session)
-    AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
+    AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction', 'skill_activated') ORDER BY session_id, seq
 """  # noqa: S608 - constant text
 _CHANGES = f"""
 SELECT session_id, {tables.ENTRY} FROM entries

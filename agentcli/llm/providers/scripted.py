@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,20 +40,23 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One reply. With an `error`, it breaks after its text and thinking were sent.
+    """One reply. With an `error` (or only its kind), it breaks after its text and thinking were sent.
 
     Deltas of `chunk` characters come every `delay_ms`. `when` must be part of the conversation's first prompt.
     """
 
     text: str = ""
     thinking: str = ""
-    tool_calls: tuple[ScriptedCall, ...] = ()
+    tool_calls: Sequence[ScriptedCall] = ()
     stop_reason: StopReason | None = None
     usage: Usage | None = None
-    error: ScriptedError | None = None
+    error: ScriptedError | str | None = None
     delay_ms: float = 0
     chunk: int = 24
     when: str = ""
+
+
+AnyReply = ScriptedReply | Mapping[str, Any] | str  # a text is a reply of that text
 
 
 class ScriptedProvider(BaseProvider):
@@ -61,14 +64,14 @@ class ScriptedProvider(BaseProvider):
 
     def __init__(
         self,
-        replies: Iterable[ScriptedReply | Mapping[str, Any]],
+        replies: Iterable[AnyReply | Callable[[tuple[Message, ...]], AnyReply]],
         *,
         info: ModelInfo | None = None,
         keeps: int | None = None,
     ) -> None:
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
         self.name = "scripted"
-        self._replies = [msgspec.convert(reply, ScriptedReply, from_attributes=True) for reply in replies]
+        self._replies = [reply if callable(reply) else _complete(reply) for reply in replies]
         self._waiting = [*self._replies]
         self.requests: deque[provider.Request] = deque(maxlen=keeps)
 
@@ -111,8 +114,9 @@ class ScriptedProvider(BaseProvider):
         opening = takewhile(lambda message: message.role != "assistant", request.messages)
         prompt = "\n".join(block.text for message in opening for block in message.content if isinstance(block, Text))
         for position, reply in enumerate(self._waiting):
-            if reply.when in prompt:
-                return self._waiting.pop(position)
+            if callable(reply) or reply.when in prompt:
+                del self._waiting[position]
+                return _complete(reply(request.messages)) if callable(reply) else reply
         if self._waiting:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
@@ -121,7 +125,15 @@ class ScriptedProvider(BaseProvider):
         return provider.Health(True, f"a script of {len(self._replies)} replies")
 
 
-def _failure(error: ScriptedError, *, partial: Message) -> errors.ProviderError:
+def _complete(reply: AnyReply) -> ScriptedReply:
+    """Return a reply as a record whose parts are checked. Raises `msgspec.ValidationError`."""
+    if isinstance(reply, ScriptedReply):
+        reply = msgspec.structs.asdict(reply)
+    return msgspec.convert({"text": reply} if isinstance(reply, str) else reply, ScriptedReply)
+
+
+def _failure(error: ScriptedError | str, *, partial: Message) -> errors.ProviderError:
+    error = ScriptedError(error) if isinstance(error, str) else error
     if error.kind not in _ERRORS:
         raise UserError(f"No error kind {error.kind!r} in a script; there is {', '.join(_ERRORS)}.")
     failure = _ERRORS[error.kind](error.message or f"scripted {error.kind} error", retry_after=error.retry_after)

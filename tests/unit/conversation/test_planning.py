@@ -25,7 +25,7 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.conversation.history import text_of, turn_records
+from agentcli.conversation.history import text_of, turn_steps
 from agentcli.llm.messages import (
     Base64Source,
     Image,
@@ -116,7 +116,7 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     log: list[Entry], strategy: str, keep: int, window: int, summarised: int
 ) -> None:
     conversation = Conversation(log)
-    turns = turn_records(conversation)
+    turns = turn_steps(conversation)
     rules = CompactionSettings(strategy=strategy, keep_turns=keep)  # type: ignore[arg-type]
     carried = collect(conversation, turns, ["<instructions>\nUse tabs.\n</instructions>"], lambda path: "")
     assert isinstance(carried, Carried)
@@ -171,7 +171,7 @@ def test_a_prompt_that_is_short_is_never_cut() -> None:
         conversation = Conversation(log)
         planner = Planner(
             conversation=conversation,
-            turns=(turns := turn_records(conversation)),
+            turns=(turns := turn_steps(conversation)),
             carried=collect(conversation, turns, [], lambda path: ""),
             settings=CompactionSettings(),
             budget=Budget(window, 100, tokens(conversation.messages), tokens),

@@ -20,6 +20,7 @@ from PIL import Image as Picture
 from pypdf import PdfWriter
 
 from agentcli import (
+    Agent,
     ConfigError,
     Document,
     Image,
@@ -156,6 +157,61 @@ def test_a_yaml_file_says_the_same(home: Path) -> None:
     assert (facts.encoder, facts.margin) == ("o200k_base", 1.01)
 
 
+ENCODERS = """
+encoders:
+  "acme-*": {encoding_name: o200k_base, safety_margin: 0.25, use_exact_counting: false, counter: "http://127.0.0.1:9/"}
+  acme-large: {encoding_name: bytes, safety_margin: 1.5, parameters: {bytes_per_token: 2}}
+  "*-house": {safety_margin: 0}
+"""
+
+
+def test_a_yaml_file_may_have_the_names_that_other_counters_use(home: Path) -> None:
+    settle(home, ENCODERS, "encoders.yaml")
+    found = [get_model_info(name) for name in ("work/acme-1", "acme-large", "gpt-house")]
+    assert [(facts.encoder, facts.margin, facts.mode) for facts in found] == [
+        ("o200k_base", 1.25, "estimate"),
+        ("bytes", 1.5, "estimate"),
+        ("cl100k_base", 1.0, "estimate"),
+    ]
+    assert count_tokens("hello world", "acme-1") == ceil(2 * 1.25)
+    assert count_tokens("a" * 100, "acme-large") == 75
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "expected"),
+    [
+        ("safety_margin: -0.1", "encoders.acme.safety_margin", ">= 0"),
+        ("safety_margin: much", "encoders.acme.safety_margin", "`float`"),
+        ("use_exact_counting: maybe", "encoders.acme.use_exact_counting", "true, false"),
+        ("encoding_nam: bytes", "encoders.acme.encoding_nam", "did you mean encoding_name?"),
+        ("encoding_name: byts", "encoders.acme", "did you mean bytes?"),
+    ],
+)
+def test_a_wrong_yaml_file_is_named_with_its_key_and_what_is_expected(
+    home: Path, row: str, key: str, expected: str
+) -> None:
+    settle(home, f"encoders:\n  acme:\n    {row}\n", "encoders.yaml")
+    with pytest.raises(ConfigError) as raised:
+        count_tokens("hi", "acme")
+    assert (raised.value.file, raised.value.key) == (str(home / "encoders.yaml"), key)
+    assert expected in str(raised.value)
+
+
+def test_a_session_estimates_with_the_margin_of_the_file(home: Path) -> None:
+    """Until the provider has counted, the tokens of a request are estimated: the usual margin is 1.1."""
+    (home / "script.jsonl").write_text('{"text": "Hi."}\n')
+
+    async def estimated(pattern: str) -> float:
+        settle(home, f'["{pattern}"]\nmargin = 2.2\n')
+        async with Agent(f"scripted/{home / 'script.jsonl'}", cwd=home, instructions="Hi.") as agent:
+            session = await agent.session()
+            use = await session.runtime.context_use(session.state)
+            return use.request
+
+    usual, doubled = (asyncio.run(estimated(pattern)) for pattern in ("other", "*script.jsonl"))
+    assert doubled == pytest.approx(2 * usual, abs=1)
+
+
 def test_ranks_of_another_model_are_read_from_a_file(home: Path) -> None:
     ranks = [*(bytes([n]) for n in range(256)), b"ab", b"abab"]
     (home / "own.tiktoken").write_bytes(
@@ -175,7 +231,7 @@ def test_ranks_of_another_model_are_read_from_a_file(home: Path) -> None:
         ("encoders.toml", '[acme]\ncounter = "ftp://x"\n', "acme"),
         ("encoders.toml", "[acme\n", "could not be read"),
         ("encoders.yml", "acme: [", r"encoders\.yml.*could not be read"),
-        ("encoders.yaml", "- acme", "could not be read"),
+        ("encoders.yaml", "- acme", "`object`, got `array`"),
     ],
 )
 def test_a_wrong_file_is_named_with_the_model(home: Path, name: str, text: str, said: str) -> None:

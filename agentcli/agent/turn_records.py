@@ -1,0 +1,73 @@
+"""Records of the turns of a conversation: what the model thought, called and answered, and what that took."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from agentcli.agent.accounting import Tally, spent
+from agentcli.conversation.entries import Assistant, Entry, Paid, Result, SkillActivated, SkillEnded, User
+from agentcli.conversation.history import calls_in, text_of
+from agentcli.conversation.mentions import typed_text
+from agentcli.llm.messages import Thinking, ToolUse
+
+_CUT = ("interrupted", "max_tokens", "pause_turn", "model_context_window_exceeded")  # the next reply continues these
+
+
+class TurnMetrics(Tally, kw_only=True):
+    """The requests of a turn and what they took, with the seconds until the last reply and the first token."""
+
+    latency_s: float = 0.0
+    first_token_s: float | None = None
+
+
+class TurnRecord(Struct, kw_only=True):
+    """A turn. `thoughts` are the model's thinking and its texts before the answer, `skills` those that were active.
+
+    `observations` are the results of the `calls`, as the log has them. `model` is the `provider/model` that answered
+    last. A message that steered a turn begins a record, too.
+    """
+
+    prompt: str = ""
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolUse] = field(default_factory=list)
+    observations: list[Result] = field(default_factory=list)
+    answer: str = ""
+    skills: list[str] = field(default_factory=list)
+    model: str = ""
+    metrics: TurnMetrics = field(default_factory=TurnMetrics)
+
+
+def turn_records(path: Iterable[Entry]) -> list[TurnRecord]:
+    """Return the records of the turns on a path, oldest first. What was taken back is in none of them."""
+    record, records = TurnRecord(), list[TurnRecord]()  # this record, of what precedes the first prompt, is no turn
+    skills: dict[str, str] = {}  # names of the active ones, by the ids of their activations
+    began, is_half = 0.0, False
+    for entry in path:
+        metrics, passed_s = record.metrics, entry.time - began
+        match body := entry.body:
+            case SkillActivated(id, skill):
+                skills[id] = skill.name
+                record.skills = list(dict.fromkeys([*record.skills, skill.name]))
+            case SkillEnded(id):
+                skills.pop(id, None)
+            case User(content, is_reminder=False):
+                record = TurnRecord(prompt=typed_text(content), skills=list(dict.fromkeys(skills.values())))
+                records.append(record)
+                began, is_half = entry.time, False
+            case Assistant():
+                if record.answer and not is_half:
+                    record.thoughts, record.answer = [*record.thoughts, record.answer], ""
+                record.thoughts += [block.thinking for block in body.content if isinstance(block, Thinking)]
+                record.calls += calls_in(body)
+                record.answer += text_of(body)
+                record.model, is_half = f"{body.provider}/{body.model}", body.stop_reason in _CUT and not calls_in(body)
+                metrics.latency_s = passed_s
+                if metrics.first_token_s is None and body.first_token_ms is not None:
+                    metrics.first_token_s = max(0.0, passed_s - (body.duration_ms - body.first_token_ms) / 1000)
+                if spent(body):
+                    metrics.add(body.usage, body.cost_usd, body.duration_ms, body.retries)
+            case Result(result=result) if any(use.id == result.tool_use_id for use in record.calls):
+                record.observations.append(body)
+            case Paid() if body.reason != "aside" and spent(body):  # a side question is no part of the turn
+                metrics.add(body.usage, body.cost_usd, body.duration_ms)
+    return records
