@@ -29,6 +29,7 @@ from agentcli.llm import errors as llm_errors
 from agentcli.llm import provider as llm
 from agentcli.llm.messages import Block, Text
 from agentcli.llm.models import provider_display_name
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -344,7 +345,7 @@ def done(turn: Turn, reason: DoneReason) -> Done:
 # The claims of an answer
 
 # Every claim contains one of these: the outcome of a check, a change of a file, or a name.
-_MAY_CLAIM = re.compile(
+_MAY_CLAIM = lazy_pattern(
     r"pass|fail|creat|wrote|written|generat|produc|sav|add|introduc|delet|remov|chang|modif|touch|edit|updat|fix|\bran\b|"
     r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`|\w\.\w|file",
     re.IGNORECASE,

@@ -27,14 +27,15 @@ from agentcli.conversation.entries import (
     reminder,
 )
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import lines_of, opcodes
 
 MAX_TITLE_CHARS = 80
-_INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
-_MARKS = re.compile(r"^(?:[#>*+-]+\s+)+")
-_NO_PROSE = re.compile(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
-_ONE_WORD = re.compile(r"\W*(?:\w+\W*)?")  # such as a greeting
+_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')
+_MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")
+_NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
+_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # such as a greeting
 
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are shown as text; others are only named
 _EXCERPT_CHARS = 160  # to each side of a match

@@ -20,6 +20,7 @@ import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError, ToolError
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import (
     FileLock,
     folder_text,
@@ -34,7 +35,7 @@ from agentcli.tools.workspace import DataFile
 _FILLED_AFTER_CLEANING = 0.8  # of the allowed size
 _PRUNED_AT = 1.1  # times as many summaries as are kept
 
-_MEMORY_NAME = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
+_MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
 _MAX_MEMORY_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
 _MAX_FIRST_LINE_CHARS = 120

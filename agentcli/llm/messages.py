@@ -5,7 +5,6 @@
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, count
@@ -13,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, structs
+
+from agentcli.patterns import lazy_pattern
 
 Role = Literal["user", "assistant"]
 
@@ -286,7 +287,7 @@ def log_once(text: str) -> None:
 # JSON with the faults that servers send: lone surrogates, and nesting without end
 
 _decode = msgspec.json.Decoder().decode
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 def decode_json(data: bytes | str) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.provider import Provider, Request, TokenCount, ToolSpec
+from agentcli.patterns import lazy_pattern
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Usd = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -103,7 +104,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 # As in us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock) and claude-haiku-4-5@20251001 (Vertex).
 _MAKERS = {"bedrock": "anthropic", "vertex": "anthropic", "foundry": "anthropic", "azure": "openai"}
-_NAME_IN_CLOUD = re.compile(
+_NAME_IN_CLOUD = lazy_pattern(
     r"(?:(?P<place>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"
 )
 

@@ -27,6 +27,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text, ToolUse
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.files import IS_INVALID
 from agentcli.tools.workspace import parse_name
 
@@ -167,7 +168,7 @@ class FolderInstructions(TurnStep):
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "You have not changed any files yet. Write each function you change, in full, in a ```python block."
-_HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
+_HEADING = lazy_pattern(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
 _ACCEPTED = "The user approved your plan. Carry it out now. Track its steps with todo."
 _CHANGED = "The user changed your plan to the following and approved it. Carry it out now.\n"
 
