@@ -4,7 +4,6 @@ An address that two programs could read differently is refused.
 """
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -259,6 +258,8 @@ def _why_asked(url: WebUrl) -> str:
 
 @cache
 def _documentation_sites() -> frozenset[str]:
+    import tomllib
+
     groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
     return frozenset(host for hosts in groups.values() for host in hosts)
 

@@ -13,7 +13,6 @@ folded, NFKC, without invisible characters and trailing dots or spaces, and shor
 import itertools
 import posixpath
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
@@ -164,6 +163,8 @@ class AutoExecuted(NamedTuple):
 
 @cache
 def auto_executed() -> AutoExecuted:
+    import tomllib
+
     groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
     lists = {
         kind: tuple(name for group in groups for name in group.get(kind, ()))
