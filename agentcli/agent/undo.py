@@ -20,7 +20,8 @@ from agentcli.agent.interfaces import (
     SessionStore,
 )
 from agentcli.conversation import entries as log
-from agentcli.conversation.history import line_origins, listed_names, shorten
+from agentcli.conversation.blame import line_origins
+from agentcli.conversation.history import listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse

@@ -9,8 +9,6 @@ from pathlib import Path
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
 from agentcli.patterns import lazy_pattern
-from agentcli.tools.builtin.file_read import read_file
-from agentcli.tools.builtin.files import LARGEST, syntax_note
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.workspace import Workspace, display_name
 
@@ -76,6 +74,8 @@ def foreign_text(name: str, text: str) -> Text:
 
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks of a file that a caller attaches: an image, a PDF or text, anywhere. Raises `UsageError`."""
+    from agentcli.tools.builtin.file_read import read_file
+
     try:
         output = read_file(FileRead(str(path)), path, workspace)
     except (ToolError, OSError) as error:
@@ -85,6 +85,9 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
+    from agentcli.tools.builtin.file_read import read_file
+    from agentcli.tools.builtin.files import LARGEST, syntax_note
+
     path = workspace.usable_path(name, "read")
     match workspace.look(path).kind:
         case "file":
@@ -112,6 +115,8 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
     """Return some lines of a file, or an error text if they are past its end."""
+    from agentcli.tools.builtin.file_read import read_file
+
     path = workspace.usable_path(name, "read")
     if workspace.look(path).kind != "file":
         return ()

@@ -7,7 +7,6 @@ the permission rules that the person gave for good.
 import logging
 import os
 import re
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -59,10 +58,12 @@ class DataFolder(msgspec.Struct, kw_only=True):
 
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
+        from shutil import copy2
+
         for link in self.links_of(source).glob("*"):
             make_private_folder(self.links_of(target))
             with suppress(FileExistsError):
-                shutil.copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
+                copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
         return self.folder / "calls" / quote(session_id, safe="")
@@ -72,6 +73,8 @@ class DataFolder(msgspec.Struct, kw_only=True):
 
     def clean(self) -> None:
         """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
+        from shutil import rmtree
+
         now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
         max_bytes = self.settings.max_size_gb * 1024**3
         links = defaultdict[Path, list[Path]](list)  # the calls with that result, by its file
@@ -100,7 +103,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
             with suppress(OSError):  # another process has removed it
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
                 if now - newest > max_age_s and not self.is_resumable(folder.name):
-                    shutil.rmtree(folder)
+                    rmtree(folder)
 
     def clean_when_due(self) -> None:
         """Clean, unless that was done a short while ago. Raises `OSError`."""

@@ -3,7 +3,6 @@
 `repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -301,6 +300,8 @@ def decode_json(data: bytes | str) -> Any:
         # Only an escaped surrogate (\ud83d) and bytes that are no UTF-8 can be mended.
         if "\\ud" not in text.lower() and "�" not in text:
             raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
+        import json
+
         try:
             # int raises ValueError for NaN and Infinity.
             return without_lone_surrogates(json.loads(text, parse_constant=int))
@@ -317,5 +318,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def without_lone_surrogates(value: Any) -> Any:
+    import json
+
     text = json.dumps(value, ensure_ascii=False, default=decode_json)  # a part that is `Raw` JSON is decoded
     return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value

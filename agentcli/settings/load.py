@@ -3,7 +3,6 @@
 A later source wins: defaults, user, project (if trusted), local, `--settings`, environment, flags.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -242,6 +241,7 @@ def read_layer(file: Path) -> SettingsLayer:
 
 def read_unchecked(file: Path) -> SettingsLayer:
     """Read a file, JSON if its name ends so, else TOML. Raises `ConfigError` if it is neither."""
+    import json
     import tomllib  # 1 ms, for nothing where there is no file
 
     try:

@@ -8,16 +8,18 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.urls import UrlVerdict, judge_url, urls_in
 from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, Grants
 from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
+
+if TYPE_CHECKING:
+    from agentcli.safety.urls import UrlVerdict
 
 
 class DataFile(Struct, frozen=True):
@@ -331,10 +333,15 @@ class Web:
 
     def note_typed(self, text: str) -> None:
         """Note the addresses in a text that the person wrote: they may be fetched without a question."""
-        self._known.update(urls_in(text))
+        if "http" in text:
+            from agentcli.safety.urls import urls_in
+
+            self._known.update(urls_in(text))
 
     def judge(self, url: str) -> UrlVerdict:
         """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
+        from agentcli.safety.urls import judge_url
+
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:

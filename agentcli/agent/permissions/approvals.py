@@ -16,8 +16,9 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_abo
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied

@@ -5,9 +5,8 @@ calls late or never, and use one id twice. The readers of the wire formats leave
 """
 
 import hashlib
-import json
+import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -220,7 +219,7 @@ class CallIds:
     def __init__(self, earlier: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
         self._earlier = earlier
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
-        self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
+        self._prefix = prefix or f"call_{os.urandom(6).hex()}_"
         self._count = 0  # ids given so far
 
     def take(self, id: str = "") -> str:
@@ -256,6 +255,8 @@ def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -
 
 
 def _strict(text: str) -> Any:
+    import json
+
     try:
         return json.loads(text, parse_constant=int)  # int raises ValueError for NaN and Infinity
     except (ValueError, RecursionError):
@@ -265,6 +266,7 @@ def _strict(text: str) -> Any:
 def _lenient(text: str) -> Any:
     """Return the value that broken JSON must mean, or None if that would be a guess. The strictest reading counts."""
     import ast
+    import json
 
     from json_repair import repair_json  # 9 ms, which only a broken call needs
 
