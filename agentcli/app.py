@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from agentcli.agent.calls.model import CallServices, SessionCalls
-from agentcli.agent.calls.perform import account_for_interrupted
 from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
@@ -150,6 +149,8 @@ class Builder:
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
         if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
+            from agentcli.agent.calls.perform import account_for_interrupted
+
             try:
                 await account_for_interrupted(calls.recording.checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again

@@ -92,7 +92,7 @@ def page() -> str:
         "[providers.md](providers.md).\n"
     )
     parts.append(
-        '## [models.PROVIDER."ID"]\n\nRows like those of `agentcli/llm/models.toml`: `window`, `max_output`, `prices`, '
+        '## [models.PROVIDER."ID"]\n\nRows like those of `agentcli/llm/models.json`: `window`, `max_output`, `prices`, '
         "`thinking`, `takes_effort`, `takes_temperature`, `takes_images`, `small`, `token_factor`, `api`.\n"
     )
     return "\n".join(parts)

@@ -14,7 +14,6 @@ from agentcli.agent import turn_log
 from agentcli.agent.accounting import Account, OverBudget
 from agentcli.agent.calls.model import TurnCalls, fire
 from agentcli.agent.calls.report import INTERRUPTED
-from agentcli.agent.calls.run import run_calls
 from agentcli.agent.events import Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.requests.attempts import blames_content
 from agentcli.agent.requests.request import describe_error, request_reply
@@ -27,8 +26,9 @@ from agentcli.conversation.mentions import unattached_files
 from agentcli.errors import StorageError, ToolError, UserError
 from agentcli.llm import errors as llm_errors
 from agentcli.llm import provider as llm
-from agentcli.llm.messages import Block, Text
+from agentcli.llm.messages import Block, Text, ToolUse
 from agentcli.llm.models import provider_display_name
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ async def _answer(turn: Turn) -> Done | TurnFailed:
 async def _rounds(turn: Turn) -> DoneReason:
     """Make requests and run their calls, until no step asks for another request or one ends the turn."""
     if open_calls := turn.state.conversation.unstarted_calls:  # an earlier run of the program stored their reply
-        await run_calls(turn.calls, open_calls)
+        await _run_calls(turn, open_calls)
         if turn.calls.is_stopped:
             return "declined"
     if turn.state.conversation.pending_calls:
@@ -108,7 +108,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         results: list[Result] = []
         if reply.message.tool_uses:
             turn.answer.begin()
-            results = await run_calls(turn.calls, reply.message.tool_uses)
+            results = await _run_calls(turn, reply.message.tool_uses)
             if turn.state.conversation.pending_calls:
                 return "paused"
             for step in turn.steps:
@@ -116,6 +116,12 @@ async def _rounds(turn: Turn) -> DoneReason:
                     return reason
         if not await _is_request_due(turn, reply, results):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
+
+
+async def _run_calls(turn: Turn, calls: Sequence[ToolUse]) -> list[Result]:
+    from agentcli.agent.calls.run import run_calls  # it is loaded while the model writes its first call
+
+    return await run_calls(turn.calls, calls)
 
 
 async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> DoneReason | None:
@@ -344,7 +350,7 @@ def done(turn: Turn, reason: DoneReason) -> Done:
 # The claims of an answer
 
 # Every claim contains one of these: the outcome of a check, a change of a file, or a name.
-_MAY_CLAIM = re.compile(
+_MAY_CLAIM = lazy_pattern(
     r"pass|fail|creat|wrote|written|generat|produc|sav|add|introduc|delet|remov|chang|modif|touch|edit|updat|fix|\bran\b|"
     r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`|\w\.\w|file",
     re.IGNORECASE,

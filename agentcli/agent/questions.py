@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.builtin.toolset import AskUser

@@ -11,6 +11,7 @@ from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarte
 from agentcli.conversation.evidence import Claim
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Usage
+from agentcli.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
@@ -179,7 +180,7 @@ def _uuid4() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"  # version 4, variant 10
 
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+_FENCED = lazy_pattern(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 

@@ -22,6 +22,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
 from agentcli.llm.models import ModelInfo, RequestTarget, bundled_models, estimate, estimate_text
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.tool import ToolRegistry
 
@@ -34,10 +35,10 @@ ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
 SOURCES = ("system", "tools", "skills", "instructions", "memory", "notes", "summary", "messages", "results")
-_INSTRUCTIONS = re.compile(r'<instructions path=".*?</instructions>', re.DOTALL)
-_SKILL = re.compile(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
-_SKILLS = re.compile(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text
-_MEMORY = re.compile(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
+_INSTRUCTIONS = lazy_pattern(r'<instructions path=".*?</instructions>', re.DOTALL)
+_SKILL = lazy_pattern(r'<system-reminder><skill name=".*?</skill></system-reminder>', re.DOTALL)
+_SKILLS = lazy_pattern(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the end of the system text
+_MEMORY = lazy_pattern(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
 
 
 # The window of the model

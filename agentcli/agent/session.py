@@ -9,8 +9,6 @@ import msgspec
 from agentcli.agent import ops
 from agentcli.agent.calls.client import with_client_tools
 from agentcli.agent.calls.model import NOBODY_LEFT, fire
-from agentcli.agent.calls.perform import end_recording
-from agentcli.agent.calls.run import run_own_command
 from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
 from agentcli.agent.events import AnyQuestion, ApprovalSettled, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, resume_turn, run_turn
@@ -231,6 +229,8 @@ class Session:
         """Run a command of the person's, unless the front end has, and store it with its output."""
         calls = self.runtime.calls
         if isinstance(op, ops.RunCommand):
+            from agentcli.agent.calls.run import run_own_command
+
             output = (await run_own_command(calls, op.command, self.publish)).result.text
         else:
             output = cut_middle(await calls.services.masked(op.output))
@@ -395,6 +395,6 @@ class Session:
             await agents.aclose()
         if calls.made_by is None:
             await calls.workspace.sandbox.aclose()
-            await end_recording(calls.recording)
+            await calls.recording.end()
         await self.runtime.log.close()
         self._subscribers.end()

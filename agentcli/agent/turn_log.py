@@ -7,7 +7,6 @@ from itertools import takewhile
 
 from agentcli.agent import events
 from agentcli.agent.calls.model import fire
-from agentcli.agent.calls.run import not_run
 from agentcli.agent.interfaces import AppendedEntries
 from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
@@ -125,6 +124,8 @@ def answer_open_calls(turn: Turn, why: str = "", *, apart_from: Collection[ToolU
     conversation = turn.state.conversation
     calls = tuple(call for call in conversation.open_calls.values() if call not in apart_from)
     if calls:
+        from agentcli.agent.calls.run import not_run
+
         add(turn, *(not_run(call, why or _what_became_of(call, conversation)) for call in calls))
 
 

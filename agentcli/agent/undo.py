@@ -20,10 +20,12 @@ from agentcli.agent.interfaces import (
     SessionStore,
 )
 from agentcli.conversation import entries as log
-from agentcli.conversation.history import line_origins, listed_names, shorten
+from agentcli.conversation.blame import line_origins
+from agentcli.conversation.history import listed_names, shorten
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import read_small_file
 from agentcli.tools.observation import call_title
 
@@ -37,7 +39,7 @@ _MAX_LISTED = 60  # files
 _MAX_PROMPT_CHARS = 50
 _MAX_BLAMED = 10_000_000  # bytes
 # A line of HEAD's reflog: the commits before and after, the time, and what moved it.
-_MOVE = re.compile(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\d+\t(.*)$", re.MULTILINE)
+_MOVE = lazy_pattern(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\d+\t(.*)$", re.MULTILINE)
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):

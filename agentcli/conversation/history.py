@@ -1,8 +1,7 @@
-"""Reads the history of a conversation: turns, active skills, title, search of the whole log, and blame of a file."""
+"""Reads the history of a conversation: turns, active skills, title, search of the whole log."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
 from math import log
 
@@ -14,9 +13,6 @@ from agentcli.conversation.entries import (
     Body,
     Compaction,
     Entry,
-    FileChange,
-    FilesChanged,
-    FilesRestored,
     Pinned,
     PlanAccepted,
     Result,
@@ -27,14 +23,14 @@ from agentcli.conversation.entries import (
     reminder,
 )
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
-from agentcli.tools.text.diff import lines_of, opcodes
 
 MAX_TITLE_CHARS = 80
-_INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
-_MARKS = re.compile(r"^(?:[#>*+-]+\s+)+")
-_NO_PROSE = re.compile(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
-_ONE_WORD = re.compile(r"\W*(?:\w+\W*)?")  # such as a greeting
+_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')
+_MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")
+_NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
+_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # such as a greeting
 
 _TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are shown as text; others are only named
 _EXCERPT_CHARS = 160  # to each side of a match
@@ -285,99 +281,6 @@ def listed_names(names: Sequence[str], most: int) -> str:
     """Return the first names as `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
-
-
-# Blame: the change that wrote each line of a file
-
-_MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
-_MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
-
-Recorded = tuple[str, Entry]  # the id of a session, and one of its entries with changes of files
-Origin = Recorded | None  # None if no call is known to have written the line
-Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
-
-
-def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
-    """Return each line of a file with the change that wrote it.
-
-    `path` is written as in the log, `content` is what the file holds now, and `recorded` are the changes of all files.
-    """
-    text = _BlamedText()
-    for (session, entry), change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
-        is_by_call = isinstance(entry.body, FilesChanged)  # otherwise the person undid something
-        with suppress(OSError):  # an old content may be gone
-            text.follow(change, (session, entry) if is_by_call else None, read)
-    text.become(_lines(content), None)
-    return list(zip(text.lines, text.origins, strict=True))
-
-
-class _BlamedText:
-    """The lines of a file in one of its states, each with its origin."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.origins: list[Origin] = []
-        self._known: dict[str, tuple[list[str], list[Origin]]] = {}  # lines and origins of the states so far, by id
-
-    def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
-        """Apply a change. Lines that only its state before has were written by no call. Raises `OSError`."""
-        for state, author in ((change.before, None), (change.after, origin)):
-            if state is None or not state.content:  # there was no file, or its content was not kept
-                continue
-            if state.content not in self._known:  # otherwise the file returns to an earlier state
-                self.become(_lines(read(state.content)), author)
-                self._known[state.content] = (self.lines, self.origins)
-            self.lines, self.origins = self._known[state.content]
-
-    def become(self, lines: list[str], origin: Origin) -> None:
-        """Replace the lines; those that were not there before have this origin."""
-        origins: list[Origin] = []
-        for tag, start, end, new_start, new_end in opcodes(self.lines, lines):
-            origins += self.origins[start:end] if tag == "equal" else [origin] * (new_end - new_start)
-        self.lines, self.origins = lines, origins
-
-
-def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
-    """Return the changes of a file, oldest first, also those under its earlier names."""
-    found = []
-    for session, entry in reversed(recorded):
-        changes = entry.body.changes if isinstance(entry.body, FilesChanged | FilesRestored) else ()
-        change = next((change for change in changes if change.path == path), None)
-        if change is None:
-            continue
-        if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
-            change, path = FileChange(path, source.before, change.after), source.path  # older entries have that path
-        found.append(((session, entry), change))
-    return found[::-1]
-
-
-def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
-    """Return the deletion that `created` is probably a rename of: the same content, or most of its lines in common."""
-    assert created.after is not None
-    deleted = {
-        change.before.content: change
-        for change in reversed(changes)
-        if change.after is None and change.before is not None and change.before.kind == "file" and change.before.content
-    }
-    if created.after.content in deleted or not created.after.content or len(deleted) > _MAX_COMPARED:
-        return deleted.get(created.after.content)
-    try:
-        new = _lines(read(created.after.content))
-        shares = {content: _shared_part(_lines(read(content)), new) for content in deleted}
-    except OSError:
-        return None
-    nearest = max(shares, key=shares.__getitem__, default="")
-    return deleted[nearest] if nearest and shares[nearest] >= _MIN_SHARED else None
-
-
-def _shared_part(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of the longer text's lines that both have."""
-    same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
-    return same / max(len(old), len(new), 1)
-
-
-def _lines(content: bytes) -> list[str]:
-    return [line.rstrip("\r\n") for line in lines_of(content.decode(errors="replace"))]
 
 
 def counted(count: int, one: str, many: str = "") -> str:

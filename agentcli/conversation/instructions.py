@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.conversation.history import listed_names
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
@@ -24,13 +25,13 @@ MAX_IMPORT_DEPTH = 5
 MAX_NAMES = 40  # of the working directory
 
 _MAX_LINE_BYTES = 8_192  # twice the longest path
-_BRANCH = re.compile(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are left out, as some look like mark-up
+_BRANCH = lazy_pattern(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are left out, as some look like mark-up
 
 _TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
-_IMPORT = re.compile(r"(?<![\w@.])@([\w./~-]*[\w/])")
-_SHOWN = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
+_CODE = lazy_pattern(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
+_IMPORT = lazy_pattern(r"(?<![\w@.])@([\w./~-]*[\w/])")
+_SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):

@@ -8,20 +8,19 @@ from pathlib import Path
 
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
-from agentcli.tools.builtin.file_read import read_file
-from agentcli.tools.builtin.files import LARGEST, syntax_note
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.toolset import FileRead
 from agentcli.tools.workspace import Workspace, display_name
 
-_MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
+_MENTION = lazy_pattern(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
 PUNCTUATION = ".:!?)]}>*_”’…。，、！？）"
-_BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
-_LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
+_BARE_NAME = lazy_pattern(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?![\w/])")
+_LINES = lazy_pattern(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 _NOT_ATTACHED = "[not attached: "
-_UNATTACHED = re.compile(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
+_UNATTACHED = lazy_pattern(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
 MAX_LISTED = 100  # names of a folder
-_ABOUT_PROJECT = re.compile(
+_ABOUT_PROJECT = lazy_pattern(
     r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
 )
 _READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
@@ -75,6 +74,8 @@ def foreign_text(name: str, text: str) -> Text:
 
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks of a file that a caller attaches: an image, a PDF or text, anywhere. Raises `UsageError`."""
+    from agentcli.tools.builtin.file_read import read_file
+
     try:
         output = read_file(FileRead(str(path)), path, workspace)
     except (ToolError, OSError) as error:
@@ -84,6 +85,9 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
+    from agentcli.tools.builtin.file_read import read_file
+    from agentcli.tools.builtin.files import LARGEST, syntax_note
+
     path = workspace.usable_path(name, "read")
     match workspace.look(path).kind:
         case "file":
@@ -111,6 +115,8 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
     """Return some lines of a file, or an error text if they are past its end."""
+    from agentcli.tools.builtin.file_read import read_file
+
     path = workspace.usable_path(name, "read")
     if workspace.look(path).kind != "file":
         return ()
@@ -146,11 +152,11 @@ def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
 
 
 # A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
-_PATH_MENTION = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_LINE_SUFFIX = re.compile(r":\d+(?:-\d+)?\Z")
-_ANCHOR = re.compile(r"#L?\d+(?:-L?\d+)?\Z")
-_NO_PATH = re.compile(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
+_PATH_MENTION = lazy_pattern(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
+_CODE = lazy_pattern(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_LINE_SUFFIX = lazy_pattern(r":\d+(?:-\d+)?\Z")
+_ANCHOR = lazy_pattern(r"#L?\d+(?:-L?\d+)?\Z")
+_NO_PATH = lazy_pattern(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
 _EXTENSIONS = frozenset(
     "py pyi ipynb js mjs cjs jsx ts tsx vue svelte html htm css scss less json jsonl json5 toml yaml yml xml ini cfg "
     "conf env lock md mdx rst txt tex csv tsv sql sh bash zsh fish ps1 bat c h cc cpp cxx hpp rs go java kt kts scala "

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable
 from functools import cache
 
+from agentcli.patterns import lazy_pattern
+
 # In prose whole escape sequences are removed; other control characters are shown as pictures of themselves.
-_SEQUENCE = re.compile(
+_SEQUENCE = lazy_pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
@@ -135,7 +137,7 @@ def _escape_of(character: str) -> str:
 class PrintableStream:
     """Does the same as `printable` for text that comes in pieces, also for sequences that are split."""
 
-    _UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
+    _UNFINISHED = lazy_pattern(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|\r)\Z")
     _MAX_HELD_CHARS = 4_096  # what is longer is no sequence that a terminal would wait for
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ the permission rules that the person gave for good.
 import logging
 import os
 import re
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError, ToolError
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import (
     FileLock,
     folder_text,
@@ -34,7 +34,7 @@ from agentcli.tools.workspace import DataFile
 _FILLED_AFTER_CLEANING = 0.8  # of the allowed size
 _PRUNED_AT = 1.1  # times as many summaries as are kept
 
-_MEMORY_NAME = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
+_MEMORY_NAME = lazy_pattern(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")  # of a file or a folder
 _MAX_MEMORY_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
 _MAX_FIRST_LINE_CHARS = 120
@@ -58,10 +58,12 @@ class DataFolder(msgspec.Struct, kw_only=True):
 
     def share(self, source: str, target: str) -> None:
         """Let a fork find the results of the session that it was forked from."""
+        from shutil import copy2
+
         for link in self.links_of(source).glob("*"):
             make_private_folder(self.links_of(target))
             with suppress(FileExistsError):
-                shutil.copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
+                copy2(link, self.links_of(target) / link.name, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
         return self.folder / "calls" / quote(session_id, safe="")
@@ -71,6 +73,8 @@ class DataFolder(msgspec.Struct, kw_only=True):
 
     def clean(self) -> None:
         """Delete what is too old, then what was used least recently until the rest is below the allowed size."""
+        from shutil import rmtree
+
         now, max_age_s = self.clock(), self.settings.max_age_hours * 3_600
         max_bytes = self.settings.max_size_gb * 1024**3
         links = defaultdict[Path, list[Path]](list)  # the calls with that result, by its file
@@ -99,7 +103,7 @@ class DataFolder(msgspec.Struct, kw_only=True):
             with suppress(OSError):  # another process has removed it
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
                 if now - newest > max_age_s and not self.is_resumable(folder.name):
-                    shutil.rmtree(folder)
+                    rmtree(folder)
 
     def clean_when_due(self) -> None:
         """Clean, unless that was done a short while ago. Raises `OSError`."""

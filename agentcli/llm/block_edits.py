@@ -13,22 +13,23 @@ from typing import Any, NamedTuple
 
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.llm.provider import Request
+from agentcli.patterns import lazy_pattern
 
-_FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
+_FILE = lazy_pattern(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
 _ADDED = ("<system-reminder>", "<file path=", "<folder path=")  # texts of a prompt that the person did not type
-_NUMBERED = re.compile(r"^ *\d+\t(.*)$", re.MULTILINE)
-_BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
-_ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
+_NUMBERED = lazy_pattern(r"^ *\d+\t(.*)$", re.MULTILINE)
+_BLOCK = lazy_pattern(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_NAME = lazy_pattern(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
+_ASKS_FOR_FILE = lazy_pattern(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
 # Without "rename" and "move", which need more than the definitions in an answer.
-_ASKS_FOR_CHANGE = re.compile(
+_ASKS_FOR_CHANGE = lazy_pattern(
     r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|refactor|remove|replace|rewrite|update)\b",
     re.IGNORECASE,
 )
-_TEST_FILE = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
-_TEST_NAME = re.compile(r"test|.*Tests?(?:Case)?$", re.IGNORECASE)
-_HEAD = re.compile(r"( *)(async def|def|class) (\w+)")  # its indentation, keyword and name
-_IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show)\b", re.IGNORECASE)
+_TEST_FILE = lazy_pattern(r"(?:^|/)test_[^/]*$|_test\.py$")
+_TEST_NAME = lazy_pattern(r"test|.*Tests?(?:Case)?$", re.IGNORECASE)
+_HEAD = lazy_pattern(r"( *)(async def|def|class) (\w+)")  # its indentation, keyword and name
+_IS_QUESTION = lazy_pattern(r"\s*(?:how|what|where|which|who|why|when|explain|show)\b", re.IGNORECASE)
 
 
 class _Definition(NamedTuple):

@@ -3,7 +3,6 @@
 A refusal gives the kind of the error, its message and code, and how long to wait before the next try.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Container, Mapping
@@ -200,7 +199,11 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
     if raw := metadata.get("raw"):  # OpenRouter puts the message of the provider behind it here
         message = f"{message}: {raw}"
-    return message if isinstance(message, str) else masked(json.dumps(message))[:MAX_MESSAGE_CHARS], code
+    if isinstance(message, str):
+        return message, code
+    import json
+
+    return masked(json.dumps(message))[:MAX_MESSAGE_CHARS], code
 
 
 def embedded_error(data: Any) -> ProviderError:

@@ -3,9 +3,7 @@
 `repair_messages` makes the least repair of the faults that every provider would refuse.
 """
 
-import json
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, count
@@ -13,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, structs
+
+from agentcli.patterns import lazy_pattern
 
 Role = Literal["user", "assistant"]
 
@@ -286,7 +286,7 @@ def log_once(text: str) -> None:
 # JSON with the faults that servers send: lone surrogates, and nesting without end
 
 _decode = msgspec.json.Decoder().decode
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 def decode_json(data: bytes | str) -> Any:
@@ -300,6 +300,8 @@ def decode_json(data: bytes | str) -> Any:
         # Only an escaped surrogate (\ud83d) and bytes that are no UTF-8 can be mended.
         if "\\ud" not in text.lower() and "�" not in text:
             raise ValueError(f"not JSON ({error}): {text[:80]!r}") from error
+        import json
+
         try:
             # int raises ValueError for NaN and Infinity.
             return without_lone_surrogates(json.loads(text, parse_constant=int))
@@ -316,5 +318,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def without_lone_surrogates(value: Any) -> Any:
+    import json
+
     text = json.dumps(value, ensure_ascii=False, default=decode_json)  # a part that is `Raw` JSON is decoded
     return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value

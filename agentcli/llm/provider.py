@@ -1,7 +1,6 @@
 """The interface that every model provider implements, with its requests and events, and how requests are retried."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -274,6 +273,8 @@ def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float
     """
     if error.retry_after is not None:
         return max(0.0, error.retry_after)
+    import random  # it needs hashes
+
     delay = min(policy.initial_delay * 2.0 ** (retry - 1), MAX_WAIT_S)
     return delay * (1 - 0.25 * random.random())  # noqa: S311 - jitter needs no cryptography
 

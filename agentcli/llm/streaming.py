@@ -1,7 +1,6 @@
 """Streams the reply to one request: takes the body apart as it arrives, and runs the loop that all providers share."""
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +20,7 @@ from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
 from agentcli.llm.wire.reply_parts import CallIds, read_items
+from agentcli.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from agentcli.llm.wire.chat_completions import Quirks
@@ -29,8 +29,8 @@ MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 
 MAX_DRAIN_S = 0.25
 # A character like 😀 is escaped as a high and a low surrogate, \ud83d\ude00. The first pattern finds the quotation mark
 # before a text that begins with a low one; the second a high one at the end of a text, behind whole escapes.
-_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
-_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
+_LOW_FIRST = lazy_pattern(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
+_HIGH_LAST = lazy_pattern(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
 
 class EventReader(Protocol):

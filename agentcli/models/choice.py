@@ -24,8 +24,8 @@ from agentcli.llm.models import (
     ModelTable,
     Prices,
     bundled_models,
+    model_rows,
     provider_names,
-    rows_from_toml,
 )
 from agentcli.llm.provider import Health, Provider
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
@@ -237,7 +237,7 @@ class Models:
     def table(self) -> ModelTable:
         """Return the bundled models, with the user's rows in their place."""
         rows = self._config.settings.models
-        return ModelTable([*bundled_models(), *rows_from_toml(rows)]) if rows else bundled_models()
+        return ModelTable([*bundled_models(), *model_rows(rows)]) if rows else bundled_models()
 
     @cached_property
     def encoders(self) -> Encoders:

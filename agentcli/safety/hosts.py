@@ -10,6 +10,8 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
+from agentcli.patterns import lazy_pattern
+
 Address = IPv4Address | IPv6Address
 
 
@@ -110,8 +112,8 @@ def parse_address(text: str) -> Address | None:
 
 
 WEB_PORTS = (80, 443)
-_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
-_NUMBER_LIKE = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # `127.1` and `0x7f000001` are addresses to many a resolver
+_LABEL = lazy_pattern(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
+_NUMBER_LIKE = lazy_pattern(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # `127.1` and `0x7f000001` are addresses to many resolvers
 
 
 class HostGrant(NamedTuple):

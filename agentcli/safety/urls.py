@@ -4,7 +4,6 @@ An address that two programs could read differently is refused.
 """
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.hosts import (
     Address,
     embedded,
@@ -30,12 +30,14 @@ from agentcli.safety.hosts import (
 MAX_URL_CHARS = 16_000
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
+_SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_USERINFO = lazy_pattern(
+    r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*"
+)
 # These stay in a path or query; everything else is percent-encoded as UTF-8.
 _UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
-_ENCODED = re.compile(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
+_ENCODED = lazy_pattern(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
@@ -256,6 +258,8 @@ def _why_asked(url: WebUrl) -> str:
 
 @cache
 def _documentation_sites() -> frozenset[str]:
+    import tomllib
+
     groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
     return frozenset(host for hosts in groups.values() for host in hosts)
 

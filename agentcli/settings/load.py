@@ -3,10 +3,8 @@
 A later source wins: defaults, user, project (if trusted), local, `--settings`, environment, flags.
 """
 
-import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
@@ -243,6 +241,9 @@ def read_layer(file: Path) -> SettingsLayer:
 
 def read_unchecked(file: Path) -> SettingsLayer:
     """Read a file, JSON if its name ends so, else TOML. Raises `ConfigError` if it is neither."""
+    import json
+    import tomllib  # 1 ms, for nothing where there is no file
+
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
@@ -273,6 +274,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _line_of(text: str, key: str, *, item: str = "") -> int | None:
     """Return the line of a dotted key in TOML, or of the table around it; with `item`, of that item in its list."""
+    import tomllib
+
     lines = text.splitlines()
     first = 1  # the line on which the newest assignment begins; its value may take several lines
     for last in range(1, len(lines) + 1):  # the first lines that are TOML and have the key end with its assignment

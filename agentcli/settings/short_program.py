@@ -8,7 +8,6 @@ import asyncio
 import errno
 import os
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -115,8 +114,12 @@ def _file_of(content: bytes) -> IO[bytes]:
 
     It is in memory where the system can do that, because a hook that may deny a call must run on a full disk, too.
     """
-    has_memory_files = hasattr(os, "memfd_create")
-    file = os.fdopen(os.memfd_create("stdin"), "w+b") if has_memory_files else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("stdin"), "w+b")
+    else:
+        from tempfile import TemporaryFile
+
+        file = TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(content)
     file.seek(0)
     return file

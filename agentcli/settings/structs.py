@@ -363,7 +363,7 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All groups. `models` has rows like those of models.toml, by provider and id; `hooks` has commands by event.
+    """All groups. `models` has rows like those of models.json, by provider and id; `hooks` has commands by event.
 
     `mcp_servers` has MCP servers by name, with the keys of `.mcp.json`.
     """

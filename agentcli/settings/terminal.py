@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from agentcli.errors import did_you_mean
+from agentcli.patterns import lazy_pattern
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
 ThemeName = Annotated[str, Meta(extra={"names": THEMES})]
@@ -22,7 +23,7 @@ COLOUR_NAMES = (
     *"bright-black bright-red bright-green bright-yellow bright-blue bright-magenta bright-cyan bright-white".split(),
     "default",
 )
-_RGB = re.compile(r"#[0-9a-fA-F]{6}\Z")
+_RGB = lazy_pattern(r"#[0-9a-fA-F]{6}\Z")
 
 _MOVES = "up|down|left|right|home|end|insert|delete|pageup|pagedown"
 _KEYS = (  # one key, or two in a row

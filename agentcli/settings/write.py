@@ -3,7 +3,6 @@
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -83,6 +82,8 @@ class MergedFile(msgspec.Struct, frozen=True):
 
 def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     """Add settings to the text of a file: what it does not set, and items to its lists. Raises `UserError`."""
+    import tomllib
+
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -131,6 +132,8 @@ def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
 
 def key_parts(key: str) -> tuple[str, ...]:
     """Return the names in a dotted key; names with dots of their own are quoted. Raises `UsageError`."""
+    import tomllib
+
     parts: list[str] = []
     try:
         value: Any = tomllib.loads(f"{key} = 0")
@@ -144,6 +147,8 @@ def key_parts(key: str) -> tuple[str, ...]:
 
 def parse_value(text: str, key: Sequence[str]) -> Any:
     """Return the value of a setting that is written as TOML or, if it is a string, as it is. Raises `ConfigError`."""
+    import tomllib
+
     kind = setting_type(key)
     value: Any = text
     with suppress(ValueError):

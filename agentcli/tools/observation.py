@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.tool import LazyResult, OutputLevel
 
 PAGE_BYTES = 30_000  # what one result shows
@@ -138,8 +139,8 @@ _MAX_NAME_CHARS = 40
 _SAMPLE_LINES = 50  # from which the kind of a text is recognized
 _MAX_NOTES = 4  # lines that a tool adds below its output
 
-_LINE_NUMBERS = re.compile(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
-_LOG_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
+_LINE_NUMBERS = lazy_pattern(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
+_LOG_LEVEL = lazy_pattern(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
 
 
 def data_summary(text: str) -> str:
@@ -242,14 +243,14 @@ def diff_counts(diff: str) -> str:
 
 # Codes of colours, and others that show nothing here: titles, character sets, bells. Not cursor movements within a
 # line, and not NUL, which separates the names that `git ls-files -z` or `find -print0` list.
-_INVISIBLE = re.compile(
+_INVISIBLE = lazy_pattern(
     r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
     r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
 )
 # An escape character that begins no code stays: the text behind it may still hide the beginning of a secret.
 # Group 1 is the first number of a code, group 2 its letter: C right, D left, G to a column, K erase.
-_MOVE = re.compile(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
-_CONTROL = re.compile(r"[\x01-\x08\x0d-\x1f\x7f]")
+_MOVE = lazy_pattern(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
+_CONTROL = lazy_pattern(r"[\x01-\x08\x0d-\x1f\x7f]")
 _MAX_COLUMN = 10_000  # no terminal is wider
 
 

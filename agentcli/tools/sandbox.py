@@ -7,7 +7,6 @@ described in docs/sandbox-backends.md, and what crosses it is plain data. What a
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -234,7 +233,9 @@ class Sandbox(Protocol):
 
 def find_rg() -> str:
     """Return the path of this installation's `rg`, else of the machine's. Raises `ToolError` (dependency_error)."""
-    found = shutil.which("rg", path=Path(sys.executable).parent) or shutil.which("rg")
+    from shutil import which
+
+    found = which("rg", path=Path(sys.executable).parent) or which("rg")
     if not found:
         raise ToolError("ripgrep is missing: reinstall agentcli, or install ripgrep.", kind="dependency_error")
     return found

@@ -8,15 +8,18 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image
-from agentcli.safety.urls import UrlVerdict, judge_url, urls_in
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, Grants
 from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
+
+if TYPE_CHECKING:
+    from agentcli.safety.urls import UrlVerdict
 
 
 class DataFile(Struct, frozen=True):
@@ -236,10 +239,10 @@ class Workspace(Struct, kw_only=True, dict=True):
 
 # Names that are not UTF-8: written as a shell takes them, `$'caf\xe9.txt'`, so that a request can carry them.
 
-_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
-_ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
-_QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
+_NO_BYTE = lazy_pattern("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
+_ESCAPED = lazy_pattern(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
+_QUOTED = lazy_pattern(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = lazy_pattern(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
@@ -258,7 +261,7 @@ def parse_name(text: str) -> str:
 
     A text that cannot be such a quoted path is returned as it is.
     """
-    if "$'" not in text or re.search(_NO_BYTE, text):
+    if "$'" not in text or _NO_BYTE.search(text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
     return text if is_utf8(path) else path
@@ -330,10 +333,15 @@ class Web:
 
     def note_typed(self, text: str) -> None:
         """Note the addresses in a text that the person wrote: they may be fetched without a question."""
-        self._known.update(urls_in(text))
+        if "http" in text:
+            from agentcli.safety.urls import urls_in
+
+            self._known.update(urls_in(text))
 
     def judge(self, url: str) -> UrlVerdict:
         """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
+        from agentcli.safety.urls import judge_url
+
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:

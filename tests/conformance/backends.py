@@ -150,7 +150,7 @@ def _blocks(body: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
 
 
 class ChatBackend(Backend):
-    """A server that speaks Chat Completions; `preset` names its row in presets.toml."""
+    """A server that speaks Chat Completions; `preset` names its row in presets.json."""
 
     protocol = "chat"
     broken_event = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":"x\n\n'

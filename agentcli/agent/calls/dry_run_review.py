@@ -10,9 +10,9 @@ from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ChangesApproval, CommandApproval
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
-from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, restricts_edits, rule_about
+from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
+from agentcli.agent.permissions.modes import Mode, Verdict
+from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.conversation.history import counted, listed_names
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes

@@ -16,7 +16,7 @@ from agentcli.agent.calls.report import Mask, Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.interfaces import CallHooks, Checkpoints, EventAnswer, EventHooks, EventName, GrantStore, Locks
 from agentcli.agent.ops import Approve, Op
-from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
@@ -198,6 +198,19 @@ class Recording(msgspec.Struct, kw_only=True):
     dry_runs: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
     is_closing: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
+
+    async def end(self) -> None:
+        """Wait until the changes of all calls are in the log; jobs that still run count as ended.
+
+        Dry runs in the background are discarded, also those that wait for the person.
+        """
+        self.is_closing.set()
+        for task in self.dry_runs:
+            task.cancel()
+        while tasks := self.dry_runs | self.tasks:
+            await asyncio.wait(tasks)
+        if self.checkpoints is not None:
+            await self.checkpoints.aclose()
 
 
 class SessionCalls(msgspec.Struct, kw_only=True):

@@ -10,13 +10,13 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dry_run_output, review_changes
-from agentcli.agent.calls.model import Call, Recording, SessionCalls, at_once
+from agentcli.agent.calls.model import Call, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.agent.permissions.rules import READERS, rule_about
+from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
 from agentcli.llm.messages import Text
@@ -351,20 +351,6 @@ async def _store_changes(call: Call, checkpoints: Checkpoints, mark: Any) -> Non
             await checkpoints.forget(mark)
 
     _run_beside(recording.tasks, forget())
-
-
-async def end_recording(recording: Recording) -> None:
-    """Wait until the changes of all calls are in the log; jobs that still run count as ended.
-
-    Dry runs in the background are discarded, also those that wait for the person.
-    """
-    recording.is_closing.set()
-    for task in recording.dry_runs:
-        task.cancel()
-    while tasks := recording.dry_runs | recording.tasks:
-        await asyncio.wait(tasks)
-    if recording.checkpoints is not None:
-        await recording.checkpoints.aclose()
 
 
 async def account_for_interrupted(

@@ -1,6 +1,5 @@
 """Slash commands: their records, their host, and finding one in a typed text."""
 
-import difflib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -226,6 +225,8 @@ class CommandSet:
             raise UsageError(f"/{name} has another place here. {_ELSEWHERE[name]}")
         if reason := self.find_reason(name):
             raise UsageError(reason)
+        import difflib
+
         shown = (command.name for command in self._commands)
         hint = "".join(f" Did you mean /{near}?" for near in difflib.get_close_matches(name, shown, n=1))
         raise UsageError(f"Unknown command /{name}.{hint} To list all: /help")

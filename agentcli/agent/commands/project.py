@@ -24,6 +24,7 @@ from agentcli.conversation.entries import (
 from agentcli.conversation.history import listed_names
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.models import estimate_text
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import from_home
 from agentcli.tools.command import Command, Grants
 from agentcli.tools.text.diff import unified_diff
@@ -38,7 +39,7 @@ MAX_DIFF_BYTES = 10_000_000
 MAX_NAMES = 10  # in a note
 MAX_FILES = 200  # shown
 MAX_COMPARED_BYTES = 10_000_000  # of a file
-_ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
+_ONE_FILE = lazy_pattern(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and untracked files)"
 
 
@@ -179,7 +180,7 @@ PROJECT_COMMANDS = (
 
 
 NOTES = "notes.md"
-_INSTRUCTIONS = re.compile(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
+_INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
 
 
 async def _remember(host: CommandHost, text: str) -> Outcome:

@@ -16,13 +16,15 @@ from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_abo
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict, decide, decide_with_exposure, suggested_rules
+from agentcli.agent.permissions.decide import CHANGES_A_FILE, decide, decide_with_exposure, suggested_rules
 from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.questions import check_offered
 from agentcli.conversation.entries import CallDenied
 from agentcli.conversation.history import listed_names
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import NO_GRANTS, Grants
@@ -35,9 +37,9 @@ OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you c
 # Reasons to ask that say no more than the effects on hosts, and on files.
 _REASON_IS_HOSTS = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
 _REASON_IS_FILES = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
-_RUNS_AS_ANOTHER = re.compile(r"(sudo|doas|pkexec|su)(?= |\Z)")
+_RUNS_AS_ANOTHER = lazy_pattern(r"(sudo|doas|pkexec|su)(?= |\Z)")
 # With `-f`, `--force`, `--force-with-lease`, `--mirror`, or a `+` before what is pushed.
-_FORCED_PUSH = re.compile(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
+_FORCED_PUSH = lazy_pattern(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
 # Programs that run what they read: from a host, it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 

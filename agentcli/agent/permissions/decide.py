@@ -9,39 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from agentcli.agent.permissions.facts import CallFacts
-from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import (
-    Rule,
-    RuleMatches,
-    Rules,
-    covers_path,
-    find_matches,
-    parse_rules,
-    restricts_edits,
-)
+from agentcli.agent.permissions.matches import RuleMatches, covers_path, find_matches, restricts_edits
+from agentcli.agent.permissions.modes import Mode, Verdict
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rules
 from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """The decision on a call, with its reason.
-
-    An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
-    command that `only_reads` change nothing. `exposes` are the secret files that a yes lets commands read.
-    """
-
-    decision: Literal["allow", "dry_run", "ask", "deny"]
-    reason: str
-    opens: bool = True
-    only_reads: bool = False
-    exposes: tuple[Path, ...] = ()
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:

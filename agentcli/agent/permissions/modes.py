@@ -1,6 +1,9 @@
-"""Permission modes."""
+"""Permission modes, and the verdict on a call."""
 
+from pathlib import Path
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from agentcli.errors import UsageError
 
@@ -23,3 +26,17 @@ def parse_mode(text: str) -> Mode:
     if mode not in MODES:
         raise UsageError(f"Unknown permission mode {text!r}. Choose one of {', '.join(MODES)}.")
     return mode
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The decision on a call, with its reason.
+
+    An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
+    command that `only_reads` change nothing. `exposes` are the secret files that a yes lets commands read.
+    """
+
+    decision: Literal["allow", "dry_run", "ask", "deny"]
+    reason: str
+    opens: bool = True
+    only_reads: bool = False
+    exposes: tuple[Path, ...] = ()

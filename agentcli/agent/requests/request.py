@@ -18,6 +18,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import omission_notices
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import MEDIA_MARGIN, ModelInfo, RequestTarget, estimate, most_tokens, request_size
+from agentcli.tools.workspace import Workspace
 
 # What a prompt may have of tokens, for each token that the provider counted for it earlier.
 SAME_MODEL_MARGIN = 1.01
@@ -159,8 +160,7 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
             case llm.TextDelta(text):
                 text_so_far.append(text)
             case llm.ToolCallStarted() if turn.round == 1:
-                # The sandbox is imported while the model writes its first call.
-                loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
+                loading = asyncio.get_running_loop().run_in_executor(None, _prepare_calls, turn.runtime.calls.workspace)
                 # The error of a failed import is marked as seen: the call fails the same way, and reports it.
                 loading.add_done_callback(lambda done: done.exception())
 
@@ -193,6 +193,13 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         blocks.end()
         for warning in turn.spending.budgets.warnings(target.info):
             turn.emit(events.Notice(warning))
+
+
+def _prepare_calls(workspace: Workspace) -> None:
+    """Import what runs calls, and open the sandbox, in a thread: that takes 30 ms, while the model writes its first."""
+    from agentcli.agent.calls import run  # noqa: F401
+
+    workspace.preload()
 
 
 def max_prompt_tokens(turn: Turn, model: str, request: llm.Request, info: ModelInfo) -> int:

@@ -24,10 +24,9 @@ from agentcli.conversation.entries import Entry, FilesChanged, PlanAccepted, Res
 from agentcli.conversation.instructions import InstructionReader, Instructions, instruction_paths, nested_instructions
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
-from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.builtin.files import IS_INVALID
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.workspace import parse_name
 
 log = logging.getLogger(__name__)
@@ -178,7 +177,7 @@ class FolderInstructions(TurnStep):
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "You have not changed any files yet. Write each function you change, in full, in a ```python block."
-_HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
+_HEADING = lazy_pattern(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
 _ACCEPTED = "The user approved your plan. Carry it out now. Track its steps with todo."
 _CHANGED = "The user changed your plan to the following and approved it. Carry it out now.\n"
 
@@ -191,9 +190,12 @@ class CallsPending(TurnStep):
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         is_answered = turn.state.model.is_small and reply.stop_reason == "end_turn"
-        # A file that was written but is not valid code is no success either.
-        has_failed = any(call.result.is_error or IS_INVALID in call.result.text for call in results)
-        if is_answered and not has_failed:
+        if is_answered and results:
+            from agentcli.tools.builtin.files import IS_INVALID
+
+            # A file that was written but is not valid code is no success either.
+            is_answered = not any(call.result.is_error or IS_INVALID in call.result.text for call in results)
+        if is_answered:
             return False
         return bool(reply.message.tool_uses)
 
@@ -289,6 +291,8 @@ class SmallModelNudge(TurnStep):
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
         if not turn.state.model.is_small:
             return False
+        from agentcli.llm.block_edits import asks_for_change
+
         path = turn.state.conversation.path
         start = max((n for n, entry in enumerate(path) if entry.is_prompt), default=0)
         prompt, since_prompt = path[start].body, path[start + 1 :]

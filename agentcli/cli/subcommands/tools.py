@@ -21,10 +21,10 @@ from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.permissions.approvals import command_effects
-from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import CallFacts, find_facts
-from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import find_matches
+from agentcli.agent.permissions.matches import find_matches
+from agentcli.agent.permissions.modes import MODES, Mode, Verdict, parse_mode
 from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
-from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.conversation.entries import FILE, SkillRecord, Source
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import is_file, read_small_file
 
 MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the specification
@@ -22,8 +23,8 @@ ADDED_KEYS = (
     *"user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse".split(),
     *"model effort version author context agent hooks tags tools nested-skills".split(),
 )
-_NAME = re.compile(r"\w[\w.-]*")
-_TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
+_NAME = lazy_pattern(r"\w[\w.-]*")
+_TOOL = lazy_pattern(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
 # A key with a value on one line. Some need quotes to be YAML, as `description: Use it so: first …`.
 _PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")

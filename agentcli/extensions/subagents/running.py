@@ -15,7 +15,7 @@ from agentcli.agent.accounting import Account, UsageCollector, in_words
 from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, Delegates, SessionCalls, TurnCalls
 from agentcli.agent.interfaces import SessionInfo, SessionLog, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
-from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import ContextWatch, TurnLimits
 from agentcli.agent.session import Session

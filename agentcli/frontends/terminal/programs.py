@@ -23,6 +23,7 @@ from pathlib import Path
 
 from agentcli.errors import UserError
 from agentcli.frontends.printable import printable
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import as_shown
 
@@ -33,8 +34,8 @@ LAST_OUTPUT_S = 0.3  # for output that is still under way when the command has e
 MAX_KEPT_BYTES = 200_000  # of the beginning of the output, and of its end
 _CHUNK = 65_536
 
-_FULL_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
-_SCREENS = re.compile(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
+_FULL_SCREEN = lazy_pattern(rb"\x1b\[\?(?:1049|1047|47)([hl])")
+_SCREENS = lazy_pattern(r"\x1b\[\?(?:1049|1047|47)h.*?(?:\x1b\[\?(?:1049|1047|47)l|\Z)", re.DOTALL)
 
 # Undo traces of a program that was ended: colours and a hidden cursor; another screen, and reports of the mouse.
 _PLAIN = b"\x1b[0m\x1b[?25h"

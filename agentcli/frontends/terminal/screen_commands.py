@@ -22,6 +22,7 @@ from agentcli.frontends.terminal.text.theme import background_of, own_codes, pal
 from agentcli.frontends.terminal.trust import trust_command
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
@@ -33,7 +34,7 @@ THEMES_IN_WORDS = {
     "none": "no colours",
 }
 MAX_OSC_52_BYTES = 74_000  # of text: xterm takes 100,000 of base64
-_CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_CODE = lazy_pattern(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
 _CLIPBOARDS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("xsel", "-ib"), ("pbcopy",))
 

@@ -5,9 +5,7 @@ import itertools
 import logging
 import os
 import queue
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,8 +85,10 @@ def open_raw(path: Path) -> apsw.Connection:
 
 def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: NotWritable) -> T:
     """Read a database where SQLite cannot make the files it needs beside it. Raises `StorageError`."""
+    from tempfile import TemporaryDirectory
+
     try:
-        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
+        with TemporaryDirectory(prefix="agentcli-") as folder:
             copy = Path(folder, path.name)
             copy_files(path, copy)
             copy.chmod(0o600)  # an older version is upgraded
@@ -102,10 +102,12 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], error_so_far: No
 
 def copy_files(source: Path, target: Path) -> None:
     """Copy a database, and the write-ahead log beside it if there is something in it."""
-    shutil.copy2(source, target)
+    from shutil import copy2
+
+    copy2(source, target)
     with suppress(FileNotFoundError):
         if os.path.getsize(f"{source}-wal"):  # noqa: PTH202
-            shutil.copy2(f"{source}-wal", f"{target}-wal")
+            copy2(f"{source}-wal", f"{target}-wal")
 
 
 def checked_version(connection: apsw.Connection) -> int:

@@ -33,6 +33,7 @@ from agentcli.conversation.history import title_of
 from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
 from agentcli.llm.messages import Block, Text, ToolUse
+from agentcli.patterns import lazy_pattern
 
 
 class _Clock:
@@ -72,7 +73,7 @@ FROM sessions WHERE trashed = 0
 
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # to each side of the word that was found
-_WORD = re.compile(r"[^\W_]+")
+_WORD = lazy_pattern(r"[^\W_]+")
 _LAST_WITH_ACCENTS = "\u052f"  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
 
 

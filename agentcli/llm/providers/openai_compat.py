@@ -1,4 +1,4 @@
-"""Any server that speaks Chat Completions or OpenAI's Responses API. presets.toml has their differences."""
+"""Any server that speaks Chat Completions or OpenAI's Responses API. presets.json has their differences."""
 
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache

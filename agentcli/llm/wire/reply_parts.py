@@ -5,9 +5,8 @@ calls late or never, and use one id twice. The readers of the wire formats leave
 """
 
 import hashlib
-import json
+import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,23 +17,24 @@ from agentcli.llm.errors import ProviderError, ServerError
 from agentcli.llm.messages import Block, Text, Thinking, ToolUse, encode_json, without_lone_surrogates
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallEnded, ToolCallStarted
 from agentcli.llm.wire import ArrivingBlock
+from agentcli.patterns import lazy_pattern
 
 MAX_NAME_CHARS = 64
 MAX_REPAIR_CHARS = 4_096  # to add a missing brace to 12 KB took 34 ms
 OPEN, CLOSE = "<think>", "</think>"
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-_ANY_TAG = re.compile("</?think>")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
-_TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
+_NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
+_ANY_TAG = lazy_pattern("</?think>")
+_FENCE = lazy_pattern(r"\s*(`{3,}|~{3,})")
+_FENCED = lazy_pattern(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
+_TRAILING_COMMA = lazy_pattern(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
 _MAX_FENCE_LINE = 100  # characters of a line that may be a fence
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # behind one of these, a text talks about the tag
 # The forms in which models write calls as plain text.
 _CALL_MARKS = (
-    re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
-    re.compile(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
-    re.compile(r"```\w*\s*(\{.*?\})\s*```", re.DOTALL),
-    re.compile(r"\A\s*(\{.*\})\s*\Z", re.DOTALL),
+    lazy_pattern(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL),
+    lazy_pattern(r"\[TOOL_CALLS\]\s*(\[.*\]|\{.*\})", re.DOTALL),
+    lazy_pattern(r"```\w*\s*(\{.*?\})\s*```", re.DOTALL),
+    lazy_pattern(r"\A\s*(\{.*\})\s*\Z", re.DOTALL),
 )
 
 
@@ -219,7 +219,7 @@ class CallIds:
     def __init__(self, earlier: Callable[[], set[str]] = set, *, prefix: str = "") -> None:
         self._earlier = earlier
         self._taken: set[str] | None = None  # looked up for the first call: most replies have none
-        self._prefix = prefix or f"call_{secrets.token_hex(6)}_"
+        self._prefix = prefix or f"call_{os.urandom(6).hex()}_"
         self._count = 0  # ids given so far
 
     def take(self, id: str = "") -> str:
@@ -255,6 +255,8 @@ def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -
 
 
 def _strict(text: str) -> Any:
+    import json
+
     try:
         return json.loads(text, parse_constant=int)  # int raises ValueError for NaN and Infinity
     except (ValueError, RecursionError):
@@ -264,6 +266,7 @@ def _strict(text: str) -> Any:
 def _lenient(text: str) -> Any:
     """Return the value that broken JSON must mean, or None if that would be a guess. The strictest reading counts."""
     import ast
+    import json
 
     from json_repair import repair_json  # 9 ms, which only a broken call needs
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import PathGround
 
 # allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; its
@@ -237,7 +238,7 @@ def _regex(glob: str) -> re.Pattern[str]:
     return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # all in a folder it matches too
 
 
-_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
+_GLOB_PART = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
 
 
 def _part_as_regex(found: re.Match[str]) -> str:

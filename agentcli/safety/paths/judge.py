@@ -13,7 +13,6 @@ folded, NFKC, without invisible characters and trailing dots or spaces, and shor
 import itertools
 import posixpath
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
@@ -23,6 +22,8 @@ from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Struct
+
+from agentcli.patterns import lazy_pattern
 
 
 @lru_cache(4_096)
@@ -162,6 +163,8 @@ class AutoExecuted(NamedTuple):
 
 @cache
 def auto_executed() -> AutoExecuted:
+    import tomllib
+
     groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
     lists = {
         kind: tuple(name for group in groups for name in group.get(kind, ()))
@@ -321,16 +324,16 @@ def _size(text: str) -> int:
 
 # Control, bidirectional and invisible characters, but not the joiners that some scripts need, nor bytes that are not
 # UTF-8 (U+DC80 to U+DCFF), which a name may hold.
-_HIDDEN = re.compile(
+_HIDDEN = lazy_pattern(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udc7f\udd00-\udfff]"
 )
 # UNC and device paths, drives, URLs; other users' homes and variables, which a shell would expand and we do not.
-_FOREIGN = re.compile(
+_FOREIGN = lazy_pattern(
     r"\\\\|//[?.]/|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://|(?i:file|data|javascript):|~[^/]|\$\w+/|\$\{\w+\}|%\w+%"
 )
-_DOTS = re.compile(r"\.{3,}")
-_SPACED_DOTS = re.compile(r"[. ]*(?:\. | \.)[. ]*")  # Windows reads this as `.` or `..`
-_DEVICE = re.compile(r"(?i:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$|clock\$)[ .:]*")
+_DOTS = lazy_pattern(r"\.{3,}")
+_SPACED_DOTS = lazy_pattern(r"[. ]*(?:\. | \.)[. ]*")  # Windows reads this as `.` or `..`
+_DEVICE = lazy_pattern(r"(?i:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$|clock\$)[ .:]*")
 
 
 def _readings(path: str) -> Iterable[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.toolset import Bash, JobsCall
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, JobOutcome, Profile
@@ -202,19 +203,19 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
 # Failures that the sandbox may have caused
 
 # The ways in which curl and git, Node, Python, Go and pip name a host that they could not reach.
-_NAMED_HOST = re.compile(
+_NAMED_HOST = lazy_pattern(
     r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
     r"|unable to access 'https?://([\w.-]+)"
 )
-_UNREACHED_HOST = re.compile(r"([\w.-]+) cannot be reached: (.+)")  # an answer of the sandbox's own proxy
-_NO_HOST = re.compile(
+_UNREACHED_HOST = lazy_pattern(r"([\w.-]+) cannot be reached: (.+)")  # an answer of the sandbox's own proxy
+_NO_HOST = lazy_pattern(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
-_REFUSED = re.compile("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
-_UNREAD = re.compile("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
-_QUOTED_OR_BARE = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
+_REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
+_QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # that are looked at as paths
 
 

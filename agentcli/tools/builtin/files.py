@@ -21,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError, errno_name, kind_of
-from agentcli.tools.builtin.toolset import FileEdit, FileWrite
+from agentcli.tools.builtin.toolset import Edit, FileEdit, FileWrite
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.text.apply import Edit, apply_edits, changes_only_ascii
+from agentcli.tools.text.apply import apply_edits, changes_only_ascii
 from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import (
     BOM,

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.text.apply import Edit
 from agentcli.tools.tool import Effect, OutputLevel, Tool
 
 
@@ -24,6 +23,14 @@ class FileRead(Struct, frozen=True):
 class FileWrite(Struct, frozen=True):
     path: str
     content: str
+
+
+class Edit(Struct, frozen=True):
+    """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""
+
+    old_string: str
+    new_string: str
+    replace_all: bool = False
 
 
 class FileEdit(Struct, frozen=True, kw_only=True):

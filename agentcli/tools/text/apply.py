@@ -5,10 +5,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.tools.builtin.toolset import Edit
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line, cut_middle
 from agentcli.tools.text.diff import changed_ranges, lf, lines_of, opcodes
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, without_surrogates
@@ -18,14 +18,6 @@ from agentcli.tools.text.match import MATCHERS, Match, find_exact, find_with_any
 # among the four bytes of GB18030.
 _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
 _MAX_LISTED = 10  # line numbers of ambiguous matches
-
-
-class Edit(Struct, frozen=True):
-    """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""
-
-    old_string: str
-    new_string: str
-    replace_all: bool = False
 
 
 def apply_edits(decoded: DecodedText, edits: Sequence[Edit]) -> tuple[DecodedText, tuple[str, ...]]:

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import MAX_LINE_CHARS, cut_line
 from agentcli.tools.text.encoding import decode, without_surrogates
 
@@ -11,8 +12,8 @@ CONTEXT = 3  # unchanged lines around a change
 CONTEXT_CHARS = 200  # unchanged characters around a change in a long line
 _MAX_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 # `@@ -12,3 +12,4 @@`: the first line and the number of lines, before and after. A missing number is 1.
-_HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n?", re.MULTILINE)
-_FILE_NAMES = re.compile(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
+_HEADER = lazy_pattern(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n?", re.MULTILINE)
+_FILE_NAMES = lazy_pattern(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
 
 Opcode = tuple[str, int, int, int, int]  # as in difflib: tag, start and end in the old lines, in the new lines
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.patterns import lazy_pattern
 
 # UTF-32 comes first: its little-endian BOM begins with that of UTF-16.
 _BOMS = (
@@ -22,7 +23,7 @@ MAX_EDITABLE_BYTES = 50 * 1024 * 1024  # an edit holds the file in memory severa
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED_BYTES = 65_536  # at the beginning of a file, by which text and binary are told apart
 _ALL_BUT_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])  # C1: the control codes of Latin-1, from 0x80 to 0x9f
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = lazy_pattern("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
@@ -157,7 +158,7 @@ class EncodingGuess:
 # For a declared charset, the codec that is tried before the wider one of `codec_of`. A character that only the wider
 # one has is then rejected, so that no program meets a character that it does not know.
 _NARROWER = {"iso-8859-1": "latin-1", "gbk": "gbk", "gb18030": "gbk", "big5": "big5", "euc-kr": "euc_kr"}
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+_CONTROL = lazy_pattern("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
 def declared_codec(label: str, content: bytes) -> str | None:
@@ -177,13 +178,13 @@ def _fits(content: bytes, codec: str) -> bool:
 
 # Pages of the web
 
-_IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
-_IN_PAGE = re.compile(
+_IN_HEADER = lazy_pattern(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
+_IN_PAGE = lazy_pattern(
     r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
     re.IGNORECASE,
 )
 # Codecs that only map characters; Python also has some that compress, escape, or read UTF-7.
-_TEXT_CODECS = re.compile(
+_TEXT_CODECS = lazy_pattern(
     r"ascii|utf-(8|16|16-[bl]e)|cp\d+|iso8859-\d+|iso2022_jp|koi8-[ru]|euc_\w+|gb\w+|big5\w*|shift_jis|mac-\w+"
 )
 # The wider codecs that browsers use for these (WHATWG Encoding).

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from msgspec import Struct
 
 from agentcli.errors import ToolError
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.text.diff import lf, lines_of, opcodes
 
 _BLANKS = " \t\n"
@@ -199,7 +200,7 @@ _LOOK_ALIKES = str.maketrans(
     }
 )
 # A combining mark changes the character before it, but no control character: behind a line end it begins the next line.
-_NOT_PLAIN = re.compile("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
+_NOT_PLAIN = lazy_pattern("\r\n|[\x20-\x7e]?[^\x00-\x7f]+")
 
 
 class View(Struct, frozen=True):

@@ -11,8 +11,9 @@ import pytest
 
 from agentcli.agent.events import ApprovalSettled, Done, Event, LimitQuestion, Notice, QuestionEvent, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
-from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
+from agentcli.agent.permissions.decide import decide, suggested_rules
 from agentcli.agent.permissions.facts import find_facts
+from agentcli.agent.permissions.modes import Verdict
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule, parse_rules
 from agentcli.agent.questions import Questions
 from agentcli.conversation.entries import Result

@@ -31,7 +31,7 @@ from agentcli.llm.models import (
     bundled_models,
     estimate,
     estimate_text,
-    rows_from_toml,
+    model_rows,
     with_listed_limits,
 )
 from agentcli.models.choice import split_name
@@ -139,9 +139,7 @@ def test_of_an_unknown_model_only_what_is_safe_is_assumed() -> None:
 
 
 def test_a_person_s_row_replaces_the_bundled_one_under_all_its_names() -> None:
-    rows = rows_from_toml(
-        {"anthropic": {"claude-opus-5-5": {"window": 500_000, "prices": {"input": 1.0, "output": 2.0}}}}
-    )
+    rows = model_rows({"anthropic": {"claude-opus-5-5": {"window": 500_000, "prices": {"input": 1.0, "output": 2.0}}}})
     table = ModelTable([*bundled_models(), *rows])
     for name in ("claude-opus-5-5", "opus"):
         assert table.find("anthropic", name).window == 500_000
@@ -171,7 +169,7 @@ def test_an_id_goes_before_an_alias() -> None:
 )
 def test_a_wrong_row_names_its_key(row: dict[str, Any], words: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=words):
-        rows_from_toml({"anthropic": {"m": row}})
+        model_rows({"anthropic": {"m": row}})
 
 
 def test_limits_come_from_the_server_where_it_lists_them() -> None:

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.apply import Edit, apply_edits
+from agentcli.tools.builtin.toolset import Edit
+from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.encoding import DecodedText, decode
 from tests.properties import examples
 from tests.unit.tools.bench import Bench

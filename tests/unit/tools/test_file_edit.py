@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.files import MAX_EDITABLE_BYTES
-from agentcli.tools.text.apply import Edit, apply_edits, describe_nearest
+from agentcli.tools.builtin.toolset import Edit
+from agentcli.tools.text.apply import apply_edits, describe_nearest
 from agentcli.tools.text.encoding import DecodedText, decode
 from tests.properties import examples
 from tests.unit.tools.bench import Bench

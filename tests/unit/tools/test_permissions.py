@@ -11,10 +11,10 @@ from typing import Any, get_args
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.facts import find_facts
-from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import GlobSearch, Rule, Rules, parse_rule, parse_rules
+from agentcli.agent.permissions.decide import decide, suggested_rules
+from agentcli.agent.permissions.facts import GlobSearch, find_facts
+from agentcli.agent.permissions.modes import MODES, Mode, Verdict, parse_mode
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.command import NO_GRANTS, Grants

@@ -17,6 +17,7 @@ from prompt_toolkit.document import Document
 
 from agentcli.agent.commands.command import SlashCommand
 from agentcli.errors import ToolError
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.sandbox import find_rg
 
@@ -33,12 +34,12 @@ Rank = tuple[int, tuple[int, str]]
 # Returns the values that fit the typed argument of a command, with a note on each; a value replaces the argument.
 Arguments = Callable[[str, str], Iterable[tuple[str, str]]]
 
-_COMMAND = re.compile(r"/([^\s/]*)\Z")
-_ARGUMENT = re.compile(r"/([^\s/]+) +(\S.*)?\Z")
+_COMMAND = lazy_pattern(r"/([^\s/]*)\Z")
+_ARGUMENT = lazy_pattern(r"/([^\s/]+) +(\S.*)?\Z")
 # As conversation/mentions.py reads them: characters that end a plain mention need quotes.
-_MENTION = re.compile(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
+_MENTION = lazy_pattern(r"(?:^|(?<=\s))@(?:\"(?P<quoted>[^\"\n]*)|(?P<plain>[^\s\"'`,;]*))\Z")
 # A name with a quotation mark cannot be written as a mention, and one with control characters cannot be shown.
-_UNSHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
+_UNSHOWABLE = lazy_pattern('[\x01-\x1f\x7f-\x9f"\ufffd]')
 
 
 class PromptCompleter(Completer):

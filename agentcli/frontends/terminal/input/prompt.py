@@ -22,6 +22,7 @@ from prompt_toolkit.layout.screen import WritePosition
 from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, row_width, width, without_end_blanks
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.terminal import SENT_AS, KeySettings
 
 # Enter with Shift, Alt, Ctrl or several of them, as xterm (modifyOtherKeys) and kitty's protocol report it: a new line.
@@ -34,10 +35,12 @@ ANSI_SEQUENCES.update(
 # Ask for the colour of the background (xterm OSC 11), whether the terminal shows the state of programs (OSC 7501), and
 # whether output can be synchronized (DECRQM of mode 2026).
 QUESTIONS = "\x1b]11;?\x1b\\\x1b]7501;?\x1b\\\x1b[?2026$p"
-_REPORT = re.compile(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
-_PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
+_REPORT = lazy_pattern(r"\x1b\](\d+;[^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b\[(\?2026;\d\$y)|\x1b\[([IO])")
+_PASTE_MARK = lazy_pattern(r"(\x1b\[20[01]~)")
 # The start of a report or of a paste's mark, at the end of what was read.
-_BEGUN = re.compile(r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z")
+_BEGUN = lazy_pattern(
+    r"\x1b(?:\](?:\d[^\x07\x1b]*\x1b?)?|\[(?:\?(?:2(?:0(?:2(?:6[;\d$]{0,3})?)?)?)?|2(?:0[01]?)?)?)?\Z"
+)
 _MAX_BEGUN_CHARS = 200  # a longer one is no report
 
 

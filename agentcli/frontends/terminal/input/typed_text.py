@@ -19,6 +19,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.llm.media import dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import make_private_folder, replace_file
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024  # of the Messages API
@@ -33,8 +34,8 @@ _CLIPBOARD = (
     ("pngpaste", "-"),
 )
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-_TOKEN = re.compile(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
-_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+_TOKEN = lazy_pattern(r"\[(Pasted|Image) #(\d+)([^\[\]\n]*)\]")
+_SEQUENCE = lazy_pattern(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 

@@ -1,6 +1,5 @@
 """Keeps what a session is doing just now and draws it: running calls, thinking, a retry, the queue."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from agentcli.frontends.printable import exposed, printable, with_tilde
 from agentcli.frontends.terminal.text.fragments import Row, clipped, lines_of, row_width, wrapped, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
+from agentcli.patterns import lazy_pattern
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.25
@@ -22,7 +22,7 @@ SHOW_TAIL_AFTER_S = 0.5
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
 
-_PATH = re.compile(r'"path"\s*:\s*"([^"\\]+)"')
+_PATH = lazy_pattern(r'"path"\s*:\s*"([^"\\]+)"')
 # The rows of calls whose arguments are being written, with a place for the path.
 _ARRIVING = {
     "file_write": "Writing {}", "file_edit": "Editing {}", "bash": "Preparing a command",

@@ -14,6 +14,7 @@ from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, clipped, row_width, width, wrapped
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.command import BackgroundJob
 
@@ -23,7 +24,7 @@ MAX_JOB_CHARS = 60  # of the command of a job that has ended
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
 
 # Lines of a result that repeat what the call's own line says.
-_IN_HEAD = re.compile(
+_IN_HEAD = lazy_pattern(
     r"^(?:\[exit code \d+\]|\[interrupted by the user[^\n]*|Not run: interrupted by the user\.)\n?\Z", re.MULTILINE
 )
 

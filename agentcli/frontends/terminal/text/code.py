@@ -16,6 +16,7 @@ from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Opera
 
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, common_length, merged, wrap_line
+from agentcli.patterns import lazy_pattern
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ _ROLES: dict[_TokenType, str] = {
 _SPANS = (("/*", "*/"), ("<!--", "-->"), ('"""', '"""'), ("`", "`"), ("{-", "-}"))
 _QUOTES = (('"', '"'), ("'", "'"))  # in these languages alone; elsewhere an apostrophe would paint all that follows
 _QUOTES_SPAN_LINES = frozenset(("sh", "sql", "mysql", "postgresql", "sqlite3"))
-_HERE_DOCUMENT = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
+_HERE_DOCUMENT = lazy_pattern(r"(?<!<)<<(-?)\s*(['\"]?)\\?([A-Za-z_]\w*)\2")
 
 
 @lru_cache(maxsize=1)
@@ -198,9 +199,9 @@ MIN_NUMBER_COLUMNS = 24  # of a window that has room for line numbers
 
 _MAX_COMPARED_CHARS = 500  # of a line
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_HUNK = lazy_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _FILE_LINES = ("--- ", "+++ ", "diff --git ", "index ", "new file mode ", "deleted file mode ")
-_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_WORD = lazy_pattern(r"\w+|\s+|[^\w\s]")
 
 _Kind = Literal["added", "removed", "", "muted", "hunk"]
 _SIGNS: dict[_Kind, str] = {"added": "+ ", "removed": "- ", "": "  ", "muted": "  ", "hunk": "⋯"}

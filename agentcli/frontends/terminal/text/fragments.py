@@ -9,6 +9,8 @@ from operator import itemgetter
 
 from wcwidth import iter_graphemes, wcwidth
 
+from agentcli.patterns import lazy_pattern
+
 # `(roles, text)`: role names separated by spaces, `""` for plain text; a line break in the text ends a line.
 Fragment = tuple[str, str]
 # One row of the screen, without a line end.
@@ -39,14 +41,14 @@ def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
 # spacing marks of Brahmic and other scripts, and characters that Unicode 16 made wide.
 # Among them are all that wcwidth 0.9 and glibc measure differently.
-_UNSURE = re.compile(
+_UNSURE = lazy_pattern(
     "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
     "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
     "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
 )
 TAB = 8
-_TABS_AND_LINE_ENDS = re.compile(r"(\t|\n)")
+_TABS_AND_LINE_ENDS = lazy_pattern(r"(\t|\n)")
 MAX_TAIL_CHARS = 10_000  # looked at of a text of which only the end is shown
 
 
@@ -170,16 +172,16 @@ def row_width(row: Sequence[Fragment]) -> int:
 
 # Scripts written without spaces: rows may end between any two of their characters, but for the exceptions below.
 _WIDE_RANGES = "\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
-_WIDE = re.compile(f"[{_WIDE_RANGES}]")
-_PARTS = re.compile(rf"[ \t]+|[{_WIDE_RANGES}]|[^ \t{_WIDE_RANGES}]+")
+_WIDE = lazy_pattern(f"[{_WIDE_RANGES}]")
+_PARTS = lazy_pattern(rf"[ \t]+|[{_WIDE_RANGES}]|[^ \t{_WIDE_RANGES}]+")
 # Characters that begin no row and characters that end none (JIS X 4051 and GB/T 15834, as in UAX #14's CL, EX, NS, OP).
 _NEVER_FIRST = frozenset(
     "、。，．・：；？！％‰℃ー々〻ヽヾゝゞ）］｝〕〉》」』】〙〗〟｠»’”…‥—～"
     "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰㇱㇲㇳㇴㇵㇶㇷㇸㇹㇺㇻㇼㇽㇾㇿ,.:;?!)]}%"
 )
 _NEVER_LAST = frozenset("（［｛〔〈《「『【〘〖〝｟«‘“￥＄￡([{$£")
-_COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
-_COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
+_COLUMN_BEHIND_GAP = lazy_pattern(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
+_COLUMN_BEHIND_MARK = lazy_pattern(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
 
 
 def wrap_line(

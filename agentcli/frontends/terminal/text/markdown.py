@@ -8,17 +8,18 @@ from msgspec import Struct, field
 
 from agentcli.frontends.terminal.text.code import CodeHighlighter
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, hang_of, lines_of, merged, plain, wrap_line
+from agentcli.patterns import lazy_pattern
 
 RULE = "─" * 24
 MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 MAX_MARK_CHARS = 400  # read of a line to find its kind; a line with longer marks is text
 
-_QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-_FENCE = re.compile(r"(`{3,}|~{3,})")
-_RULE = re.compile(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
-_ITEM = re.compile(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
-_MARKER = re.compile(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
-_HEADING = re.compile(r"#{1,6}(?=[ \t]|$)")
+_QUOTE_MARK = lazy_pattern(r"[ \t]*>[ ]?")
+_FENCE = lazy_pattern(r"(`{3,}|~{3,})")
+_RULE = lazy_pattern(r"([-*_])(?:[ \t]*\1){2,}[ \t]*")
+_ITEM = lazy_pattern(r"([-*+]|[0-9]{1,9}[.)])(?=[ \t]|$)")
+_MARKER = lazy_pattern(_ITEM.pattern + r"[ \t]?(?:\[[ xX]\](?:[ \t]|$))?")  # with a task's box and the space behind it
+_HEADING = lazy_pattern(r"#{1,6}(?=[ \t]|$)")
 
 
 class MarkdownLine(Struct, kw_only=True):

@@ -1,0 +1,228 @@
+"""Finds the rules that decide about a call.
+
+Grants of commands do not cover secret and auto-executed files that no rule names.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path, PurePath
+
+import msgspec
+
+from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
+from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.safety.commands import records
+from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
+from agentcli.safety.urls import host_meant
+from agentcli.tools.tool import kind_argument
+
+
+def matches_host(pattern: str, host: str) -> bool:
+    """Return True if `domain:example.org` covers a host: that one, and those below it."""
+    domain = host_meant(pattern)
+    return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
+
+
+READERS = frozenset(("file_read", "file_list", "grep_search"))
+EDITORS = frozenset(("file_edit", "file_write"))
+
+
+class RuleMatches(msgspec.Struct, frozen=True, kw_only=True):
+    """The first rule that denies a call, the first that asks about it, and those that allow it.
+
+    `why_not` says why grants that cover a command do not hold; `denies_some` is a rule that denies some commands.
+    """
+
+    deny: Rule | None = None
+    ask: Rule | None = None
+    allow: tuple[Rule, ...] = ()
+    why_not: str = ""
+    denies_some: Rule | None = None
+
+
+def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:
+    """Match all rules against a call. Blocks: it looks where the paths of a command lead."""
+    tool, command = facts.tool, facts.command
+    if command is not None:
+        allow, why_not = _grants_of_command(facts, command, rules.allow)
+        return RuleMatches(
+            deny=_restricting(facts, command, rules.deny),
+            ask=_restricting(facts, command, rules.ask),
+            allow=allow,
+            why_not=why_not,
+            denies_some=_first(rules.deny, tool.name, lambda pattern: True),
+        )
+    if tool.effect in ("read", "edit"):
+        return _matches_of_files(facts, rules)
+    # The argument that a pattern means: of `Skill(pdf)` the name of the skill.
+    argument = kind_argument(tool) if tool.effect in ("agent", "none") else ""
+
+    def matches(pattern: str) -> bool:
+        if tool.effect == "web":
+            return any(matches_host(pattern, host) for host in facts.hosts)
+        return bool(argument) and fnmatchcase(getattr(facts.arguments, argument, ""), pattern)
+
+    # A grant with a pattern counts only for web tools.
+    grant = _first(rules.allow, tool.name, matches) if tool.effect == "web" else _first(rules.allow, tool.name)
+    # A rule that asks covers all calls of a tool whose calls no pattern can distinguish.
+    asks = matches if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
+    return RuleMatches(
+        deny=_first(rules.deny, tool.name, matches),
+        ask=_first(rules.ask, tool.name, asks),
+        allow=(grant,) if grant else (),
+    )
+
+
+def _matches_of_files(facts: CallFacts, rules: Rules) -> RuleMatches:
+    """Match rules against a call of a file tool. A denial of a path to one tool holds for all that do the same."""
+    tool, ground = facts.tool, facts.paths.ground
+    same_use = EDITORS if tool.effect == "edit" else READERS
+
+    def is_restricted(pattern: str) -> bool:
+        return any(restriction_covers(pattern, path, ground) for path in facts.files)
+
+    def is_denied(rule: Rule) -> bool:
+        is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, same_use)))
+        return is_about and (not rule.pattern or is_restricted(rule.pattern))
+
+    grants = (rule for rule in rules.allow if rule.names(tool.name))
+    grant = next((rule for rule in grants if all(covers_path(rule, path, ground) for path in facts.files)), None)
+    return RuleMatches(
+        deny=next(filter(is_denied, rules.deny), None),
+        ask=_first(rules.ask, tool.name, is_restricted),
+        allow=(grant,) if grant else (),
+    )
+
+
+def _first(rules: Iterable[Rule], tool: str, matches: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+    """Return the first rule that covers a call of a tool: every call, or this one by its pattern."""
+    return next((rule for rule in rules if rule.names(tool) and (not rule.pattern or matches(rule.pattern))), None)
+
+
+def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
+    """Return True if a grant covers a path. The rule itself must mean a path that is more than a plain file."""
+    if not rule.pattern:
+        return path.kind == "plain"
+    if not records.matches_path(rule.pattern, path.real, ground):
+        return False
+    if path.kind in ("plain", "outside") or records.is_literal(rule.pattern):
+        return True
+    # Would the pattern name such a file? `**/*.pem` gives the name `.x.x/.x.pem`.
+    name = PurePath(rule.pattern.lstrip("/").replace("*", ".x"))
+    return (path.kind == "secret" and is_secret(name, ground.home)) or (
+        path.kind == "protected" and is_auto_executed(name)
+    )
+
+
+def restriction_covers(pattern: str, path: PathFacts, ground: PathGround) -> bool:
+    """Return True if the pattern of a denial covers a path: by where it leads, or by how it is written."""
+    variants = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
+    return any(records.matches_path(variant, name, ground) for variant in variants for name in (path.real, path.named))
+
+
+def restricts_edits(rules: Rules) -> bool:
+    """Return True if a rule restricts which files may change. Changes of commands are checked against it as well."""
+    return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
+
+
+def rule_about(
+    paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
+) -> Rule | None:
+    """Return the first rule about these tools that covers one of these real paths."""
+    files = [PathFacts(given=str(path), named=path, real=path, access="write") for path in paths]
+    about = (rule for rule in rules if rule.pattern and rule.tool in tools)
+    return next((rule for rule in about if any(restriction_covers(rule.pattern, file, ground) for file in files)), None)
+
+
+def _restricting(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
+    """Return the first restricting rule that covers a command: any part of it, or a file or host that it uses."""
+    effects = command.effects | command.doubts.effects if rules else records.Effects()
+    # A rule such as `bash(* | sh)` is about the command as a whole, so that is one more segment.
+    full_text = " ".join(facts.text.split())
+    whole = records.Segment(text=full_text, words=None, verdict="try", reason="", deny_forms=(full_text,))
+    segments = (*command.segments, whole)
+
+    def is_about(rule: Rule) -> bool:
+        if rule.names(facts.tool.name):
+            return not rule.pattern or any(records.touches(rule.pattern, segment) for segment in segments)
+        if not rule.pattern:
+            return False
+        if rule.tool == "web_fetch":
+            return any(matches_host(rule.pattern, host) for host in effects.hosts)
+        paths: list[PathFacts] = []
+        if rule.tool in READERS:
+            paths = facts.paths.find_each(effects.reads, "read")
+        elif rule.tool in EDITORS:
+            paths = facts.paths.find_each((*effects.writes, *effects.deletes), "write")
+        return any(restriction_covers(rule.pattern, path, facts.paths.ground) for path in paths)
+
+    return next(filter(is_about, rules), None)
+
+
+def _grants_of_command(
+    facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]
+) -> tuple[tuple[Rule, ...], str]:
+    """Return the grants that together cover every part of a command that may do more than read, or why none hold.
+
+    A grant opens a file with secrets, or an auto-executed one, only if it is this very command or names the file.
+    """
+    grants = [rule for rule in rules if rule.names(facts.tool.name)]
+    if command.problem:  # its parts are not known, so only a grant of all commands covers it
+        found = tuple(rule for rule in grants if not rule.pattern)[:1]
+    else:
+        exact_pattern = records.escaped(facts.text.strip())
+        if exact := next((rule for rule in grants if rule.pattern == exact_pattern), None):
+            return (exact,), ""
+        risky = [part for part in command.segments if part.verdict != "allow"]
+        covering = [_first(grants, facts.tool.name, partial(records.covers, segment=part)) for part in risky]
+        found = tuple(filter(None, covering)) if all(covering) else ()
+    why = _unnamed_file(facts, command, rules) if found else ""
+    return ((), why) if why else (found, "")
+
+
+def _unnamed_file(facts: CallFacts, command: records.CommandAnalysis, rules: Sequence[Rule]) -> str:
+    """Return why grants that cover a command do not hold: it opens a file that none of them names."""
+    grants = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
+    search = GlobSearch("dotglob" in facts.text)
+    # The effects of each part, with the patterns of the grants that cover it.
+    parts: list[tuple[records.Effects, list[str]]] = [(command.doubts.effects, [])]
+    for segment in command.segments:
+        if segment.verdict != "allow" or search.finds_hidden:
+            parts.append((segment.effects, [rule.pattern for rule in grants if records.covers(rule.pattern, segment)]))
+    for effects, patterns in parts:
+        for path in opened_files(facts, effects, search):
+            if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
+                return f"{facts.workspace.shown(Path(path.given))} {why}"
+    return "its wildcards match too many files to check them for secrets" if search.is_cut_off else ""
+
+
+def _why_unnamed(
+    path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
+) -> str:
+    """Return why a rule must name a file of a command, if none does. `patterns` are those of grants for the file."""
+    home, ground = facts.workspace.settings.home, facts.paths.ground
+    if path.kind not in ("secret", "protected"):
+        # A grant of a folder also opens what is in it; some auto-executed files lie in the home folder itself.
+        auto_executed_paths = (home, *(home / name for name in auto_executed().home))
+        contains_some = any(inner.is_relative_to(path.real) for inner in auto_executed_paths)
+        holds_them = is_written and path.is_outside and contains_some
+        return "contains auto-executed files, and no rule names them" if holds_them else ""
+    tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
+    by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
+    is_named = any(_names(pattern, path.given, home) for pattern in patterns)
+    if is_named or any(covers_path(rule, path, ground) for rule in by_file):
+        return ""
+    return f"{WHY[path.kind]}, and no rule names it"
+
+
+def _names(pattern: str, path: str, home: Path) -> bool:
+    """Return True if a word of a rule about commands means a file that holds secrets or is auto-executed."""
+    for word in re.split(r"[\s=:'\"]+", pattern):
+        name = re.sub(r"^(?:~|\.)?/", "", word)
+        # `[*]` means the character itself. `*` is tried as `.x`: `.env*` as `.env.x`, `*.pem` as `.x.pem`.
+        file = PurePath(re.sub(r"\[([*?[])\]", r"\1", name).replace("*", ".x"))
+        if name and (is_secret(file, home) or is_auto_executed(file)) and fnmatchcase(path, f"*/{name}"):
+            return True
+    return False
