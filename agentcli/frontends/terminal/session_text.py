@@ -14,6 +14,7 @@ from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.observation import call_title
 
 MAX_FOUND = 200  # parts that a search returns
+MAX_GAP = 8  # characters between two letters of a word that was typed in part
 CHARS_BEFORE = 12  # of an excerpt, before what was found
 MAX_EXCERPT_CHARS = 60
 # A command of the person's own with its output, as the session stores it.
@@ -47,10 +48,11 @@ class SessionText:
     def search(self, query: str) -> list[tuple[str, str]]:
         """Return a label and a detail for each part that has all words of a query, best and newest first.
 
+        Where none has them, the letters of each word may be spread over a longer one, as `cnfg` over `config`.
         Without words, all prompts are returned.
         """
         if words := query.lower().split():
-            self._found = sorted(self._with_words(words))[:MAX_FOUND]
+            self._found = sorted([*self._with_words(words)] or self._with_letters(words))[:MAX_FOUND]
         else:
             self._found = [FoundPart(0, number, 0) for number, part in enumerate(self._parts) if part.label == "prompt"]
         return [self._option(found) for found in self._found]
@@ -70,6 +72,14 @@ class SessionText:
                 yield FoundPart(0, number, text.find(phrase))
             elif all(word in text for word in words):
                 yield FoundPart(1, number, text.find(words[0]))
+
+    def _with_letters(self, words: Sequence[str]) -> Iterator[FoundPart]:
+        patterns = [_spread(word) for word in words]
+        for number, text in enumerate(self._lowered):
+            matches = [match for pattern in patterns if (match := pattern.search(text))]
+            if len(matches) == len(words):
+                rank = sum(len(match.group()) for match in matches)  # letters that are close together fit best
+                yield FoundPart(rank, number, matches[0].start())
 
     def _option(self, found: FoundPart) -> tuple[str, str]:
         """Return the words around what was found, and which part of the session it is."""
@@ -101,3 +111,9 @@ def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
                 title = call_title(name, call.input if call else {})
                 head = f"{'✗' if result.is_error else '✓'} {' · '.join(part for part in (title, summary) if part)}"
                 yield TranscriptPart(label=title, text=f"{head}\n{result.text}", time=entry.time)
+
+
+def _spread(word: str) -> re.Pattern[str]:
+    """Match the letters of a word in their order within a longer word; each letter is taken where it comes first."""
+    first, *others = map(re.escape, word)
+    return re.compile(first + "".join(rf"[^\s{letter}]{{0,{MAX_GAP}}}{letter}" for letter in others))
