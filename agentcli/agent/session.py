@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent import ops
-from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, fire
+from agentcli.agent.calls.model import NOBODY_LEFT, fire, with_client_tools
 from agentcli.agent.event_queue import Subscribers, log_activity, one_by_one
 from agentcli.agent.events import AnyQuestion, ApprovalSettled, Done, Event, ModeChanged, Notice, TakenOver, TurnFailed
 from agentcli.agent.loop import begin_turn, resume_turn, run_turn
@@ -160,7 +159,7 @@ class Session:
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
-                    from agentcli.agent.calls.client_results import continue_with
+                    from agentcli.agent.calls.once import continue_with
 
                     self._await_stored(asyncio.create_task(continue_with(self, op)))
 

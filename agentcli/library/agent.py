@@ -6,13 +6,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from agentcli.agent.calls.client_results import store_results
-from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly
+from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly, store_results
 from agentcli.agent.events import ClientToolRequested, Done, Event, QuestionEvent, ToolFinished, TurnFailed
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S
 from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Prompt
@@ -25,7 +24,7 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
-from agentcli.library.functions import PromptOrder, Results, recording, results_in, using_deps
+from agentcli.library.functions import PromptOrder, recording
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
 from agentcli.llm.messages import Block, ToolUse, Usage
@@ -35,6 +34,7 @@ from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace
 
+Results = ClientResult | Sequence[ClientResult]
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
 log = logging.getLogger("agentcli")
@@ -169,7 +169,7 @@ class Agent:
     ) -> Done:
         """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation.
 
-        A turn that needs results of `tools` ends with the `Done` "paused", which has their calls as `pending`.
+        A turn that waits for a `ClientResult` ends here: `Done` has the reason "paused", and the `pending` calls.
         """
         answering = self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id, deps=deps)
         async with aclosing(answering) as events:
@@ -209,14 +209,16 @@ class Agent:
         store = self._options.event_store
         if stream_id and store is None:
             raise UsageError("A stream_id needs an event store: Agent(…, options=AgentOptions(event_store=…)).")
-        results = results_in(content, attachments)
-        prompt = cast("str | Sequence[Block]", () if results else content)
+        parts = (content,) if isinstance(content, str | ClientResult) else content
+        results = tuple(part for part in parts if isinstance(part, ClientResult))
         workspace = (await self.session()).snapshot().workspace
-        blocks = await asyncio.to_thread(_blocks_of, prompt, attachments, workspace)
+        blocks = await asyncio.to_thread(_blocks_of, parts, attachments, workspace)
+        if results and blocks:
+            raise UsageError("Results of calls cannot be sent together with a prompt.")
         last: Done | TurnFailed | None = None
         async with (
             self._hold(results, tools) as (session, pending),
-            recording(session, store, "" if pending else stream_id),
+            recording(session, store, stream_id) if store and stream_id and not pending else nullcontext(),
             aclosing(session.subscribe()) as events,
         ):
             op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
@@ -251,28 +253,20 @@ class Agent:
         Results are stored now, so that of two agents with results of one call only the first goes on.
         """
         async with self._turns.hold():
-            if results and self._conversations is not None:
-                await self._store_exclusively(results, tools)
-            elif results:
-                await store_results(await self.session(), results, tools)
             session = await self.session()
+            if results:
+                # A `ConversationStore` has no locks, and another agent may have continued what this one has loaded.
+                keys = (f"conversation {self._conversation_id}",) if self._conversations is not None else ()
+                async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
+                    stored, known = await self._load_entries(), session.state.conversation.entries
+                    if stored and stored[-1].id not in {entry.id for entry in known}:
+                        await session.close()
+                        self._session, self._memory = None, MemorySessions()
+                        self._builder.store = self._memory
+                        session = await self.session()
+                    await store_results(session, results, tools)
+                    await self._save_entries()
             yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
-
-    async def _store_exclusively(self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]) -> None:
-        """Store results in the conversation as it is in the `ConversationStore`, which has no locks of its own.
-
-        Raises `UserError`, and `ToolError` if the conversation cannot be locked.
-        """
-        session = await self.session()
-        locks, key = session.runtime.calls.services.locks, f"conversation {self._conversation_id}"
-        async with locks.held((key,), timeout_s=LOCK_TIMEOUT_S):
-            stored, known = await self._load_entries(), session.state.conversation.entries
-            if stored and stored[-1].id not in {entry.id for entry in known}:  # another agent went on with it
-                await session.close()
-                self._session, self._memory = None, MemorySessions()
-                self._builder.store = self._memory
-            await store_results(await self.session(), results, tools)
-            await self._save_entries()
 
     async def call_tool(
         self,
@@ -283,7 +277,6 @@ class Agent:
         idempotency_ttl_s: float = KEY_TTL_S,
         timeout_s: float | None = None,
         caller_id: str = "",
-        deps: Any = None,
     ) -> ToolFinished:
         """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
@@ -298,9 +291,8 @@ class Agent:
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
         async def make() -> DirectCall:
-            ask, session = self._decision if self._approve else None, await self.session()
-            with using_deps(deps):
-                return await call_directly(session, use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
+            ask = self._decision if self._approve else None
+            return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
         once = self._keyed.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
         return (await once).finished()
@@ -351,10 +343,13 @@ class Agent:
 
 
 def _blocks_of(
-    content: str | Sequence[Block], attachments: Sequence[str | Path | Block], workspace: Workspace
+    parts: Sequence[str | Block | ClientResult], attachments: Sequence[str | Path | Block], workspace: Workspace
 ) -> tuple[Block, ...]:
     """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
-    blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
+    blocks: tuple[Block, ...] = ()
+    for part in parts:
+        if not isinstance(part, ClientResult):
+            blocks += with_attachments(part, workspace, bare_names=False) if isinstance(part, str) else (part,)
     for item in attachments:
         blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
     return blocks

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
@@ -18,7 +18,6 @@ import msgspec
 
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.interfaces import EventStore, StreamStatus
-from agentcli.agent.ops import ClientResult
 from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
@@ -115,20 +114,6 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
     }
 
 
-# Results of calls that a paused turn has left to the program
-
-Results = ClientResult | Sequence[ClientResult]
-
-
-def results_in(content: object, attachments: Sequence[object]) -> tuple[ClientResult, ...]:
-    """Return the results that a content consists of; none for a prompt. Raises `UsageError` for a mixture of both."""
-    parts = content if isinstance(content, Sequence) and not isinstance(content, str) else (content,)
-    results = tuple(part for part in parts if isinstance(part, ClientResult))
-    if results and len(results) != len(parts) + len(attachments):
-        raise UsageError("Results of calls cannot be sent together with a prompt or attachments.")
-    return results
-
-
 # The order of prompts
 
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
@@ -186,30 +171,14 @@ class PromptOrder:
             self._unread_since = None
 
 
-@contextmanager
-def using_deps(deps: Any) -> Iterator[None]:
-    """Have calls that the body makes get these `deps`."""
-    before = CALL_DEPS.set(deps)
-    try:
-        yield
-    finally:
-        CALL_DEPS.reset(before)
-
-
 # The recording of events
 
 BATCH_S = 0.05  # deltas of this time are stored together
 
 
 @asynccontextmanager
-async def recording(session: Session, store: EventStore | None, stream_id: str) -> AsyncIterator[None]:
-    """Store the events of the turn that the body runs, as JSON output objects, unless there is no store or stream.
-
-    Raises `StorageError` at the end.
-    """
-    if store is None or not stream_id:
-        yield
-        return
+async def recording(session: Session, store: EventStore, stream_id: str) -> AsyncIterator[None]:
+    """Store the events of the turn that the body runs, as JSON output objects. Raises `StorageError` at the end."""
     turns_before = session.turns_begun
     await store.append(stream_id, [], status="running")
     task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))

@@ -66,51 +66,51 @@ def tool(
     `locks` names arguments, or returns keys for all arguments: calls that share a value or a key wait for each other,
     also of other tools, and by `locks` of the agent those of other programs. Raises `UsageError`.
     """
-    make = partial(
-        _tool_of,
-        name=name,
-        description=description,
-        locks=locks,
-        effect=effect,
-        time_limit_s=time_limit_s,
-        # A function may change anything, whatever its effect is said to be, so nothing repeats it unasked.
-        retry=retry or RetryRule(max_retries=3 if is_idempotent else 0),
-        is_idempotent=is_idempotent,
-        level=output_level,
-    )
+
+    def make(function: Callable[..., Any]) -> Tool:
+        own_name = name or getattr(function, "__name__", "")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", own_name):
+            raise UsageError(f"{own_name!r} is no name for a tool: give one with @tool(name=…).")
+        arguments, context_name = _arguments_of(function, own_name)
+        return Tool(
+            own_name,
+            description or inspect.getdoc(function) or own_name,
+            arguments,
+            _runner(function, arguments, context_name),
+            effect,
+            source="library",
+            time_limit_s=time_limit_s,
+            lock_keys=_lock_keys(own_name, locks, arguments) if locks else None,
+            # A function may change anything, whatever its effect is said to be, so nothing repeats it unasked.
+            retry=retry or RetryRule(max_retries=3 if is_idempotent else 0),
+            is_idempotent=is_idempotent,
+            level=output_level,
+        )
+
     return make if function is None else make(function)
 
 
-def _tool_of(function: Callable[..., Any], *, name: str, description: str, locks: LockKeys, **fields: Any) -> Tool:
-    """Return a tool of a function; `fields` are those of the tool. Raises `UsageError`."""
-    name = name or getattr(function, "__name__", "")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name):
-        raise UsageError(f"{name!r} is no name for a tool: give one with @tool(name=…).")
-    arguments, context_name = _arguments_of(function, name)
-    names = [field.name for field in msgspec.structs.fields(arguments)]
+def _runner(function: Callable[..., Any], arguments: type[msgspec.Struct], context_name: str) -> Callable[..., Any]:
+    """Return a tool's `run`, which calls the function."""
 
     def call(values: Any, context: ToolContext) -> Any:
         own_context = {context_name: context} if context_name else {}
-        return function(**{name: getattr(values, name) for name in names}, **own_context)
+        return function(**{name: getattr(values, name) for name in arguments.__struct_fields__}, **own_context)
 
     async def call_async(values: Any, context: ToolContext) -> Any:
         return await call(values, context)
 
-    def lock_keys(values: Any) -> Iterable[str]:
-        given = {name: getattr(values, name) for name in names}
-        return locks(given) if callable(locks) else [f"{argument}={given[argument]}" for argument in locks]
+    return call_async if inspect.iscoroutinefunction(function) else call
 
-    if not callable(locks) and (unknown := [argument for argument in locks if argument not in names]):
-        raise UsageError(f"{name} cannot lock {unknown[0]!r}: its arguments are {', '.join(names) or 'none'}.")
-    return Tool(
-        name,
-        description or inspect.getdoc(function) or name,
-        arguments,
-        call_async if inspect.iscoroutinefunction(function) else call,
-        source="library",
-        lock_keys=lock_keys if locks else None,
-        **fields,
-    )
+
+def _lock_keys(name: str, locks: LockKeys, arguments: type[msgspec.Struct]) -> Callable[[Any], Iterable[str]]:
+    """Return a tool's `lock_keys`. Raises `UsageError` for a name that is none of its arguments."""
+    if callable(locks):
+        return lambda values: locks(msgspec.structs.asdict(values))
+    if unknown := [lock for lock in locks if lock not in arguments.__struct_fields__]:
+        known = ", ".join(arguments.__struct_fields__) or "none"
+        raise UsageError(f"{name} cannot lock {unknown[0]!r}: its arguments are {known}.")
+    return lambda values: [f"{lock}={getattr(values, lock)}" for lock in locks]
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[msgspec.Struct], str]:
@@ -150,16 +150,8 @@ def guarded(own: Tool) -> Tool:
         run=_guarded(own.name, own.run, as_output),
         dry_run=own.dry_run and _guarded(own.name, own.dry_run),
         narrow=own.narrow and _guarded(own.name, own.narrow),
-        lock_keys=own.lock_keys and partial(_text_keys, own),
+        lock_keys=own.lock_keys and _guarded(own.name, own.lock_keys, lambda keys: [str(key) for key in keys]),
     )
-
-
-def _text_keys(own: Tool, arguments: Any) -> list[str]:
-    """Return the keys that a caller's function gives for the arguments of a call. Raises `ToolError`."""
-    try:
-        return [str(key) for key in own.lock_keys(arguments)] if own.lock_keys else []
-    except Exception as error:  # it is foreign code: any error of it ends only this call
-        raise failed(own.name, error) from error
 
 
 def as_output(value: Any) -> ToolOutput:

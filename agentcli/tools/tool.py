@@ -156,10 +156,7 @@ class ToolContext(Generic[Deps]):
 
 
 class RetryRule(Struct, frozen=True, kw_only=True):
-    """The kinds of error after which a failed call is repeated, how often, and after how many seconds.
-
-    Each wait is half as long again as the one before, unless the error names a time itself.
-    """
+    """The kinds of error after which a failed call is repeated, how often, and after how many seconds."""
 
     retry_on: Collection[ToolErrorKind] = frozenset(("timeout", "resource_error"))
     max_retries: int = 3
@@ -200,7 +197,7 @@ class Tool:
     runs_commands: bool = False
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
-    lock_keys: Callable[[Any], Iterable[str]] | None = None
+    lock_keys: Callable[[Any], Iterable[str] | Awaitable[Iterable[str]]] | None = None
     is_idempotent: bool = False
     retry: RetryRule = RetryRule()
     level: OutputLevel | None = None

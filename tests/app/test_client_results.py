@@ -19,6 +19,7 @@ from agentcli import (
     Done,
     MemorySessions,
     SqliteSessions,
+    Text,
     ToolFinished,
     ToolSpec,
     UsageError,
@@ -103,13 +104,13 @@ async def test_a_stream_that_is_left_can_be_continued(agent: Make) -> None:
 async def test_a_call_has_one_result(agent: Make) -> None:
     await pause(agent, "Rome")
     async with agent({"text": "ok"}) as second:
-        with pytest.raises(UsageError, match="There is no call 'elsewhere'; waiting for a result: in Rome"):
+        with pytest.raises(UsageError, match=r"No call 'elsewhere' waits for a result: .* Waiting: in Rome"):
             await second.run(ClientResult("elsewhere", "?"))
         with pytest.raises(UsageError, match="together with a prompt"):
-            await second.run(ClientResult("in Rome", "sun"), attachments=["a.txt"])
+            await second.run(ClientResult("in Rome", "sun"), attachments=[Text("and?")])
         assert (await second.run(ClientResult("in Rome", "sun"))).text == "ok"
     async with agent({"text": "twice"}) as third:
-        with pytest.raises(UsageError, match="The call 'in Rome' has a result already; waiting for a result: none"):
+        with pytest.raises(UsageError, match=r"it has one already. Waiting: none"):
             await third.run(ClientResult("in Rome", "rain"))
 
 

@@ -1,22 +1,26 @@
 """Makes calls that a program asks for, which are permitted, confined and recorded like those of the model.
 
-A call under a key is made once.
+A call under a key is made once. Below is how a program answers calls that a paused turn has left to it.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.events import Event, ToolFinished
+from agentcli.agent.ops import ClientResult, GoOn
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Body, FilesChanged
-from agentcli.errors import ToolError, UsageError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Body, CallsHandedOver, FilesChanged
+from agentcli.errors import UsageError
+from agentcli.llm.messages import ToolUse
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.tool import ToolOutput
 
 MAX_KEYS = 1_000  # the oldest are forgotten
 KEY_TTL_S = 24 * 3600.0
@@ -34,19 +38,12 @@ class DirectCall(NamedTuple):
         return self.end
 
 
-class KeyedCall(NamedTuple):
-    """The first call of a key, which is forgotten once the monotonic time is past `expires`, unless it still runs."""
-
-    use: ToolUse
-    task: asyncio.Task[DirectCall]
-    expires: float
-
-
 class KeyedCalls:
     """Calls by key: the first of a key is made, later ones get its result and wait for it while it runs."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, KeyedCall] = {}
+        # The first call of each key, and the monotonic time at which it is forgotten unless it still runs.
+        self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall], float]] = {}
 
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
@@ -54,7 +51,7 @@ class KeyedCalls:
         """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
         self._forget_old()
         if key not in self._calls:
-            self._calls[key] = KeyedCall(use, asyncio.create_task(make()), time.monotonic() + ttl_s)
+            self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
         first, task, _ = kept = self._calls[key]
         if (first.name, first.input) != (use.name, use.input):
             raise UsageError(f"The idempotency key {key!r} was already used for another call, of {first.name}.")
@@ -67,14 +64,14 @@ class KeyedCalls:
 
     def _forget_old(self) -> None:
         """Forget the keys that have expired, and the oldest of too many; what runs is never made twice."""
-        ended = {key: kept.expires for key, kept in self._calls.items() if kept.task.done()}
-        excess = max(0, len(self._calls) + 1 - MAX_KEYS)
-        for place, (key, expires) in enumerate(ended.items()):
+        ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
+        excess = len(self._calls) + 1 - MAX_KEYS
+        for place, (key, expires) in enumerate(ended):
             if place < excess or expires <= time.monotonic():
                 del self._calls[key]
 
     async def cancel(self) -> None:
-        running = [kept.task for kept in self._calls.values() if not kept.task.done()]
+        running = [task for _, task, _ in self._calls.values() if not task.done()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -95,10 +92,9 @@ async def call_directly(
     limit = asyncio.timeout(timeout_s)
 
     def emit(event: Event) -> None:
-        if isinstance(event, ToolFinished):
-            event = _timed_out(event, timeout_s) if limit.expired() else event
-            ended.append(event)
         session.publish(event)
+        if isinstance(event, ToolFinished):
+            ended.append(event)
 
     def store(body: Body) -> Awaitable[object]:
         """Store what undo and blame need: other entries belong to calls of the model."""
@@ -106,29 +102,17 @@ async def call_directly(
 
     turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
+    too_late = f"{use.name} did not finish within {timeout_s:g} s and was stopped." if timeout_s is not None else ""
+    call.report.too_late = lambda: too_late if limit.expired() else ""
     try:
         async with limit:
             await run_call(call)
     except Exception as error:
-        is_over_limit = isinstance(error, TimeoutError) and limit.expired()  # then the call's end says so
-        if call.report.is_running and not is_over_limit:
-            return DirectCall(error, can_repeat=False)
-        if not is_over_limit:
+        if not (isinstance(error, TimeoutError) and limit.expired()):  # else the call's end says so
+            if call.report.is_running:
+                return DirectCall(error, can_repeat=False)
             raise
     return DirectCall(ended[-1], _can_repeat(call, ended[-1]))
-
-
-def _timed_out(interrupted: ToolFinished, timeout_s: float | None) -> ToolFinished:
-    """Return the end of a call that its caller's time limit has interrupted."""
-    message = f"{interrupted.name} did not finish within {timeout_s:g} s and was stopped."
-    failure = ToolError(message, kind="timeout")
-    return replace(
-        interrupted,
-        result=ToolResult(interrupted.id, failure.line, is_error=True),
-        summary=message,
-        error_kind=failure.kind,
-        error=CallError(failure.kind, failure.code, message, interrupted.id, failure.is_retryable),
-    )
 
 
 def _can_repeat(call: Call, finished: ToolFinished) -> bool:
@@ -145,3 +129,46 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.max_retries > 0
     # A rate limit refuses a call before it has any effect, so any tool may be called again.
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)
+
+
+# Results of the client
+
+
+def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) -> list[ToolUse]:
+    """Return the calls that these are the results of. Raises `UsageError` for one that waits for none."""
+    pending, uses = dict(conversation.pending_calls), []
+    for id in (result.id for result in results):
+        if id not in pending:
+            known = ", ".join(pending) or "none"
+            raise UsageError(
+                f"No call {id!r} waits for a result: there is none, or it has one already. Waiting: {known}."
+            )
+        uses.append(pending.pop(id))
+    return uses
+
+
+async def store_results(session: Session, results: Sequence[ClientResult], tools: Sequence[ToolSpec] = ()) -> bool:
+    """Store results of the client, and return True if no call waits any more, so that `GoOn` continues the turn.
+
+    The client's tools are offered again: those that it had when the turn was paused, and the new ones in `tools`.
+    Raises `UserError` for a result that no call waits for; then nothing is stored.
+    """
+    await session.idle()  # the turn may be about to pause
+    conversation, calls = session.state.conversation, session.runtime.calls
+    turn = TurnCalls(session=calls, state=session.state, emit=session.publish)
+    received = [Call(use, turn) for use in pending_uses(conversation, results)]
+    session.offer_tools(tools)
+    handed_over = [body for entry in conversation.path if isinstance(body := entry.body, CallsHandedOver)]
+    known = session.next_tools or calls.tools
+    session.offer_tools([spec for spec in handed_over[-1].tools if spec.name not in known])
+    for call, result in zip(received, results, strict=True):
+        await run_call(call, ToolOutput(result.content, result.structured, is_error=result.is_error))
+    pending_uses(conversation, results)  # meanwhile a prompt or other results may have answered the calls
+    await session.append(*(call.report.result for call in received if call.report.result is not None))
+    return not conversation.pending_calls
+
+
+async def continue_with(session: Session, result: ClientResult) -> None:
+    """Store a result, and continue the turn if no call waits any more. Raises `UserError` as `store_results` does."""
+    if await store_results(session, (result,)):
+        session.submit(GoOn(is_killed=True))

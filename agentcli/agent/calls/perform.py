@@ -55,8 +55,8 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
         async with record_changes(call, changes.get(tool.effect, ())):
             return await tool.output(arguments, context)
 
-    own_keys = tool.lock_keys(permitted.arguments) if tool.lock_keys else ()
-    async with _hold(call, files, own_keys):
+    keys = tool.lock_keys(permitted.arguments) if tool.lock_keys else ()
+    async with _hold(call, files, keys if isinstance(keys, Iterable) else await keys):
         call.report.is_running = True
         with session.history.detach_sign() as sign:
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
@@ -71,12 +71,9 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
 
 
 def _hold(call: Call, paths: Iterable[Path], own_keys: Iterable[str] = ()) -> AbstractAsyncContextManager[None]:
-    """Lock files and keys for a call. They are sorted, so that two calls never wait for each other.
-
-    The tools that have keys of their own may hold them for long, so other calls wait longer for them.
-    """
+    """Lock files and a tool's own keys for a call. They are sorted, so that two calls never wait for each other."""
     keys = tuple(sorted({*map(str, paths), *own_keys}))
-    timeout_s = MAX_TIME_LIMIT_S if own_keys else LOCK_TIMEOUT_S
+    timeout_s = MAX_TIME_LIMIT_S if own_keys else LOCK_TIMEOUT_S  # such a tool may hold its keys for long
     return call.turn.session.services.locks.held(keys, timeout_s=timeout_s)
 
 

@@ -46,6 +46,7 @@ class Report:
         self.answer = self.level = ""
         self.is_running = self.is_dry_run = False
         self.retry_count, self.last_error = 0, ""
+        self.too_late: Callable[[], str] = lambda: ""  # says that the caller's time limit ends the call, once it does
         self._gives_all = gives_all
         self._stream: StreamMask | None = None
         self._started = time.perf_counter()
@@ -137,6 +138,9 @@ class Report:
         self.finish(ToolOutput(content, is_error=True, summary=first_line), self._error(error))
 
     def interrupt(self) -> None:
+        if why := self.too_late():
+            self.fail(ToolError(why, kind="timeout"))
+            return
         self._end_output()
         effects = "it was a dry run, and nothing was applied" if self.is_dry_run else "it may have partially run"
         output = f"{cut_middle(''.join(self.shown))}\n[interrupted by the user; {effects}]".lstrip()

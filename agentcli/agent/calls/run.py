@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.calls.client import CallPaused, client_tool
-from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, SessionCalls, TurnCalls
+from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, CallPaused, SessionCalls, TurnCalls, client_tool
 from agentcli.agent.calls.perform import perform
 from agentcli.agent.calls.report import INTERRUPTED, Mask, Report
 from agentcli.agent.events import Emit, Steered
@@ -81,15 +80,11 @@ async def _run_stages(call: Call) -> ToolOutput:
 
 async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
     """Return the client's answer as the model sees it. Its tool need not be known here any more."""
-    tool = client_tool(ToolSpec(call.use.name, "", {}))
-    call.report.record, call.report.is_running = _record(call, tool), True
-    await call.turn.session.services.know_secrets()
+    tool, session, mode = client_tool(ToolSpec(call.use.name, "", {})), call.turn.session, call.turn.state.mode
+    record = CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=mode)
+    call.report.record, call.report.is_running = record, True
+    await session.services.know_secrets()
     return await observed(tool, answer, _tool_context(call, tool, call.use.input))
-
-
-def _record(call: Call, tool: Tool) -> CallRecord:
-    session, mode = call.turn.session, call.turn.state.mode
-    return CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=mode)
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
@@ -108,7 +103,9 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"This call has returned the same result {SAME_CALL_LIMIT} times in a row. Try something else, or answer.",
             kind="validation_error",
         )
-    record = _record(call, tool)
+    record = CallRecord(
+        id=use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=call.turn.state.mode
+    )
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)
@@ -153,16 +150,17 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     calls = [Call(use, turn) for use in uses]
     results: list[Result] = []
 
-    def is_open(call: Call) -> bool:
-        """Return True for a call without a result that is not left to the client."""
-        return call.report.result is None and call.use.id not in turn.state.conversation.pending_calls
+    conversation = turn.state.conversation
 
     def store(why: str = "") -> None:
-        """Store results in order, up to the first call without one. With `why`, open calls get this as their result."""
+        """Store results in order, up to the first call without one. With `why`, such calls get this as their result.
+
+        Pending calls are left to the client then, and get none.
+        """
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return
-            if call.report.result is not None or is_open(call):
+            if call.report.result is not None or call.use.id not in conversation.pending_calls:
                 results.append(call.report.result or not_run(call.use, why))
                 turn.store(results[-1])
 
@@ -175,7 +173,9 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     except asyncio.CancelledError:
         store(INTERRUPTED)
         raise
-    skipped = tuple(call.use for call in calls if is_open(call))
+    skipped = tuple(
+        call.use for call in calls if call.report.result is None and call.use.id not in conversation.pending_calls
+    )
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
     why = "the user declined another call" if turn.is_stopped else "the user sent a new message"

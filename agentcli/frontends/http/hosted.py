@@ -63,11 +63,6 @@ class HostedSession:
         """True if nothing runs here and nobody is asked."""
         return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
 
-    @property
-    def _is_paused(self) -> bool:
-        """True if the turn goes on once the client has sent results."""
-        return bool(self._session.snapshot().conversation.pending_calls)
-
     # The stream of a resumed session
 
     async def begin(self, *, was_running: bool) -> None:
@@ -191,7 +186,8 @@ class HostedSession:
         if self._writer.note.is_open:
             for value in self._objects[first_new:]:
                 value["stream_id"] = self._writer.note.span
-        if isinstance(event, events.Done | events.TurnFailed) and is_main and not self._is_paused:
+        is_end = isinstance(event, events.Done | events.TurnFailed) and is_main
+        if is_end and not self._session.snapshot().conversation.pending_calls:  # their results continue the turn
             self._writer.change(is_open=False)
             if self.is_owner and not self._is_closing:
                 self._session.submit(RunQueued())  # here nobody decides whether queued messages still count
@@ -207,8 +203,9 @@ class HostedSession:
                 self._status = "complete"
             case _:
                 return
-        queue = self._session.snapshot().conversation.queue
-        if queue.steering or queue.follow_ups or self._messages or self._is_paused:
+        conversation = self._session.snapshot().conversation
+        queue = conversation.queue
+        if queue.steering or queue.follow_ups or self._messages or conversation.pending_calls:
             self._status = "running"  # queued messages or results of the client come next, also after a restart
 
     def _begin_span(self, prompt: User) -> None:
