@@ -9,8 +9,8 @@ import msgspec
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.tool import LazyResult, OutputLevel
 
-PAGE_BYTES = 30_000  # what one result shows
-MAX_UNPAGED_BYTES = 32_768  # a page, and the notes that a tool adds below it
+MAX_UNPAGED_BYTES = 30_000  # a larger result is shown page by page
+PAGE_BYTES = 29_500  # of a page, below which a tool adds notes
 MAX_INLINE_BYTES = 1_000_000  # a larger result is stored as a data file
 FULL_WINDOW = 0.8  # share of the model's window from which on results are brief
 MAX_LINE_CHARS = 2_000

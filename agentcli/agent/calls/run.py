@@ -23,7 +23,7 @@ from agentcli.agent.permissions.approvals import PermittedCall, permit
 from agentcli.agent.questions import make_ask
 from agentcli.conversation.entries import Result, reminder
 from agentcli.errors import ToolError
-from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools import observation
 from agentcli.tools.builtin import bash
@@ -246,11 +246,14 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
         if not observation.leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
-    if not isinstance(content, str) or (len(content.encode()) <= observation.MAX_UNPAGED_BYTES and not full):
+    parts = (Text(content),) if isinstance(content, str) else content
+    text = "\n".join(part.text for part in parts if isinstance(part, Text))
+    if len(text.encode()) <= observation.MAX_UNPAGED_BYTES and not full:
         return msgspec.structs.replace(output, content=content)
-    shown, openable = await asyncio.to_thread(_first_page, content, full, context)
+    shown, openable = await asyncio.to_thread(_first_page, text, full, context)
     context.workspace.grants += Grants(readable=openable)
-    return msgspec.structs.replace(output, content=shown)
+    media = tuple(part for part in parts if not isinstance(part, Text))
+    return msgspec.structs.replace(output, content=(Text(shown), *media) if media else shown)
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:

@@ -17,7 +17,6 @@ from msgspec import Struct
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
 
 # Variables that make an interpreter run a file.
@@ -260,7 +259,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
         if not content and result.structured is not None:
             content = msgspec.json.format(msgspec.json.encode(result.structured)).decode()
     else:
-        content = tuple(Text(cut_middle(part.text)) if isinstance(part, Text) else part for part in result.content)
+        content = tuple(result.content)
     output = ToolOutput(content, result.structured, is_error=result.is_error)
     return msgspec.structs.replace(output, error_kind="execution_error") if result.is_error else output
 

@@ -24,7 +24,8 @@ from agentcli.tools.workspace import Workspace, display_name
 MAX_TIMEOUT_MS = 3_600_000
 _ASKED_LATER = "[It is a dry run. Its changes reach the workspace only after it has ended and the user has agreed.]"
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
-_MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full output is shown page by page
+# Full output is shown page by page; of a standard one the notes below it are shown, too.
+_MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES - 1_500, "full": 1_000_000}
 
 
 async def run(arguments: Bash | JobsCall, context: ToolContext) -> ToolOutput:

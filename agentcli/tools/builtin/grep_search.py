@@ -7,6 +7,7 @@ come in several parts, which follow each other.
 from __future__ import annotations
 
 import re
+import sys
 from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,10 +18,10 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.tools.builtin.searching import (
-    BRIEF_RESULTS,
     SearchTarget,
     describe_gaps,
     relative_glob,
+    result_limit,
     search_literal_brackets,
     searchable,
 )
@@ -29,7 +30,7 @@ from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
-MAX_SHOWN_CHARS = 500  # of a line that the model sees
+MAX_SHOWN_CHARS = 500  # of a line, unless the level is full
 _MAX_BINARY_NAMES = 3
 
 # Rows as `FoundRows` describes them.
@@ -40,7 +41,8 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     target = searchable(arguments.path, context)
-    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = result_limit(arguments, context)
+    is_full = (arguments.output_level or context.level) == "full"
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
@@ -60,7 +62,10 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
         )
         if arguments.output_mode == "content":
             has_marks = arguments.multiline or arguments.context > 0
-            found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
+            max_chars = sys.maxsize if is_full else MAX_SHOWN_CHARS
+            found = Matches(
+                limit, has_marks=has_marks, context=arguments.context, show=target.show, max_chars=max_chars
+            )
         return found, await workspace.sandbox.search(query, found.add, context.all_grants)
 
     found, outcome = await search_literal_brackets(
@@ -128,8 +133,17 @@ class Matches:
     if some of them are context, or continue a match.
     """
 
-    def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        *,
+        has_marks: bool,
+        context: int,
+        show: Callable[[bytes], str],
+        max_chars: int = MAX_SHOWN_CHARS,
+    ) -> None:
         self.total = self.files = 0
+        self._max_chars = max_chars  # of a line that the model sees
         self._limit = limit
         self._has_marks = has_marks
         self._context = context
@@ -183,7 +197,8 @@ class Matches:
         entries: list[FoundLine] = []
         lines: list[str] = []
         for file in self._kept:
-            found, text = _read_marked(file.path, b"\n".join(file.rows), self._limit - len(entries), self._context)
+            allowed, rows = self._limit - len(entries), b"\n".join(file.rows)
+            found, text = _read_marked(file.path, rows, allowed, self._context, max_chars=self._max_chars)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -196,9 +211,9 @@ class Matches:
 
     def _format_rows(self, path: str, rows: bytes) -> str:
         if self._has_marks:
-            return _read_marked(path, rows)[1]
+            return _read_marked(path, rows, max_chars=self._max_chars)[1]
         text = _decode(rows)
-        if len(text) > MAX_SHOWN_CHARS:
+        if len(text) > self._max_chars:
             text = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], MAX_SHOWN_CHARS)}", text)
         return f"{path}:" + text.replace("\n", f"\n{path}:")
 
@@ -242,7 +257,9 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
     return [FoundLine(path, int(number), line) for number, _, line in parts]
 
 
-def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int = 0) -> tuple[list[FoundLine], str]:
+def _read_marked(
+    path: str, rows: bytes, limit: int | None = None, context: int = 0, *, max_chars: int = MAX_SHOWN_CHARS
+) -> tuple[list[FoundLine], str]:
     """Return the matches and the text of rows (with or without marks), up to the context of the last match allowed."""
     matches: list[FoundLine] = []
     lines: list[str] = []
@@ -260,5 +277,5 @@ def _read_marked(path: str, rows: bytes, limit: int | None = None, context: int 
             matches[-1].text += f"\n{line}"
         if mark != "-":  # the model sees every line of a match with the same mark
             last_match, mark = number, ":"
-        lines.append(f"{path}{mark}{number}{mark}{cut_line(line, MAX_SHOWN_CHARS)}")
+        lines.append(f"{path}{mark}{number}{mark}{cut_line(line, max_chars)}")
     return matches, "\n".join(lines)

@@ -36,7 +36,7 @@ async def run(
         case Recall():
             if services.past is None:
                 raise ToolError("There is no conversation here to search.", kind="not_found")
-            return await asyncio.to_thread(_recall, arguments, services.past())
+            return await asyncio.to_thread(_recall, arguments, services.past(), context.level)
         case ReadMore():
             return await asyncio.to_thread(_read_page, arguments, services.data)
     if services.web is None:
@@ -74,7 +74,7 @@ def _use_memory(arguments: MemoryCall, memory: Memory) -> ToolOutput:
             return ToolOutput(f"Deleted {arguments.path}.", {"path": arguments.path}, arguments.path)
 
 
-def _recall(arguments: Recall, past: Past) -> ToolOutput:
+def _recall(arguments: Recall, past: Past, level: OutputLevel) -> ToolOutput:
     if arguments.id:
         entry = past.entry(arguments.id)
         if entry is None:
@@ -85,8 +85,8 @@ def _recall(arguments: Recall, past: Past) -> ToolOutput:
     if not arguments.query or not arguments.query.strip():
         raise ToolError("Give query (words to look for) or id (an entry's number).", kind="invalid_parameters")
     excerpts = past.search(arguments.query)
-    shown, total = excerpts[:MAX_EXCERPTS], len(excerpts)
-    more = [f"[{total - MAX_EXCERPTS} more: use other words]"] if total > MAX_EXCERPTS else []
+    shown, total = excerpts if level == "full" else excerpts[:MAX_EXCERPTS], len(excerpts)
+    more = [f"[{total - MAX_EXCERPTS} more: use other words]"] if total > len(shown) else []
     content = "\n".join([*shown, *more]) or "Nothing of this conversation says that: try fewer or other words."
     return ToolOutput(content, {"found": shown, "total": total}, f"{total} found")
 

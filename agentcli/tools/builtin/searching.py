@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
-from agentcli.tools.builtin.toolset import FileList
+from agentcli.tools.builtin.toolset import FileList, GrepSearch
 from agentcli.tools.observation import lazy_if_large
 from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import display_name, parse_name
 
 BRIEF_RESULTS = 10
+STANDARD_RESULTS = 100
 
 T = TypeVar("T")
 
@@ -64,6 +65,14 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
     return SearchTarget(
         path=found, is_folder=is_folder, base=base, prefix=prefix, below="" if below == "." else f"{below}/"
     )
+
+
+def result_limit(arguments: FileList | GrepSearch, context: ToolContext) -> int:
+    """Return how many results a call shows; 0 for all."""
+    level = arguments.output_level or context.level
+    if level == "brief" or arguments.limit is None:
+        return {"brief": BRIEF_RESULTS, "standard": STANDARD_RESULTS, "full": 0}[level]
+    return arguments.limit
 
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:
@@ -123,7 +132,7 @@ async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:
         raise ToolError(f"{arguments.path} is a file: use file_read.", kind="invalid_parameters")
-    limit = BRIEF_RESULTS if "brief" in (arguments.output_level, context.level) else arguments.limit
+    limit = result_limit(arguments, context)
     listing = Listing(target.path, relative_glob(arguments.pattern, target), arguments.include_ignored, target.base)
 
     async def search(glob: str) -> tuple[list[str], int, SearchOutcome]:

@@ -46,7 +46,7 @@ class FileList(Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     depth: Annotated[int, Meta(ge=1)] | None = None
     include_ignored: bool = False
-    limit: Annotated[int, Meta(ge=0)] = 100
+    limit: Annotated[int, Meta(ge=0)] | None = None
     output_level: OutputLevel | None = None
 
 
@@ -59,7 +59,7 @@ class GrepSearch(Struct, frozen=True, kw_only=True):
     multiline: bool = False
     context: Annotated[int, Meta(ge=0, le=50)] = 0
     output_mode: Literal["content", "files", "count"] = "content"
-    limit: Annotated[int, Meta(ge=0)] = 100
+    limit: Annotated[int, Meta(ge=0)] | None = None
     output_level: OutputLevel | None = None
 
 
