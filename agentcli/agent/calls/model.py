@@ -118,12 +118,7 @@ def with_client_tools(tools: ToolRegistry, offered: Sequence[ToolSpec]) -> ToolR
     """Add the tools that a client offers and runs itself. Raises `UsageError` for a name that is taken."""
     known = [tool.spec() for tool in tools if tool.mode == "client"]
     new = [spec for spec in offered if spec not in known]
-    if not new:
-        return tools
-    all_tools = tools.clone()
-    for spec in new:
-        all_tools.register(client_tool(spec))
-    return all_tools
+    return ToolRegistry((*tools, *map(client_tool, new))) if new else tools
 
 
 def client_tool(spec: ToolSpec) -> Tool:
@@ -145,9 +140,6 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
     paused: set[str] = msgspec.field(default_factory=set)
-    receiving: asyncio.Lock = msgspec.field(
-        default_factory=asyncio.Lock
-    )  # held while results of a paused turn are stored
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""
@@ -178,24 +170,21 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     def set_attended(self, is_attended: bool) -> None:
         """Note whether a client runs its tools. Without one, calls that wait end with an error, as later ones do."""
         self._has_client = is_attended
-        for answer in self._waiting.values():
-            if not is_attended and not answer.done():
-                answer.set_exception(_client_gone())
+        for id in () if is_attended else self.waiting:
+            self._waiting[id].set_exception(_client_gone())
 
     def pause(self, call_ids: Collection[str]) -> None:
         """End the wait for these calls."""
         for id in call_ids:
-            if (answer := self._waiting.get(id)) is not None and not answer.done():
-                answer.set_exception(CallPaused())
+            if id in self.waiting:
+                self._waiting[id].set_exception(CallPaused())
                 self.paused.add(id)
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
         """Deliver the client's result; return False if no call with that id was waiting."""
-        answer = self._waiting.get(call_id)
-        if answer is None or answer.done():
-            return False
-        answer.set_result(output)
-        return True
+        if is_waiting := call_id in self.waiting:
+            self._waiting[call_id].set_result(output)
+        return is_waiting
 
 
 def _client_gone() -> ToolError:
