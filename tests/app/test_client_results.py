@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -178,3 +180,47 @@ async def test_a_result_in_another_process_is_reported_like_any_other(agent: Mak
         [finished] = [event async for event in heard if isinstance(event, ToolFinished)]
     assert finished.structured == {"degrees": 30}
     assert 'read_more with result_id="in Rome" and page=2 shows the next' in finished.result.text
+
+
+PROGRAM = """
+import asyncio, sys, time
+from agentcli import Agent, AgentOptions, ClientResult, ClientToolRequested, SqliteSessions, ToolSpec, UserError
+
+async def main(script, database, result):
+    options = AgentOptions(store=SqliteSessions(Path(database)), user_id="ann")
+    async with Agent(f"scripted/{script}", conversation="c1", options=options) as agent:
+        tools = [ToolSpec("weather", "Tells the weather.", {"type": "object", "properties": {}})]
+        if result:
+            try:
+                print((await agent.run(ClientResult("in Rome", result))).text, flush=True)
+            except UserError as error:
+                print(type(error).__name__, flush=True)
+            return
+        async for event in agent.stream("how is it?", tools=tools):
+            if isinstance(event, ClientToolRequested):
+                print([call.id for call in event.calls], flush=True)
+
+from pathlib import Path
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_another_process_continues_after_the_first_was_killed(tmp_path: Path, work: Path) -> None:
+    """Of two that bring the same result at the same time, one continues."""
+
+    def start(reply: dict[str, Any], result: str = "") -> subprocess.Popen[str]:
+        script = tmp_path / f"{result or 'first'}.jsonl"
+        script.write_text(json.dumps(reply))
+        arguments = [str(script), str(tmp_path / "sessions.db"), result]
+        program = [sys.executable, "-c", PROGRAM, *arguments]
+        return subprocess.Popen(program, cwd=work, stdout=subprocess.PIPE, text=True)
+
+    with start(asks("Rome")) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "['in Rome']\n"
+        first.kill()
+    both = [start({"text": "So: {{last_result}}", "delay_ms": 500}, result) for result in ("sun", "rain")]
+    refused, answered = sorted((one.communicate(timeout=60)[0].strip() for one in both), key=lambda said: ":" in said)
+    assert refused in ("SessionInUse", "UsageError")
+    assert answered in ("So: sun", "So: rain")
