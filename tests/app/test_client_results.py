@@ -30,6 +30,9 @@ from agentcli import (
 from agentcli.errors import SessionInUse
 from tests.app.running import call
 from tests.app.test_library_stores import Kept
+from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply
+from tests.conformance.servers import anthropic_server, chat_server
+from tests.transcripts import is_valid
 
 pytestmark = pytest.mark.usefixtures("library_home")
 
@@ -168,6 +171,37 @@ async def test_another_prompt_answers_the_call_as_not_run(agent: Make) -> None:
         "in Oslo": "Not run: the user sent a new message before the client returned a result.",
     }
     assert prompt.text.endswith("never mind")
+    assert is_valid(request.messages)
+
+
+@pytest.mark.parametrize(
+    ("model", "server", "reply"),
+    [
+        ("anthropic/claude-sonnet-5-5", anthropic_server, anthropic_reply),
+        ("openai/test-model", chat_server, chat_reply),
+    ],
+)
+async def test_a_provider_accepts_results_and_their_absence(
+    work: Path, monkeypatch: pytest.MonkeyPatch, model: str, server: Any, reply: Any
+) -> None:
+    """The server answers a request that breaks the rules of the real API with an error."""
+    calls = [tuple(Call(f"{city}_{n}", "weather", {"city": city}) for city in ("Rome", "Oslo")) for n in (1, 2)]
+    store, name = MemorySessions(), model.partition("/")[0].upper()
+    options = AgentOptions(store=store)
+    replies = [reply(Said(calls=calls[0])), reply("Fine."), reply(Said("Looking.", calls=calls[1])), reply("Ok.")]
+    with server(replies) as api:
+        monkeypatch.setenv(f"{name}_BASE_URL", api.url)
+        monkeypatch.setenv(f"{name}_API_KEY", "key")
+
+        async def run(content: Any) -> Done:
+            async with Agent(model, conversation="c1", cwd=work, options=options) as agent:
+                return await agent.run(content, tools=[WEATHER])
+
+        assert (await run("how is it?")).reason == "paused"
+        assert (await run([ClientResult("Oslo_1", "snow"), ClientResult("Rome_1", "sun")])).text == "Fine."
+        assert (await run("and now?")).reason == "paused"
+        assert (await run(ClientResult("Oslo_2", "rain"))).reason == "paused"
+        assert (await run("never mind")).text == "Ok."
 
 
 async def test_a_result_in_another_process_is_reported_like_any_other(agent: Make) -> None:
