@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import count
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
 from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit, Question
@@ -16,7 +17,7 @@ from agentcli.tools.builtin.toolset import AskUser
 from agentcli.tools.tool import Ask, ToolOutput
 
 
-class OpenQuestion(NamedTuple):
+class OpenQuestion(Struct, frozen=True):
     """A question that waits; `decide` returns the verdict of the present permissions on its call."""
 
     request: AnyQuestion

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -280,7 +280,7 @@ class Turn(msgspec.Struct, kw_only=True):
         return self.calls.emit
 
 
-class EarlyEnd(NamedTuple):
+class EarlyEnd(msgspec.Struct, frozen=True):
     """The end of a turn whose newest reply has calls; the result of each of them is `why`."""
 
     reason: DoneReason

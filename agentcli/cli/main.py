@@ -15,7 +15,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.field_flags import FIELD_FLAGS, use_agent
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
@@ -234,6 +233,8 @@ class Ending:
             if name == "--output-format":
                 self._format = value if is_joined else following
         self._is_leaving = False
+        if self._format in ("json", "stream-json"):
+            import agentcli.agent.result  # noqa: F401 - now, as a signal may come in the middle of a later import
 
     def fail(self, error: Exception) -> int:
         """Report an error and return the exit code. An error of stdout is raised again: it cannot be reported there."""
@@ -259,6 +260,8 @@ class Ending:
 
     def _write(self, subtype: str, text: str, reason: str = "") -> None:
         if self._needs_result:
+            from agentcli.agent.result import to_json_line
+
             self._out.write(to_json_line(self._result(subtype, text, reason)))
 
     @property
@@ -266,6 +269,8 @@ class Ending:
         return self._format in ("json", "stream-json") and not self._out.ends_with_result
 
     def _result(self, subtype: str, text: str, reason: str = "") -> dict[str, Any]:
+        from agentcli.agent.result import result_object
+
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
 
     # Signals
@@ -286,6 +291,8 @@ class Ending:
             return  # the last result is written, and the run ends with its exit code
         self._is_leaving = True
         if self._needs_result:
+            from agentcli.agent.result import to_json_line
+
             line = (b"\n" if self._out.is_within_line else b"") + to_json_line(self.unfinished())
             stdout = select.poll()
             stdout.register(1, select.POLLOUT)

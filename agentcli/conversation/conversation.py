@@ -338,7 +338,7 @@ class RequestSize:
         counted = self._counted.get(model.name, ProviderCount())  # the default: nothing was counted, all is estimated
         added = self._entries.plus(self._prefix_size).minus(counted.size)
         if not model.takes_images:  # a short text is sent in place of each image
-            added = added._replace(media=0)
+            added = Size(added.ascii, added.foreign)
         return max(0, counted.tokens + self.calibration.tokens(model.name, added, model.token_factor * SAFETY))
 
     def now(self) -> int:

@@ -1,14 +1,17 @@
 """Ends a run in order: at a signal, when nothing happens any more, and with the background jobs that still run."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING
 
-from agentcli.agent.ops import Interrupt
-from agentcli.agent.session import Session
-from agentcli.tools.command import BackgroundJob
+if TYPE_CHECKING:
+    from agentcli.agent.session import Session
+    from agentcli.tools.command import BackgroundJob
 
 _INTERRUPT_TIMEOUT_S = 10.0  # for a turn that does not even react to its interruption
 _MAX_COMMAND_CHARS = 60
@@ -71,6 +74,8 @@ async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: C
     If the turn does not react to that, `leave` is called with the reason. `session` returns the open session, which a
     command may replace by another one.
     """
+    from agentcli.agent.ops import Interrupt
+
     while True:
         watched = session()
         is_silent = await _is_silent(watched, limit_s)

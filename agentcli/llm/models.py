@@ -6,9 +6,8 @@ Tokens are estimated by bytes, scaled by a factor that is learned for each model
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
-from operator import add, sub
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -192,7 +191,7 @@ def provider_names() -> tuple[str, ...]:
     return (*(name for name in PROVIDERS if name != "openai_compat"), *preset_rows())
 
 
-class RequestTarget(NamedTuple):
+class RequestTarget(msgspec.Struct, frozen=True):
     """The model that a request goes to; its name is `provider/model`."""
 
     provider: Provider
@@ -244,7 +243,7 @@ def family_of(model: str) -> str:
     return "custom"
 
 
-class Size(NamedTuple):
+class Size(msgspec.Struct, frozen=True):
     """Bytes of text, as ASCII and `foreign` (all other characters), and the tokens of images and documents."""
 
     ascii: int = 0
@@ -256,10 +255,10 @@ class Size(NamedTuple):
         return self.ascii + self.foreign
 
     def plus(self, other: "Size") -> "Size":
-        return Size(*map(add, self, other))
+        return Size(self.ascii + other.ascii, self.foreign + other.foreign, self.media + other.media)
 
     def minus(self, other: "Size") -> "Size":
-        return Size(*map(sub, self, other))
+        return Size(self.ascii - other.ascii, self.foreign - other.foreign, self.media - other.media)
 
 
 MESSAGE_SIZE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))  # what a message takes beside its blocks

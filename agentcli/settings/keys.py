@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import stat
 import time
 from collections.abc import Callable
@@ -191,6 +190,8 @@ Key = str | KeyHelper  # a key, or the command that has it
 
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
     """Split a command into words as a shell does. Raises the `error` if it has none."""
+    import shlex
+
     try:
         program, *arguments = shlex.split(command)
     except ValueError as problem:

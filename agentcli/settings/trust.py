@@ -4,7 +4,6 @@ These are the files that set something or whose contents are run: settings, hook
 """
 
 import errno
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -152,6 +151,8 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
     """Return a digest of the pinned files: of their contents, or of names, sizes and times (nobody can set `ctime`)."""
+    import hashlib
+
     digest = hashlib.sha256()
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -208,7 +207,7 @@ _FIELDS = {
 log = logging.getLogger(__name__)
 
 
-class Rewrite(NamedTuple):
+class Rewrite(Struct, frozen=True):
     """A change to a rejected request. One that `stands_alone` is undone if it does not help."""
 
     how: str  # "without tool results", as the person reads it

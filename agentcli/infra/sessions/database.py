@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import apsw
+from msgspec import Struct
 
 from agentcli.conversation.history import short_prompt
 from agentcli.conversation.schema import as_readable
@@ -267,7 +268,7 @@ def failure(path: Path, error: Exception) -> StorageError:
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
-class _Job(NamedTuple):
+class _Job(Struct, frozen=True):
     """Work with the connection, and the future of who waits for it."""
 
     work: Callable[[apsw.Connection], Any]

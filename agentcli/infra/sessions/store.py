@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import (
@@ -39,7 +40,7 @@ WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
 """  # noqa: S608 - constant text
 
 
-class WorkQueue(NamedTuple):
+class WorkQueue(Struct, frozen=True):
     """Does the work of a log in order, each in a transaction."""
 
     submit: Callable[[tables.Work[StoredEntries]], asyncio.Future[StoredEntries]]

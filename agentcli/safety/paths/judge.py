@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
-from typing import Literal, NamedTuple
+from typing import Literal
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -150,7 +150,7 @@ def _expression(globs: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, globs)))
 
 
-class AutoExecuted(NamedTuple):
+class AutoExecuted(Struct, frozen=True, kw_only=True):
     """The lists of `auto_executed.toml`, all groups together."""
 
     names: tuple[str, ...]

@@ -19,7 +19,6 @@ from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor, P
 from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
-from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, row_width, width, without_end_blanks
 from agentcli.patterns import lazy_pattern
@@ -305,8 +304,11 @@ def option_row(
     gap = " " * max(2, 2 + label_width - width(label)) if detail else ""
     head: Row = [("accent", mark), *(signs or []), (role, label), ("muted", gap)]
     room = columns - row_width(head)
-    shown = shorten(detail, room) if width(detail) > room >= MIN_CUT_COLUMNS else detail
-    return clipped([*head, ("muted", shown)], columns)
+    if width(detail) > room >= MIN_CUT_COLUMNS:
+        from agentcli.conversation.history import shorten
+
+        detail = shorten(detail, room)
+    return clipped([*head, ("muted", detail)], columns)
 
 
 class Picker:
