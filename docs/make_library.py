@@ -70,8 +70,8 @@ This page is written from the docstrings by `python docs/make_library.py`; a tes
 """
 
 GROUPS = {
-    "Agents": ("Agent", "AgentOptions", "AgentFailed"),
-    "Tools": ("tool", "RetryRule", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
+    "Agents": ("query", "query_sync", "Agent", "AgentOptions", "AgentFailed"),
+    "Tools": ("tool", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
     "Stores": (
         "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
         "EventStore", "StreamEvent", "StreamState", "MemoryEvents", "SqliteEvents", "RedisEvents",

@@ -18,6 +18,7 @@ from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
+from agentcli.errors import AgentcliError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
+ModelResolver = Callable[[AgentState], Awaitable[str | tuple[llm.Provider, ModelInfo]]]  # a caller's; may name a model
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
@@ -151,6 +153,23 @@ class ContextPolicy(Protocol):
 
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages
+
+
+async def call_resolver(
+    resolve: ModelResolver, state: AgentState, *, fallback: str
+) -> str | tuple[llm.Provider, ModelInfo]:
+    """Return a caller's choice of a model, or the fallback model where it has taken over and the resolver fails.
+
+    Raises `ProviderError` for any exception of the resolver, so that it is handled like a provider's failure.
+    """
+    try:
+        return await resolve(state)
+    except AgentcliError:
+        raise
+    except Exception as error:
+        if state.model.name == fallback:
+            return fallback
+        raise ProviderError(f"The resolver failed: {error!r}.", is_retryable=True) from error
 
 
 class ModelAccess(msgspec.Struct, kw_only=True):

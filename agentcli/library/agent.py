@@ -26,9 +26,10 @@ from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.functions import PromptOrder, Results, recording, results_in, using_deps
+from agentcli.library.history import AnyMessage, HistoryForm, form_of, read_history, write_messages
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
-from agentcli.llm.messages import Block, ToolUse, Usage
+from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
@@ -59,7 +60,9 @@ class Agent:
     replace the system text. `tools` are `Tool`s, or functions as `@tool` takes them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
-    it: the conversation of that id is continued, or begun if there is none.
+    it: the conversation of that id is continued, or begun if there is none. A program that holds it itself passes it as
+    `history`, messages in the form of the Messages API or of Chat Completions, and gets the rest from `new_messages()`.
+    No call of a history is run again.
 
     `approve` answers the questions of the permission mode; without it calls that would ask are denied. It returns a
     bool, or a text, which is a yes and the answer to a question of the model. `permissions` are the name of the mode,
@@ -76,6 +79,7 @@ class Agent:
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         conversation: str = "",
+        history: Sequence[AnyMessage] | None = None,
         approve: Decide | None = None,
         permissions: str | PermissionSettings = "default",
         cwd: str | Path = ".",
@@ -84,6 +88,10 @@ class Agent:
         config = agent_config(options, cwd, permissions)
         self._memory = MemorySessions()
         self._conversations, store = stores_of(options, conversation)
+        if history is not None and options.store is not None:
+            raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
+        self._history, self._form = history or (), form_of(history or ())
+        self._newest: list[Entry] = []  # entries of the prompt answered last
         self._builder = Builder(
             config,
             store=store or self._memory,
@@ -115,6 +123,13 @@ class Agent:
     async def _find_conversation(self) -> SessionChoice:
         """Return the conversation to continue or to begin. Raises `UserError`."""
         choice = self._choice
+        if self._history:
+            name = self._model or await self._builder.models.default()
+            log = await self._memory.create(cwd=self._builder.config.cwd, user_id=self._user_id)
+            log.append(*read_history(self._history, name))
+            await log.close()
+            self._history = ()
+            return SessionChoice(how="id", id=log.session_id)
         if (entries := await self._load_entries()) is not None:
             self._memory.hold(self._conversation_id, entries, cwd=self._builder.config.cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
@@ -156,11 +171,12 @@ class Agent:
             await self._load_entries()  # raises for somebody else's conversation, which stays
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
+        self._history, self._newest = (), []
         self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
 
     async def run(
         self,
-        content: str | Sequence[Block] | Results,
+        content: Content | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
@@ -185,7 +201,7 @@ class Agent:
 
     async def stream(
         self,
-        content: str | Sequence[Block] | Results,
+        content: Content | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
@@ -194,9 +210,9 @@ class Agent:
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
-        `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
-        files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are the
-        caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
+        `content` is the text, in which `@path` names files of the workspace, or texts and blocks. `attachments` are
+        further files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are
+        the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
         `ClientResult` is submitted to the session. A stream that is closed before leaves these calls open: any agent
         on the same conversation, also in another process, continues with their `ClientResult`s as the `content`, all at
         once or one after another. A call has one result, else a `UsageError` is raised; another prompt answers open
@@ -219,6 +235,7 @@ class Agent:
             recording(session, store, "" if pending else stream_id),
             aclosing(session.subscribe()) as events,
         ):
+            path_before = len(session.snapshot().conversation.path) - len(results)
             op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
             paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)
             self._turns.begin(lambda: session.publish(paused) if pending else session.submit(op), deps)
@@ -238,6 +255,7 @@ class Agent:
                     session.submit(Pause())  # else the client's calls would end, too
                     session.submit(Interrupt())
                     await session.idle()
+                self._newest = session.snapshot().conversation.path[path_before:]
                 await self._save_entries()
         if last is not None:  # only now, because a reader stops here, and then the lock must be free
             yield last
@@ -273,6 +291,14 @@ class Agent:
                 self._builder.store = self._memory
             await store_results(await self.session(), results, tools)
             await self._save_entries()
+
+    def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
+        """Return the messages of the newest prompt, that one first, to be added to a `history`.
+
+        They have the form of the agent's history, else that of the Messages API ("anthropic"; "openai": Chat
+        Completions). What agentcli added for the model is left out.
+        """
+        return write_messages(self._newest, form or self._form)
 
     async def call_tool(
         self,
@@ -314,7 +340,7 @@ class Agent:
         """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
         return turn_records(self._opened.path)
 
-    def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
+    def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.
 
         Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
@@ -350,11 +376,11 @@ class Agent:
         await self.close()
 
 
-def _blocks_of(
-    content: str | Sequence[Block], attachments: Sequence[str | Path | Block], workspace: Workspace
-) -> tuple[Block, ...]:
+def _blocks_of(content: Content, attachments: Sequence[str | Path | Block], workspace: Workspace) -> tuple[Block, ...]:
     """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
-    blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
+    blocks = content_blocks(content)
+    if isinstance(content, str):
+        blocks = with_attachments(content, workspace, bare_names=False)
     for item in attachments:
         blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
     return blocks

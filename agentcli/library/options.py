@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
-from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
+from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, ModelResolver, unchanged
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Provider
 from agentcli.settings.files import current_folder
@@ -41,9 +41,10 @@ class AgentOptions:
     `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
     that have a `stream_id`. Readers elsewhere can follow them, and resume where they stopped.
 
-    `provider` replaces the configured ones. `resolve` chooses the provider before each request, `context_policy`
-    replaces the policy that compacts the conversation before it, `context_transform` changes the messages of that one
-    request. `usage` collects the usage of the conversation; several agents may share one.
+    `provider` replaces the configured ones. `resolve` chooses before each request: it returns `provider/model`, or a
+    provider and its `ModelInfo`. If it fails, the fallback model of the settings answers. `context_policy` replaces the
+    policy that compacts the conversation, `context_transform` changes the messages of one request. `usage` collects the
+    usage of the conversation; several agents may share one.
 
     `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
     file, also among programs. `sandbox` replaces the machine's own files and commands, `search` Tavily in web_search.
@@ -57,7 +58,7 @@ class AgentOptions:
     user_id: str = ""
     event_store: EventStore | None = None
     provider: Provider | None = None
-    resolve: Resolve | None = None
+    resolve: ModelResolver | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform | None = None
     usage: UsageCollector | None = None
