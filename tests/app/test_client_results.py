@@ -11,20 +11,10 @@ from typing import Any
 
 import pytest
 
-from agentcli import (
-    Agent,
-    AgentOptions,
-    ClientResult,
-    ClientToolRequested,
-    Done,
-    MemorySessions,
-    SqliteSessions,
-    ToolFinished,
-    ToolSpec,
-    UsageError,
-    UserError,
-)
+from agentcli import Agent, AgentOptions, ClientResult, ClientToolRequested, Done, ToolFinished, UsageError, UserError
 from agentcli.errors import SessionInUse
+from agentcli.providers import ToolSpec
+from agentcli.stores import MemorySessions, SqliteSessions
 from tests.app.running import call
 from tests.app.test_library_stores import Kept
 

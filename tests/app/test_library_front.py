@@ -8,25 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentcli import (
-    Agent,
-    AgentOptions,
-    ClientResult,
-    Image,
-    MemorySessions,
-    Prompt,
-    Steer,
-    Text,
-    query,
-    query_sync,
-    tool,
-)
+from agentcli import Agent, AgentOptions, ClientResult, Image, Prompt, Steer, Text, query, query_sync, tool
 from agentcli.agent.events import ToolStarted
 from agentcli.agent.interfaces import NoHooks
 from agentcli.errors import UsageError
 from agentcli.library.agent import AgentFailed
 from agentcli.llm.messages import Base64Source, Message, ToolResult, ToolUse
 from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.stores import MemorySessions
 from tests.app.running import call
 
 pytestmark = pytest.mark.usefixtures("library_home")
