@@ -23,9 +23,9 @@ __all__ = [
     "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Approve", "Base64Source", "ClientResult",
     "ClientToolRequested", "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message",
     "PermissionSettings", "Prompt", "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text",
-    "TextDelta", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolStarted", "TurnFailed", "UsageCollector",
-    "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message", "to_chat_completion",
-    "tool",
+    "TextDelta", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolStarted", "TurnFailed",
+    "UsageCollector", "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message",
+    "to_chat_completion", "tool",
 ]  # fmt: skip
 _RENAMED = {"ApprovalRequested": "QuestionEvent"}
 
