@@ -158,10 +158,7 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 async def call_resolver(
     resolve: ModelResolver, state: AgentState, *, fallback: str
 ) -> str | tuple[llm.Provider, ModelInfo]:
-    """Return a caller's choice of a model, or the fallback model where it has taken over and the resolver fails.
-
-    Raises `ProviderError` for any exception of the resolver, so that it is handled like a provider's failure.
-    """
+    """Return a caller's choice of a model. Raises `ProviderError` if it fails and the fallback has not taken over."""
     try:
         return await resolve(state)
     except AgentcliError:

@@ -9,7 +9,6 @@ from agentcli.conversation.conversation import messages_of
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
 from agentcli.errors import UsageError
 from agentcli.frontends.json_input import check_media
-from agentcli.frontends.json_output import wire_messages
 from agentcli.llm.messages import (
     BLOCKS_OF_ROLE,
     Base64Source,
@@ -21,6 +20,7 @@ from agentcli.llm.messages import (
     ToolResult,
     decode_json,
 )  # fmt: skip
+from agentcli.llm.wire.anthropic import block_to_wire
 from agentcli.llm.wire.chat_completions import Quirks, to_wire
 
 AnyMessage = Mapping[str, Any] | Message
@@ -119,5 +119,5 @@ def write_messages(entries: Iterable[Entry], form: HistoryForm) -> list[dict[str
     messages = messages_of(entry for entry in entries if entry.is_prompt or isinstance(entry.body, Assistant | Result))
     if form == "openai":
         return [*to_wire(messages, quirks=Quirks(), provider="")]
-    portable = (tuple(block for block in message.content if not isinstance(block, Opaque)) for message in messages)
-    return wire_messages(Message(one.role, content) for one, content in zip(messages, portable, strict=True) if content)
+    portable = [(one.role, [block for block in one.content if not isinstance(block, Opaque)]) for one in messages]
+    return [{"role": role, "content": list(map(block_to_wire, blocks))} for role, blocks in portable if blocks]

@@ -74,21 +74,17 @@ class AgentOptions:
 
 def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:
     """Return the store, as the kind that it is. Raises `UsageError` if it does not fit the conversation's id."""
-    match options.store:
-        case SessionStore() as sessions:
-            return None, sessions
-        case ConversationStore() as conversations if conversation:
-            return conversations, None
-        case ConversationStore():
-            raise UsageError('A ConversationStore needs the id of a conversation: Agent(…, conversation="my-id").')
-        case None if not conversation:
-            return None, None
-        case None:
-            raise UsageError(
-                f"conversation={conversation!r} needs a store that keeps it: "
-                "Agent(…, options=AgentOptions(store=SqliteSessions(path)))."
-            )
-    raise UsageError(f"A store is a SessionStore or a ConversationStore, not {type(options.store).__name__}.")
+    store = options.store
+    if isinstance(store, SessionStore):
+        return None, store
+    if store is not None and not isinstance(store, ConversationStore):
+        raise UsageError(f"A store is a SessionStore or a ConversationStore, not {type(store).__name__}.")
+    if store is not None and not conversation:
+        raise UsageError('A ConversationStore needs the id of a conversation: Agent(…, conversation="my-id").')
+    if store is None and conversation:
+        example = "Agent(…, options=AgentOptions(store=SqliteSessions(path)))"
+        raise UsageError(f"conversation={conversation!r} needs a store that keeps it: {example}.")
+    return store, None
 
 
 def session_options(
