@@ -124,12 +124,12 @@ class Agent:
         """Return the conversation to continue or to begin. Raises `UserError`."""
         choice = self._choice
         if self._history:
-            name = self._model or await self._builder.models.default()
-            log = await self._memory.create(cwd=self._builder.config.cwd, user_id=self._user_id)
-            log.append(*read_history(self._history, name))
-            await log.close()
+            bodies = read_history(self._history, self._model or await self._builder.models.default())
+            stored = await self._memory.create(cwd=self._builder.config.cwd, user_id=self._user_id)
+            stored.append(*bodies)
+            await stored.close()
             self._history = ()
-            return SessionChoice(how="id", id=log.session_id)
+            return SessionChoice(how="id", id=stored.session_id)
         if (entries := await self._load_entries()) is not None:
             self._memory.hold(self._conversation_id, entries, cwd=self._builder.config.cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
@@ -382,5 +382,6 @@ def _blocks_of(content: Content, attachments: Sequence[str | Path | Block], work
     if isinstance(content, str):
         blocks = with_attachments(content, workspace, bare_names=False)
     for item in attachments:
-        blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
+        attached = attached_file(workspace.cwd / item, workspace) if isinstance(item, str | Path) else (item,)
+        blocks += content_blocks(attached)
     return blocks

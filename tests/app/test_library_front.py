@@ -129,6 +129,9 @@ async def test_plain_texts_stand_for_blocks(work: Path) -> None:
         await agent.run(["See", Image(Base64Source("image/png", PIXEL))])
         session = await agent.session()
         assert (await session.answer("And on")).text == "Two."
+        for wrong in (3, {"role": "user", "content": "hi"}):
+            with pytest.raises(TypeError, match="Expected a text, or a list of texts and blocks"):
+                await agent.run(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"Expected an operation, such as Prompt"):
             session.submit("And on")  # type: ignore[arg-type]
     assert provider.requests[0].messages[0].content[-2:] == (
