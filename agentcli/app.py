@@ -379,8 +379,7 @@ class Builder:
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
         settings, name = self.config.settings.provider, state.model.name
         if resolve := self._options.parts.resolve:
-            chosen = await call_resolver(resolve, state, fallback=settings.fallback_model)
-            return self._provider_of(chosen) if isinstance(chosen, str) else chosen
+            return await call_resolver(resolve, state, self._provider_of, settings.fallback_model)
         if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # that one stands in
             name = settings.plan_model
         return self._provider_of(name)

@@ -156,17 +156,21 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 async def call_resolver(
-    resolve: ModelResolver, state: AgentState, *, fallback: str
-) -> str | tuple[llm.Provider, ModelInfo]:
+    resolve: ModelResolver,
+    state: AgentState,
+    provider_of: Callable[[str], tuple[llm.Provider, ModelInfo]],
+    fallback: str,
+) -> tuple[llm.Provider, ModelInfo]:
     """Return a caller's choice of a model. Raises `ProviderError` if it fails and the fallback has not taken over."""
     try:
-        return await resolve(state)
+        chosen = await resolve(state)
     except AgentcliError:
         raise
     except Exception as error:
-        if state.model.name == fallback:
-            return fallback
-        raise ProviderError(f"The resolver failed: {error!r}.", is_retryable=True) from error
+        if state.model.name != fallback:
+            raise ProviderError(f"The resolver failed: {error!r}.", is_retryable=True) from error
+        chosen = fallback
+    return provider_of(chosen) if isinstance(chosen, str) else chosen
 
 
 class ModelAccess(msgspec.Struct, kw_only=True):
