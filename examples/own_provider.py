@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from agentcli import Agent, AgentOptions
+from agentcli import Agent
 from agentcli.providers import Done, Health, Message, Request, StreamEvent, Text, TextDelta, TokenCount, Usage
 
 
@@ -28,7 +28,7 @@ class Echo:
 
 
 async def main() -> None:
-    async with Agent(options=AgentOptions(provider=Echo())) as agent:
+    async with Agent(Echo()) as agent:
         print((await agent.run("hello?")).text.splitlines()[-1])
 
 
