@@ -157,16 +157,12 @@ def content_blocks(content: Content) -> tuple[Block, ...]:
     """
     blocks: list[Block] = []
     for part in content if isinstance(content, list | tuple) else (content,):
-        match part:
-            case str(text):
-                blocks.append(Text(text.encode(errors="replace").decode()))
-            case Text(text):
-                blocks.append(structs.replace(part, text=text.encode(errors="replace").decode()))
-            case _ if isinstance(part, Block):
-                blocks.append(part)
-            case _:
-                kind = type(part).__name__
-                raise TypeError(f"Expected a text, or a list of texts and blocks such as Image, not {kind}.")
+        block = Text(part) if isinstance(part, str) else part
+        if isinstance(block, Text):
+            block = structs.replace(block, text=block.text.encode(errors="replace").decode())
+        elif not isinstance(block, Block):
+            raise TypeError(f"Expected a text, or a list of texts and blocks such as Image, not {type(part).__name__}.")
+        blocks.append(block)
     return tuple(blocks)
 
 
