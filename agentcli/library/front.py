@@ -5,9 +5,9 @@ from warnings import warn
 from agentcli.agent.accounting import UsageCollector
 
 from agentcli.agent.events import (  # isort: skip
-    ClientToolRequested, Done, Event, QuestionEvent, TextDelta, ToolFinished, ToolStarted, TurnFailed,
+    ClientToolRequested, Done, Event, QuestionEvent, TextDelta, ToolFinished, TurnFailed,
 )  # fmt: skip
-from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, Steer
+from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.library.agent import Agent, AgentFailed
 from agentcli.library.functions import to_anthropic_message, to_chat_completion
@@ -20,12 +20,11 @@ from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
 from agentcli.version import __version__
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Approve", "Base64Source", "ClientResult",
-    "ClientToolRequested", "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message",
-    "PermissionSettings", "Prompt", "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text",
-    "TextDelta", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolStarted", "TurnFailed",
-    "UsageCollector", "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message",
-    "to_chat_completion", "tool",
+    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Base64Source", "ClientResult", "ClientToolRequested",
+    "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message", "PermissionSettings", "Prompt",
+    "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text", "TextDelta", "Tool", "ToolContext",
+    "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector", "UsageError", "UserError", "__version__",
+    "query", "query_sync", "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 _RENAMED = {"ApprovalRequested": "QuestionEvent"}
 
