@@ -15,7 +15,9 @@ from agentcli.errors import UsageError
 from agentcli.library.agent import AgentFailed
 from agentcli.llm.messages import Base64Source, Message, ToolResult, ToolUse
 from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.providers import ToolSpec
 from agentcli.stores import MemorySessions
+from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
 from tests.app.running import call
 
 pytestmark = pytest.mark.usefixtures("library_home")
@@ -100,6 +102,20 @@ async def test_a_history_that_is_wrong_is_refused_with_the_message_at_fault(
     async with Agent(cwd=work, history=history, options=with_model) as agent:
         with pytest.raises(UsageError, match=says):
             await agent.run("go")
+
+
+async def test_calls_that_the_program_runs_go_on_in_another_agent_with_the_history(work: Path) -> None:
+    """As a server does that keeps nothing: each request brings the whole conversation."""
+    lookup = ToolSpec("lookup", "Looks a number up.", {"type": "object", "properties": {}})
+    model = ScriptedModel([ScriptedReply(tool_calls=(ScriptedCall("lookup", {}),)), "It is 42."])
+    async with Agent(model, cwd=work, history=[]) as first:
+        paused = await first.run("Which number?", tools=[lookup])
+        result = {"role": "tool", "tool_call_id": paused.pending[0].id, "content": "42"}
+        history = [*first.new_messages("openai"), result]
+    async with Agent(model, cwd=work, history=history) as second:
+        assert (await second.run([], tools=[lookup])).text == "It is 42."
+        assert second.new_messages() == [{"role": "assistant", "content": "It is 42."}]
+    assert model.requests[1].messages[2].content[0] == ToolResult(paused.pending[0].id, "42")
 
 
 async def test_images_of_either_api_reach_the_model(work: Path) -> None:
