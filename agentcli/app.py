@@ -17,7 +17,7 @@ from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.questions import make_ask
-from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnLimits, TurnStep
+from agentcli.agent.runtime import ContextWatch, ModelAccess, Runtime, TurnLimits, TurnStep, call_resolver
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
@@ -377,9 +377,9 @@ class Builder:
             await warm(Request(prefix.system, (user_message("Hello"),), prefix.tools))
 
     async def _resolve(self, state: AgentState) -> tuple[Provider, ModelInfo]:
-        if resolve := self._options.parts.resolve:
-            return await resolve(state)
         settings, name = self.config.settings.provider, state.model.name
+        if resolve := self._options.parts.resolve:
+            return await call_resolver(resolve, state, self._provider_of, settings.fallback_model)
         if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # that one stands in
             name = settings.plan_model
         return self._provider_of(name)

@@ -1,6 +1,5 @@
 """Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
-import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -102,9 +101,7 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
             case {"type": "file", "base64": data, "mime_type": kind}:
                 yield Document(Base64Source(kind, data))
             case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
-                head, _, data = url.removeprefix("data:").partition(",")  # data:image/png;base64,iVBORw0…
-                kind, _, encoding = head.partition(";")
-                yield Image(Base64Source(kind, data if encoding else base64.b64encode(data.encode()).decode()))
+                yield Image(Base64Source.of_url(url))
             case _:
                 raise UsageError(f"Could not send {str(part)[:80]}. Use text, or images and files as base64.")
 

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from agentcli import Message, Text, create_context_transform
+from agentcli import Message, Text
 from agentcli.conversation.compaction.digest import Passage, Scorer, pick_excerpts, split_passages
+from agentcli.hooks import create_context_transform
 from agentcli.library.functions import count_conversation_tokens
 from agentcli.llm.messages import ToolResult, ToolUse
 

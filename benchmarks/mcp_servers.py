@@ -11,7 +11,7 @@ from pathlib import Path
 from loopback import ROOT, cpu_of, environment, loopback, median, workspace
 from terminal import Place, first_character
 
-from agentcli import count_tokens
+from agentcli.tokens import count_tokens
 
 SERVER = ROOT / "tests/mcp_server.py"
 WINDOW = 200_000

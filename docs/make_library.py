@@ -1,10 +1,11 @@
-"""Writes docs/library.md from the docstrings of what `agentcli` exports: python docs/make_library.py."""
+"""Writes docs/library-reference.md from what `agentcli` exports: python docs/make_library.py."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -13,97 +14,30 @@ from typing import Any
 import msgspec
 
 import agentcli
+from agentcli import events, hooks, providers, skills, stores, testing, tokens
 
-HEAD = """# The library
+HEAD = """# Reference of the library
 
-```python
-from agentcli import Agent, tool
-```
-
-Everything below comes from the package `agentcli`, is typed, and passes `mypy --strict`. It works within a running event loop (a
-notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
-
-`AgentOptions(settings=…)` takes a dict that is nested like `config.toml` ([settings.md](settings.md)), or the same as a typed `Settings`; the
-structs of its groups are in `agentcli.settings.structs`. A value of a `Settings` counts where it differs from the default:
-
-```python
-from agentcli import Agent, AgentOptions, Settings
-from agentcli.settings.structs import LimitSettings
-
-agent = Agent(options=AgentOptions(settings=Settings(limits=LimitSettings(max_turns=5))))
-```
-
-With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
-and `LangChainProvider(chat_model)` for `AgentOptions(provider=…)`.
-
-`Guardrails` look at prompts before the model does, and at answers before `run` returns them. (A stream shows an answer while it is
-written.) A prompt that is rejected raises `AgentFailed`, and so does an answer that is rejected again:
-
-```python
-class NoAddresses(Guardrails):
-    async def check_answer(self, answer: str) -> str:
-        return "leave out e-mail addresses." if "@" in answer else ""
-
-agent = Agent(options=AgentOptions(hooks=NoAddresses()))
-```
-
-To test a program that uses the library, let `agentcli.testing.ScriptedModel` play the model. It needs no key and no network, and keeps
-each request in `requests`, with its `system`, `messages` and `tools`:
-
-```python
-from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
-
-model = ScriptedModel([
-    ScriptedReply(tool_calls=[ScriptedCall("weather", {"city": "Oslo"})]),  # a reply that calls a tool
-    ScriptedReply(error="overloaded"),                                      # or auth, rate_limit, server, timeout, …
-    "Take an umbrella.",                                                    # a reply of this text
-    lambda messages: f"There are {len(messages)} messages.",                # a reply made of the request's messages
-])
-done = Agent(model, tools=[weather]).run_sync("How is the weather in Oslo?")
-assert model.requests[1].messages[-1].content[0].text == "It rains."
-```
-
-A `ScriptedReply` may also have `thinking`, `usage`, `stop_reason` and `delay_ms`. A request after the last reply fails, and so does a
-call of a tool that the request does not offer; both errors say what is wrong.
-
-This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
+Every public name, by the module it is imported from. [library.md](library.md) begins with what you want to do. Types are written as in the
+source; `None` as a result is left out. This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the
+program.
 """
-
-GROUPS = {
-    "Agents": ("Agent", "AgentOptions", "AgentFailed"),
-    "Tools": ("tool", "RetryRule", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
-    "Stores": (
-        "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
-        "EventStore", "StreamEvent", "StreamState", "MemoryEvents", "SqliteEvents", "RedisEvents",
-    ),
-    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks", "Guardrails"),
-    "Events": (
-        "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ClientToolRequested",
-        "UsageReported", "Compaction", "ProviderSwitched", "Retry", "Notice", "SubagentStarted", "SubagentEnded", "HookRan",
-        "EntryStored", "Done", "TurnFailed",
-    ),
-    "Questions, which are events": (
-        "QuestionEvent", "CommandApproval", "EditApproval", "CallApproval", "ChangesApproval", "Question", "PlanApproval",
-        "LimitQuestion",
-    ),
-    "Operations, for `(await agent.session()).submit`": (
-        "Prompt", "Steer", "Interrupt", "Approve", "ClientResult", "SetModel", "SetMode", "SetEffort",
-    ),
-    "Counting and forms": (
-        "count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info", "to_chat_completion",
-        "to_anthropic_message", "UsageCollector", "TurnRecord", "TurnMetrics",
-    ),
-    "Skills": ("Skill", "read_skill", "SkillRegistry", "Activation"),
-    "Errors": ("AgentcliError", "UserError", "UsageError", "ConfigError", "StorageError", "ToolError"),
-}  # fmt: skip
+MODULES = (agentcli, events, stores, providers, hooks, tokens, skills, testing)
+FIRST = ("query", "query_sync", "Agent", "AgentOptions", "AgentFailed", "tool", "Tool", "ToolContext", "ToolOutput")
 
 
 def page() -> str:
     parts = [HEAD]
-    for group, names in GROUPS.items():
-        parts.append(f"## {group}\n")
-        parts += [_described(name, getattr(agentcli, name)) for name in names]
-    return "\n".join(parts)
+    described: list[Any] = [agentcli.__version__]
+    for module in MODULES:
+        parts += [f"## {module.__name__}\n", _text(module) if module is not agentcli else ""]
+        names = [name for name in dict.fromkeys((*FIRST, *module.__all__)) if name in module.__all__]
+        new = [name for name in names if not any(getattr(module, name) is thing for thing in described)]
+        parts += [_described(name, getattr(module, name)) for name in new]
+        if also := sorted({*names} - {*new, "__version__"}):
+            parts.append(f"It also has `{'`, `'.join(also)}`, described above.\n")
+        described += [getattr(module, name) for name in new]
+    return "\n".join(filter(None, parts))
 
 
 def _described(name: str, thing: Any) -> str:
@@ -111,15 +45,30 @@ def _described(name: str, thing: Any) -> str:
     if inspect.isclass(thing):
         if fields := _fields(thing):
             lines.append("\n".join(["```python", f"{name}(", *(f"    {field}," for field in fields), ")", "```\n"]))
-        elif name == "Agent":
+        elif inspect.isfunction(vars(thing).get("__init__")) and not getattr(thing, "_is_protocol", False):
             lines.append(f"```python\n{_on_lines(_signature(name, thing.__init__))}\n```\n")
-        lines.append(_text(thing))
-        for method, function in vars(thing).items():
-            if not method.startswith("_") and inspect.isfunction(function) and function.__name__ == method:
-                lines.append(f"- `{_signature(method, function)}`{_told(function)}")
+        lines += [_text(thing), *_members(thing)]
+    elif inspect.isfunction(thing):
+        lines += [f"```python\n{_on_lines(_signature(name, thing))}\n```\n", _text(thing)]
+    elif type(thing).__module__.startswith("agentcli."):  # an object, such as `encoders`
+        lines += [_text(type(thing)), *_members(type(thing))]
     else:
-        lines += [f"```python\n{_signature(name, thing)}\n```\n", _text(thing)]
+        lines.append(f"```text\n{name} = {_alias(name)}\n```\n")
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def _members(kind: type) -> list[str]:
+    """The properties and methods of a class, a line each."""
+    lines = []
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            signature = _signature(name, member.fget).replace("()", "").replace(" ->", ":")
+            lines.append(f"- `{signature}`{_told(member.fget)}")
+        elif inspect.isfunction(member) and member.__name__ == name:
+            lines.append(f"- `{_signature(name, member)}`{_told(member)}")
+    return lines
 
 
 def _fields(thing: type) -> list[str]:
@@ -131,7 +80,7 @@ def _fields(thing: type) -> list[str]:
             assert isinstance(definition, ast.ClassDef)
             fields |= {ast.unparse(n.target): ast.unparse(n) for n in definition.body if isinstance(n, ast.AnnAssign)}
     fields.pop("agent_id", "")
-    return list(fields.values())
+    return [field for name, field in fields.items() if not name.startswith("_")]
 
 
 def _signature(name: str, function: Any) -> str:
@@ -155,11 +104,25 @@ def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
     return ast.unparse(parameter) + (f" = {ast.unparse(default)}" if default else "")
 
 
+def _alias(name: str) -> str:
+    """The type that an alias stands for, as it stands in the source."""
+    for module in [
+        module for key, module in sys.modules.items() if key.startswith("agentcli.") and hasattr(module, name)
+    ]:
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                return ast.unparse(node.value)
+    raise LookupError(name)
+
+
 def _on_lines(signature: str) -> str:
     """A long signature, a parameter on each line."""
+    if len(signature) <= 100:
+        return signature
     head, _, rest = signature.partition("(")
-    parameters = re.split(r", (?=\w+:|\*)", rest.removesuffix(")"))
-    return "\n".join([f"{head}(", *(f"    {parameter}," for parameter in parameters), ")"])
+    parameters, _, result = rest.rpartition(")")
+    lines = [f"    {parameter}," for parameter in re.split(r", (?=\w+:|\*)", parameters)]
+    return "\n".join([f"{head}(", *lines, f"){result}"])
 
 
 def _text(thing: Any) -> str:
@@ -173,4 +136,4 @@ def _told(function: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("library.md").write_text(page(), "utf-8")
+    Path(__file__).with_name("library-reference.md").write_text(page(), "utf-8")

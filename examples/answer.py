@@ -2,9 +2,9 @@
 
 from scripted import scripted
 
-from agentcli import Agent
+from agentcli import query_sync
 
 MODEL = scripted({"text": "It computes prices with tax."})  # or "anthropic/claude-sonnet-5-5"
 
-done = Agent(MODEL).run_sync("What does this project do?")
+done = query_sync("What does this project do?", model=MODEL)
 print(done.text, f"({done.usage.output_tokens} tokens, ${done.cost_usd})")

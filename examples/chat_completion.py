@@ -4,7 +4,7 @@ import json
 
 from scripted import scripted
 
-from agentcli import Agent, to_chat_completion
+from agentcli import query_sync, to_chat_completion
 
-done = Agent(scripted({"text": "Four."})).run_sync("What is 2 + 2?")
+done = query_sync("What is 2 + 2?", model=scripted({"text": "Four."}))
 print(json.dumps(to_chat_completion(done, model="my-agent")["choices"], indent=2))

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from agentcli import Agent, AgentOptions, Message, Text
-from agentcli.llm.messages import Usage
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
+from agentcli import Agent
+from agentcli.providers import Done, Health, Message, Request, StreamEvent, Text, TextDelta, TokenCount, Usage
 
 
 class Echo:
@@ -29,7 +28,7 @@ class Echo:
 
 
 async def main() -> None:
-    async with Agent(options=AgentOptions(provider=Echo())) as agent:
+    async with Agent(Echo()) as agent:
         print((await agent.run("hello?")).text.splitlines()[-1])
 
 

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
-from warnings import warn
 
 from msgspec import Struct
 
@@ -390,10 +389,3 @@ Event = (
 )  # fmt: skip
 
 Emit = Callable[[Event], None]  # synchronous and never waits
-
-
-def __getattr__(name: str) -> Any:
-    if name == "ApprovalRequested":
-        warn("ApprovalRequested is QuestionEvent now; the next release drops the old name.", DeprecationWarning, 2)
-        return QuestionEvent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,26 +4,34 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.llm.messages import Block, Image, Text
+from agentcli.llm.messages import Block, Content, Image, Text, content_blocks
 from agentcli.llm.provider import Effort, ToolSpec
 
 
-class Prompt(Struct, frozen=True, tag="prompt"):
+class _MessageOp(Struct, frozen=True):
+    content: Content
+
+    def __post_init__(self) -> None:
+        content_blocks(self.content)  # a wrong type is an error at once
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return content_blocks(self.content)
+
+
+class Prompt(_MessageOp, frozen=True, tag="prompt"):
     """Start a turn; while one runs, wait for its end. `model` answers this turn only, where it starts at once.
 
     `tools` are the client's own: from the next turn on the model has them, for as long as the session is open, and
     their calls come as `ClientToolRequested`. A name that another tool has is refused, with the prompt.
     """
 
-    content: tuple[Block, ...]
     model: str = ""
     tools: tuple[ToolSpec, ...] = ()
 
 
-class Steer(Struct, frozen=True, tag="steer"):
+class Steer(_MessageOp, frozen=True, tag="steer"):
     """Reach the model before its next request; calls not yet started are skipped. Without a turn it is a prompt."""
-
-    content: tuple[Block, ...]
 
 
 class TakeBack(Struct, frozen=True, tag="take_back"):
@@ -153,6 +161,9 @@ class ClientResult(Struct, frozen=True, tag="client_result"):
     content: str | tuple[Text | Image, ...]
     is_error: bool = False
     structured: Any = None
+
+    def __post_init__(self) -> None:
+        content_blocks(self.content)
 
 
 Op = (

@@ -18,6 +18,7 @@ from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
+from agentcli.errors import AgentcliError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Block, Message, Text, ToolResult, Usage, block_text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor, Paid
 
 Resolve = Callable[[AgentState], Awaitable[tuple[llm.Provider, ModelInfo]]]
+ModelResolver = Callable[[AgentState], Awaitable[str | tuple[llm.Provider, ModelInfo]]]  # a caller's; may name a model
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
@@ -151,6 +153,24 @@ class ContextPolicy(Protocol):
 
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages
+
+
+async def call_resolver(
+    resolve: ModelResolver,
+    state: AgentState,
+    provider_of: Callable[[str], tuple[llm.Provider, ModelInfo]],
+    fallback: str,
+) -> tuple[llm.Provider, ModelInfo]:
+    """Return a caller's choice of a model. Raises `ProviderError` if it fails and the fallback has not taken over."""
+    try:
+        chosen = await resolve(state)
+    except AgentcliError:
+        raise
+    except Exception as error:
+        if state.model.name != fallback:
+            raise ProviderError(f"The resolver failed: {error!r}.", is_retryable=True) from error
+        chosen = fallback
+    return provider_of(chosen) if isinstance(chosen, str) else chosen
 
 
 class ModelAccess(msgspec.Struct, kw_only=True):

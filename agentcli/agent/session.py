@@ -20,7 +20,7 @@ from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
-from agentcli.llm.messages import Block, Text, Usage, without_surrogates
+from agentcli.llm.messages import Block, Content, Text, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolOutput, ToolRegistry
@@ -93,8 +93,8 @@ class Session:
 
     def submit(self, op: ops.Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
-        if isinstance(op, ops.Prompt | ops.Steer):
-            op = msgspec.structs.replace(op, content=without_surrogates(op.content))
+        if not isinstance(op, ops.Op):
+            raise TypeError(f'Expected an operation, such as Prompt("…"), not {type(op).__name__}.')
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -166,7 +166,7 @@ class Session:
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
         if (web := self.runtime.calls.workspace.resources.web) is not None:
-            web.note_typed(typed_text(op.content))
+            web.note_typed(typed_text(op.blocks))
         queue = self.state.conversation.queue
         waiting, model = queue.steering, ""
         if isinstance(op, ops.Prompt):
@@ -177,9 +177,9 @@ class Session:
                 self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
         if not self.is_busy:
-            self._begin([op.content], model=model)
+            self._begin([op.blocks], model=model)
             return
-        waiting.append(op.content)
+        waiting.append(op.blocks)
         self._queue_changed()
         if model:
             self.publish(Notice(f"The message is queued. {model} is used only for messages that are answered at once."))
@@ -363,9 +363,9 @@ class Session:
         self.publish(Notice("Another agentcli took over this session. This one closes."))
         self.publish(TakenOver())
 
-    async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
+    async def answer(self, content: Content) -> Done | TurnFailed:
         events = self.subscribe()
-        self.submit(ops.Prompt(tuple(content)))
+        self.submit(ops.Prompt(content))
         async for event in events:
             if isinstance(event, Done | TurnFailed):
                 return event

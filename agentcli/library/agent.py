@@ -25,9 +25,10 @@ from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.functions import PromptOrder, recording
+from agentcli.library.history import AnyMessage, HistoryForm, form_of, read_history, write_messages
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
-from agentcli.llm.messages import Block, ToolUse, Usage
+from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.structs import PermissionSettings
 from agentcli.setup.options import SessionChoice
@@ -59,7 +60,9 @@ class Agent:
     replace the system text. `tools` are `Tool`s, or functions as `@tool` takes them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
-    it: the conversation of that id is continued, or begun if there is none.
+    it: the conversation of that id is continued, or begun if there is none. A program that holds it itself passes it as
+    `history`, messages in the form of the Messages API or of Chat Completions, and gets the rest from `new_messages()`.
+    No call of a history is run again.
 
     `approve` answers the questions of the permission mode; without it calls that would ask are denied. It returns a
     bool, or a text, which is a yes and the answer to a question of the model. `permissions` are the name of the mode,
@@ -76,6 +79,7 @@ class Agent:
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         conversation: str = "",
+        history: Sequence[AnyMessage] | None = None,
         approve: Decide | None = None,
         permissions: str | PermissionSettings = "default",
         cwd: str | Path = ".",
@@ -84,6 +88,10 @@ class Agent:
         config = agent_config(options, cwd, permissions)
         self._memory = MemorySessions()
         self._conversations, store = stores_of(options, conversation)
+        if history is not None and options.store is not None:
+            raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
+        self._history, self._form = history or (), form_of(history or ())
+        self._newest: list[Entry] = []  # entries of the prompt answered last
         self._builder = Builder(
             config,
             store=store or self._memory,
@@ -115,6 +123,13 @@ class Agent:
     async def _find_conversation(self) -> SessionChoice:
         """Return the conversation to continue or to begin. Raises `UserError`."""
         choice = self._choice
+        if self._history:
+            bodies = read_history(self._history, self._model or await self._builder.models.default())
+            stored = await self._memory.create(cwd=self._builder.config.cwd, user_id=self._user_id)
+            stored.append(*bodies)
+            await stored.close()
+            self._history = ()
+            return SessionChoice(how="id", id=stored.session_id)
         if (entries := await self._load_entries()) is not None:
             self._memory.hold(self._conversation_id, entries, cwd=self._builder.config.cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
@@ -156,11 +171,12 @@ class Agent:
             await self._load_entries()  # raises for somebody else's conversation, which stays
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
+        self._history, self._newest = (), []
         self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
 
     async def run(
         self,
-        content: str | Sequence[Block] | Results,
+        content: Content | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
@@ -185,7 +201,7 @@ class Agent:
 
     async def stream(
         self,
-        content: str | Sequence[Block] | Results,
+        content: Content | Results,
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
@@ -194,33 +210,30 @@ class Agent:
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
-        `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
-        files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `tools` are the
-        caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a
-        `ClientResult` is submitted to the session. A stream that is closed before leaves these calls open: any agent
-        on the same conversation, also in another process, continues with their `ClientResult`s as the `content`, all at
-        once or one after another. A call has one result, else a `UsageError` is raised; another prompt answers open
-        calls as not run. Another prompt waits for the end of this one; it raises `UsageError` if nobody reads this
-        stream any more. `deps` is for `ToolContext.deps` of this prompt's calls.
+        `content` is the text, in which `@path` names files of the workspace, or texts and blocks. `attachments` are
+        further files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `deps` is
+        for `ToolContext.deps` of this prompt's calls. Another prompt waits for the end of this one; it raises
+        `UsageError` if nobody reads this stream any more.
 
-        With a `stream_id` the event store of the agent also gets the events, as the objects of the JSON output. All of
-        them are stored before this ends.
+        `tools` are the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn
+        waits until a `ClientResult` is submitted to the session. A stream that is closed before leaves these calls
+        open: any agent on the same conversation, also in another process, continues with their `ClientResult`s as the
+        `content`, all at once or one after another. Another prompt answers open calls as not run.
+
+        With a `stream_id` the agent's event store also gets the events, as the objects of the JSON output.
         """
         store = self._options.event_store
         if stream_id and store is None:
             raise UsageError("A stream_id needs an event store: Agent(…, options=AgentOptions(event_store=…)).")
-        parts = (content,) if isinstance(content, str | ClientResult) else content
-        results = tuple(part for part in parts if isinstance(part, ClientResult))
         workspace = (await self.session()).snapshot().workspace
-        blocks = await asyncio.to_thread(_blocks_of, parts, attachments, workspace)
-        if results and blocks:
-            raise UsageError("Results of calls cannot be sent together with a prompt.")
+        blocks, results = await asyncio.to_thread(_read_prompt, content, attachments, workspace)
         last: Done | TurnFailed | None = None
         async with (
             self._hold(results, tools) as (session, pending),
             recording(session, store, stream_id) if store and stream_id and not pending else nullcontext(),
             aclosing(session.subscribe()) as events,
         ):
+            path_before = len(session.snapshot().conversation.path) - len(results)
             op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
             paused = Done("", 0, Usage(), "paused", 0.0, pending=pending)
             self._turns.begin(lambda: session.publish(paused) if pending else session.submit(op), deps)
@@ -229,10 +242,7 @@ class Agent:
                     if isinstance(event, Done | TurnFailed):
                         last = event
                         break
-                    if isinstance(event, ClientToolRequested):  # the program may end before there is a result
-                        await self._save_entries()
-                    if isinstance(event, QuestionEvent) and self._approve is not None:
-                        session.submit(await self._decision(event))
+                    await self._react(session, event)
                     with self._turns.reading():
                         yield event
             finally:
@@ -240,9 +250,17 @@ class Agent:
                     session.submit(Pause())  # else the client's calls would end, too
                     session.submit(Interrupt())
                     await session.idle()
+                self._newest = session.snapshot().conversation.path[path_before:]
                 await self._save_entries()
         if last is not None:  # only now, because a reader stops here, and then the lock must be free
             yield last
+
+    async def _react(self, session: Session, event: Event) -> None:
+        match event:
+            case ClientToolRequested():  # the program may end before there is a result
+                await self._save_entries()
+            case QuestionEvent() if self._approve is not None:
+                session.submit(await self._decision(event))
 
     @asynccontextmanager
     async def _hold(
@@ -267,6 +285,14 @@ class Agent:
                     await store_results(session, results, tools)
                     await self._save_entries()
             yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
+
+    def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
+        """Return the messages of the newest prompt, that one first, to be added to a `history`.
+
+        They have the form of the agent's history, else that of the Messages API ("anthropic"; "openai": Chat
+        Completions). What agentcli added for the model is left out.
+        """
+        return write_messages(self._newest, form or self._form)
 
     async def call_tool(
         self,
@@ -306,7 +332,7 @@ class Agent:
         """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
         return turn_records(self._opened.path)
 
-    def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
+    def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """Do the same as `run`, for callers without an event loop.
 
         Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
@@ -342,14 +368,21 @@ class Agent:
         await self.close()
 
 
-def _blocks_of(
-    parts: Sequence[str | Block | ClientResult], attachments: Sequence[str | Path | Block], workspace: Workspace
-) -> tuple[Block, ...]:
-    """Return a prompt with its attachments. Raises `UsageError` for a file that cannot be attached."""
+def _read_prompt(
+    content: Content | Results, attachments: Sequence[str | Path | Block], workspace: Workspace
+) -> tuple[tuple[Block, ...], tuple[ClientResult, ...]]:
+    """Return a prompt with its attachments, or the results that stand for it. Raises `UsageError`, `TypeError`."""
+    parts = content if isinstance(content, list | tuple) else (content,)
+    results = tuple(part for part in parts if isinstance(part, ClientResult))
     blocks: tuple[Block, ...] = ()
     for part in parts:
-        if not isinstance(part, ClientResult):
-            blocks += with_attachments(part, workspace, bare_names=False) if isinstance(part, str) else (part,)
+        if isinstance(part, str):
+            blocks += with_attachments(part, workspace, bare_names=False)
+        elif not isinstance(part, ClientResult):
+            blocks += content_blocks(part)
     for item in attachments:
-        blocks += tuple(attached_file(workspace.cwd / item, workspace)) if isinstance(item, str | Path) else (item,)
-    return blocks
+        attached = attached_file(workspace.cwd / item, workspace) if isinstance(item, str | Path) else (item,)
+        blocks += content_blocks(attached)
+    if results and blocks:
+        raise UsageError("Results of calls cannot be sent together with a prompt.")
+    return blocks, results

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcli.agent.interfaces import CallHooks, ConversationStore, EventStore, Locks, NoHooks, SessionStore, TurnHooks
-from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, Resolve, unchanged
+from agentcli.agent.runtime import ContextControl, ContextPolicy, ContextTransform, ModelResolver, unchanged
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Provider
 from agentcli.settings.files import current_folder
@@ -41,9 +41,10 @@ class AgentOptions:
     `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
     that have a `stream_id`. Readers elsewhere can follow them, and resume where they stopped.
 
-    `provider` replaces the configured ones. `resolve` chooses the provider before each request, `context_policy`
-    replaces the policy that compacts the conversation before it, `context_transform` changes the messages of that one
-    request. `usage` collects the usage of the conversation; several agents may share one.
+    `provider` replaces the configured ones. `resolve` chooses before each request: it returns `provider/model`, or a
+    provider and its `ModelInfo`. If it fails, the fallback model of the settings answers. `context_policy` replaces the
+    policy that compacts the conversation, `context_transform` changes the messages of one request. `usage` collects the
+    usage of the conversation; several agents may share one.
 
     `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
     file, also among programs. `sandbox` replaces the machine's own files and commands, `search` Tavily in web_search.
@@ -57,7 +58,7 @@ class AgentOptions:
     user_id: str = ""
     event_store: EventStore | None = None
     provider: Provider | None = None
-    resolve: Resolve | None = None
+    resolve: ModelResolver | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform | None = None
     usage: UsageCollector | None = None
@@ -73,21 +74,17 @@ class AgentOptions:
 
 def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:
     """Return the store, as the kind that it is. Raises `UsageError` if it does not fit the conversation's id."""
-    match options.store:
-        case SessionStore() as sessions:
-            return None, sessions
-        case ConversationStore() as conversations if conversation:
-            return conversations, None
-        case ConversationStore():
-            raise UsageError('A ConversationStore needs the id of a conversation: Agent(…, conversation="my-id").')
-        case None if not conversation:
-            return None, None
-        case None:
-            raise UsageError(
-                f"conversation={conversation!r} needs a store that keeps it: "
-                "Agent(…, options=AgentOptions(store=SqliteSessions(path)))."
-            )
-    raise UsageError(f"A store is a SessionStore or a ConversationStore, not {type(options.store).__name__}.")
+    store = options.store
+    if isinstance(store, SessionStore):
+        return None, store
+    if store is not None and not isinstance(store, ConversationStore):
+        raise UsageError(f"A store is a SessionStore or a ConversationStore, not {type(store).__name__}.")
+    if store is not None and not conversation:
+        raise UsageError('A ConversationStore needs the id of a conversation: Agent(…, conversation="my-id").')
+    if store is None and conversation:
+        example = "Agent(…, options=AgentOptions(store=SqliteSessions(path)))"
+        raise UsageError(f"conversation={conversation!r} needs a store that keeps it: {example}.")
+    return store, None
 
 
 def session_options(

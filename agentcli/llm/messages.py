@@ -66,6 +66,17 @@ class Base64Source(Struct, frozen=True, tag="base64"):
     def data_url(self) -> str:
         return f"data:{self.media_type};base64,{self.data}"
 
+    @classmethod
+    def of_url(cls, url: str) -> "Base64Source":
+        """Return what a `data:` URL holds. Raises `ValueError` for another URL."""
+        import base64  # only what programs and other libraries pass has data URLs
+
+        head, _, data = url.partition(",")  # data:image/png;base64,iVBORw0…
+        kind, _, encoding = head.removeprefix("data:").partition(";")
+        if not head.startswith("data:"):
+            raise ValueError(f"only data: URLs hold a file, not {url[:40]!r}")
+        return cls(kind, data if encoding else base64.b64encode(data.encode()).decode())
+
 
 class Image(Struct, frozen=True, tag="image"):
     source: Base64Source
@@ -98,6 +109,7 @@ class Opaque(Struct, frozen=True, tag="opaque"):
 
 
 Block = Text | Thinking | RedactedThinking | ToolUse | Image | Document | ToolResult | Opaque
+Content = str | Block | Sequence[str | Block]  # as callers may write it; `content_blocks` reads it
 
 
 def block_text(block: Block) -> str:
@@ -138,12 +150,20 @@ def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
-def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
-    """Return the blocks with ? for lone surrogates, which JSON cannot hold: Python reads bytes that are no UTF-8 so."""
-    return tuple(
-        structs.replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
-        for block in content
-    )
+def content_blocks(content: Content) -> tuple[Block, ...]:
+    """Return a caller's texts and blocks as blocks. Raises `TypeError` for anything else.
+
+    They have ? for lone surrogates, which JSON cannot hold: Python reads bytes that are no UTF-8 so.
+    """
+    blocks: list[Block] = []
+    for part in content if isinstance(content, list | tuple) else (content,):
+        block = Text(part) if isinstance(part, str) else part
+        if isinstance(block, Text):
+            block = structs.replace(block, text=block.text.encode(errors="replace").decode())
+        elif not isinstance(block, Block):
+            raise TypeError(f"Expected a text, or a list of texts and blocks such as Image, not {type(part).__name__}.")
+        blocks.append(block)
+    return tuple(blocks)
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -183,7 +203,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         return Usage(**counts, cost_usd=sum(costs) if costs else None)
 
 
-_BLOCKS_OF_ROLE = {
+BLOCKS_OF_ROLE = {
     "user": (Text, Image, Document, ToolResult), "assistant": (Text, Thinking, RedactedThinking, ToolUse, Opaque)
 }  # fmt: skip
 
@@ -271,7 +291,7 @@ def _allowed(messages: Iterable[Message]) -> list[Message]:
     """Return the messages without blocks that their role cannot have and without empty ones, and join the user's."""
     allowed = (
         Message(
-            message.role, without_empty_text(b for b in message.content if isinstance(b, _BLOCKS_OF_ROLE[message.role]))
+            message.role, without_empty_text(b for b in message.content if isinstance(b, BLOCKS_OF_ROLE[message.role]))
         )
         for message in messages
     )

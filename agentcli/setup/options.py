@@ -18,7 +18,7 @@ from msgspec import Struct
 from agentcli.agent.accounting import Account, Amounts, Budgets, Kind
 from agentcli.agent.interfaces import CallHooks, Locks, NoHooks, SessionLog, SessionStore, TurnHooks
 from agentcli.agent.permissions.rules import Rules, Verb, check_rule, parse_rule
-from agentcli.agent.runtime import ContextControl, Resolve
+from agentcli.agent.runtime import ContextControl, ModelResolver
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, HeadMoved
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
@@ -60,7 +60,7 @@ class CallerParts(Struct, frozen=True, kw_only=True):
     hooks: TurnHooks = NoHooks()
     call_hooks: tuple[CallHooks, ...] = ()
     locks: Locks | None = None
-    resolve: Resolve | None = None
+    resolve: ModelResolver | None = None
     context: ContextControl = ContextControl()
     sandbox: Sandbox | None = None
 

@@ -19,7 +19,7 @@ from agentcli.conversation.instructions import (
     instruction_paths,
     system_prompt,
 )
-from agentcli.llm.messages import without_surrogates
+from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
 from agentcli.settings.files import home_of, project_root
@@ -119,7 +119,7 @@ class PrefixBuilder(Struct, kw_only=True):
         if memory is not None and not info.small and (index := memory.index()):
             notes.append(_memory_note(index))
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
-        return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
+        return [structs.replace(note, content=content_blocks(note.content)) for note in notes]
 
 
 def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:

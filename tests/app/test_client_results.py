@@ -19,15 +19,14 @@ from agentcli import (
     ClientResult,
     ClientToolRequested,
     Done,
-    MemorySessions,
-    SqliteSessions,
     Text,
     ToolFinished,
-    ToolSpec,
     UsageError,
     UserError,
 )
 from agentcli.errors import SessionInUse
+from agentcli.providers import ToolSpec
+from agentcli.stores import MemorySessions, SqliteSessions
 from tests.app.running import call
 from tests.app.test_library_stores import Kept
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply

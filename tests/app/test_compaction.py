@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agentcli import Agent, AgentFailed, AgentOptions, create_context_transform
+from agentcli import Agent, AgentFailed, AgentOptions
 from agentcli.agent.context.compaction import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
@@ -23,6 +23,7 @@ from agentcli.conversation.compaction.digest import MIN_ANSWER_CHARS
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.history import LogSearch
+from agentcli.hooks import create_context_transform
 from agentcli.llm.messages import Image as ImageBlock
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo

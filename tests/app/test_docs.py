@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,29 @@ from agentcli.cli.subcommands.doctor import CHECKS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["settings", "library"])
-def test_a_page_that_is_written_by_a_script_is_what_the_program_is(page: str) -> None:
-    spec = importlib.util.spec_from_file_location(f"make_{page}", ROOT / f"docs/make_{page}.py")
+@pytest.mark.parametrize(("name", "page"), [("settings", "settings"), ("library", "library-reference")])
+def test_a_page_that_is_written_by_a_script_is_what_the_program_is(name: str, page: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / f"docs/make_{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert (ROOT / f"docs/{page}.md").read_text("utf-8") == script.page()
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_the_programs_of_the_library_s_page_pass_a_strict_type_checker(tmp_path: Path) -> None:
+    for page in ("docs/library.md", "README.md"):
+        for number, program in enumerate(
+            re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+        ):
+            (tmp_path / f"{Path(page).stem.lower()}_{number}.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache", *tmp_path.glob("*.py")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
 
 
 def test_the_page_on_doctor_names_every_check() -> None:

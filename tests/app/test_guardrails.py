@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli import Agent, AgentFailed, AgentOptions, Guardrails
+from agentcli import Agent, AgentFailed, AgentOptions
+from agentcli.hooks import Guardrails
 from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
 
 pytestmark = pytest.mark.usefixtures("library_home")

@@ -582,19 +582,39 @@ def test_every_name_comes_from_the_package_and_importing_it_is_cheap() -> None:
     for name in agentcli.__all__:
         assert getattr(agentcli, name) is not None
     assert set(agentcli.__all__) <= set(dir(agentcli))
+    assert len(agentcli.__all__) <= 40
+    program = "import agentcli, sys; print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "['agentcli', 'agentcli.version']\n"
+
+
+BEFORE = {  # names that `agentcli` had itself, and where they are now
+    "events": "CommandApproval HookRan LimitQuestion OutputDelta Retry SetMode SubagentEnded ThinkingDelta",
+    "stores": "ConversationStore MemoryEvents PostgresSessions SqliteSessions StreamEvent StreamState readable_from",
+    "hooks": "CallHooks HookAnswer MCPClient NoHooks RemoteTool Sandbox TurnHooks create_context_transform",
+    "tokens": "TokenEncoder count_conversation_tokens count_tokens encoders",
+    "skills": "Activation Skill SkillRegistry read_skill",
+    "providers": "CacheControl Provider ToolSpec get_model_info",
+}
+
+
+@pytest.mark.parametrize("module", BEFORE)
+def test_names_that_have_moved_are_still_found_with_a_warning(module: str) -> None:
+    for name in BEFORE[module].split():
+        with pytest.warns(DeprecationWarning, match=rf"agentcli\.{name} is agentcli\.{module}\.{name} now") as warned:
+            old = getattr(agentcli, name)
+        assert old is getattr(getattr(agentcli, module), name)
+        assert warned[0].filename == __file__
 
 
 def test_the_old_name_of_questions_still_works() -> None:
     with pytest.warns(DeprecationWarning, match="QuestionEvent"):
         old = agentcli.ApprovalRequested
-    asked = agentcli.LimitQuestion("limit_1", "More?", reason="The limit.")
+    asked = agentcli.events.LimitQuestion("limit_1", "More?", reason="The limit.")
     assert isinstance(asked, old)
     assert (asked.kind, asked.call.name, asked.rules, asked.preview) == ("run", "", (), "")
     with pytest.raises(AttributeError, match="Agnet"):
         agentcli.Agnet  # noqa: B018
-    program = "import agentcli, sys; print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "['agentcli', 'agentcli.version']\n"
 
 
 def test_the_old_name_of_the_line_of_an_error_still_works() -> None:

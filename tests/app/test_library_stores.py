@@ -14,19 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import (
-    Agent,
-    AgentOptions,
-    MemoryEvents,
-    MemorySessions,
-    PermissionSettings,
-    RemoteResult,
-    RemoteTool,
-    SqliteEvents,
-    SqliteSessions,
-    Text,
-    readable_from,
-)
+from agentcli import Agent, AgentOptions, PermissionSettings, Text
 from agentcli.agent.events import Done as TurnDone
 from agentcli.agent.events import QuestionEvent, SubagentStarted, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
@@ -34,11 +22,13 @@ from agentcli.app import Builder
 from agentcli.cli.subcommands import tools
 from agentcli.conversation.entries import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
+from agentcli.hooks import RemoteResult, RemoteTool
 from agentcli.library.functions import to_anthropic_message, to_chat_completion
 from agentcli.llm.errors import AuthError, RateLimit
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
 from agentcli.settings.load import load_config
+from agentcli.stores import MemoryEvents, MemorySessions, SqliteEvents, SqliteSessions, readable_from
 from agentcli.tools.own_tools import tool
 from agentcli.tools.tool import RetryRule
 from tests.app.running import call

@@ -36,7 +36,7 @@ BUG = (
     LOGS
     + """
 import asyncio
-from agentcli import Agent
+from agentcli import Agent, AgentOptions
 class Broken:
     name, model = "broken", "m"
     async def stream(self, request):
@@ -44,7 +44,7 @@ class Broken:
         yield
     async def aclose(self): pass
 async def main():
-    async with Agent(provider=Broken()) as agent:
+    async with Agent(options=AgentOptions(provider=Broken())) as agent:
         session = await agent.session()
         print(session.id)
         try: await agent.run("go")

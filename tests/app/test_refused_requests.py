@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
-from agentcli import Agent, SetModel
+from agentcli import Agent
 from agentcli.agent.events import Done, Notice
+from agentcli.events import SetModel
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply
 from tests.conformance.servers import Received, Reply, anthropic_server, chat_server, json_reply, ollama_server
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, AgentOptions, Message, Skill, SkillRegistry, UsageError, read_skill
+from agentcli import Agent, AgentOptions, Message, UsageError
+from agentcli.skills import Skill, SkillRegistry, read_skill
 from tests.app.running import Commanded, Place, Ran, call
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, OutputDelta
+from agentcli import Agent
+from agentcli.events import OutputDelta
 from tests.app.running import Place, Ran, call
 from tests.app.terminal import Terminal
 from tests.app.undo_model import interleave

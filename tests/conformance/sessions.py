@@ -90,7 +90,8 @@ async def on_disk(folder: Path, told: list[str] | None = None) -> AsyncIterator[
 APPEND = """
 import asyncio, os, sys
 from pathlib import Path
-from agentcli import PostgresSessions, SqliteSessions, Text
+from agentcli import Text
+from agentcli.stores import PostgresSessions, SqliteSessions
 from agentcli.conversation.entries import Assistant, CallsStarted, Result, User
 from agentcli.errors import StorageError
 from agentcli.llm.messages import ToolResult, ToolUse

@@ -133,7 +133,7 @@ class ClientSession:
         await self._wait_for_turns()  # reports of subagents start turns, too
         if self._is_cancelled:
             return _CANCELLED
-        self._updates.own_prompts.append(prompt.content)
+        self._updates.own_prompts.append(prompt.blocks)
         self._session.submit(prompt)
         await self._wait_for_turns()
         return self._stop_reason()

@@ -260,7 +260,7 @@ class HostedSession:
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note a prompt in the stream, then store it. After a kill between the two the next owner drops the note."""
         before = self._writer.note
-        self._messages.append((prompt.content, stream_id))
+        self._messages.append((prompt.blocks, stream_id))
         self._writer.change(waiting=self._waiting(), accepted=(*before.accepted, stream_id)[-MAX_ACCEPTED:])
         try:
             await self._writer.write_now(status="running")

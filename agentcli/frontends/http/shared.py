@@ -43,7 +43,7 @@ class SharedSession(HostedSession):
 
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         if not self._session.is_busy:  # else the terminal shows it as a message that waits
-            self._on_prompt(typed_text(prompt.content))
+            self._on_prompt(typed_text(prompt.blocks))
         await super()._submit(prompt, stream_id)
 
     async def control(self, request: json_input.Control) -> None:

@@ -6,7 +6,7 @@ ollama#7881, vllm#18412, lmdeploy#3412, opencode#40061, vendors (2026-11).
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -158,13 +158,13 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         request.messages,
         media_rules(info, quirks),
         form=("chat", provider, quirks),
-        build=lambda messages: _to_wire(messages, quirks=quirks, provider=provider),
+        build=lambda messages: to_wire(in_turn(messages), quirks=quirks, provider=provider),
     )
 
 
-def _to_wire(messages: tuple[Message, ...], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
+def to_wire(messages: Sequence[Message], *, quirks: Quirks, provider: str) -> Iterator[dict[str, Any]]:
     names = {use.id: use.name for message in messages for use in message.tool_uses}
-    for message in in_turn(messages):
+    for message in messages:
         if message.role == "assistant":
             yield _assistant(message, quirks, provider)
             continue

@@ -19,22 +19,11 @@ import pytest
 from PIL import Image as Picture
 from pypdf import PdfWriter
 
-from agentcli import (
-    Agent,
-    ConfigError,
-    Document,
-    Image,
-    Message,
-    Text,
-    ToolSpec,
-    count_conversation_tokens,
-    count_message_tokens,
-    count_tokens,
-    encoders,
-    get_model_info,
-)
+from agentcli import Agent, ConfigError, Document, Image, Message, Text
 from agentcli.llm.messages import Base64Source, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import family_of
+from agentcli.providers import ToolSpec, get_model_info
+from agentcli.tokens import count_conversation_tokens, count_message_tokens, count_tokens, encoders
 from tests.conformance.servers import SILENCE, Answer, LoopbackServer, json_reply
 
 
@@ -91,7 +80,7 @@ def test_encodings_need_no_network_and_no_cache(tmp_path: Path) -> None:
 import socket, sys
 def refuse(*given, **named): raise OSError("no network")
 socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
-from agentcli import count_tokens
+from agentcli.tokens import count_tokens
 print(count_tokens("hello world", "gpt-4o"), count_tokens("hello world", "gpt-4"), "requests" in sys.modules)
 """
     kept = {name: value for name, value in os.environ.items() if "TIKTOKEN" not in name and "GYM" not in name}

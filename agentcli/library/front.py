@@ -1,0 +1,51 @@
+"""The names that programs import from `agentcli`. The first one that is used loads this module."""
+
+from warnings import warn
+
+from agentcli.agent.accounting import UsageCollector
+
+from agentcli.agent.events import (  # isort: skip
+    ClientToolRequested, Done, Event, QuestionEvent, TextDelta, ToolFinished, TurnFailed,
+)  # fmt: skip
+from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
+from agentcli.library.agent import Agent, AgentFailed
+from agentcli.library.functions import to_anthropic_message, to_chat_completion
+from agentcli.library.options import AgentOptions
+from agentcli.library.query import query, query_sync
+from agentcli.llm.messages import Base64Source, Document, Image, Message, Text
+from agentcli.settings.structs import PermissionSettings, Settings
+from agentcli.tools.own_tools import tool
+from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
+from agentcli.version import __version__
+
+__all__ = [
+    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Base64Source", "ClientResult", "ClientToolRequested",
+    "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message", "PermissionSettings", "Prompt",
+    "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text", "TextDelta", "Tool", "ToolContext",
+    "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector", "UsageError", "UserError", "__version__",
+    "query", "query_sync", "to_anthropic_message", "to_chat_completion", "tool",
+]  # fmt: skip
+_RENAMED = {"ApprovalRequested": "QuestionEvent"}
+
+
+def find_moved(name: str) -> object:
+    """Return a submodule, or a name that `agentcli` itself had before, with a warning. Raises `AttributeError`."""
+    import agentcli.events
+    import agentcli.hooks
+    import agentcli.providers
+    import agentcli.skills
+    import agentcli.stores
+    import agentcli.tokens
+
+    # Of a name that two of them have, the first is the one that `agentcli` had itself.
+    ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
+    modules = {module.__name__: module for module in ordered}
+    if module := modules.get(f"agentcli.{name}"):
+        return module
+    new = _RENAMED.get(name, name)
+    place = next((place for place, module in modules.items() if new in module.__all__), "")
+    if not place:
+        raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
+    warn(f"agentcli.{name} is {place}.{new} now; the next release drops the old name.", DeprecationWarning, 3)
+    return getattr(modules[place], new)
