@@ -248,10 +248,7 @@ class Agent:
     async def _hold(
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
-        """Hold the session for a turn, and yield it with the calls that still wait for results after these.
-
-        Results are stored now, so that of two agents with results of one call only the first goes on.
-        """
+        """Hold the session for a turn and store results. Yield it with the calls that still wait for results then."""
         async with self._turns.hold():
             session = await self.session()
             if results:
