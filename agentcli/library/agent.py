@@ -34,6 +34,7 @@ from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace
 
+_ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # where nobody answers while a turn runs
 Results = ClientResult | Sequence[ClientResult]
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
@@ -177,6 +178,9 @@ class Agent:
                 match event:
                     case ClientToolRequested(agent_id="main"):
                         (await self.session()).submit(Pause())
+                    case ClientToolRequested(calls):  # a subagent ends with the turn, so nothing can continue it
+                        for call in calls:
+                            (await self.session()).submit(ClientResult(call.id, _ONLY_MAIN, is_error=True))
                     case TurnFailed():
                         raise AgentFailed(event)
                     case Done():

@@ -98,7 +98,7 @@ async def call_directly(
 
     turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
-    too_late = f"{use.name} did not finish within {timeout_s:g} s and was stopped." if timeout_s is not None else ""
+    too_late = f"{use.name} did not finish within {timeout_s or 0:g} s and was stopped."
     call.report.too_late = lambda: too_late if limit.expired() else ""
     try:
         async with limit:
