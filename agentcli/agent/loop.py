@@ -57,8 +57,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
             turn_log.return_messages(turn)
         await turn_log.wait_until_stored_anyway(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # the reason of an `Interrupt`
-        reason: DoneReason = "paused" if pending else "interrupted"
-        turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, reason))
+        turn.emit(failed(turn, why, True, "GivenUp") if why else done(turn, "paused" if pending else "interrupted"))
         raise
     turn.emit(end)
     return end

@@ -69,10 +69,7 @@ class Interrupt(Struct, frozen=True, tag="interrupt"):
 
 
 class Pause(Struct, frozen=True, tag="pause"):
-    """Leave the calls that the client was asked to run, which stay open: the turn ends when it waits for nothing else.
-
-    A `ClientResult` for each of them continues it, also in another process. Another prompt answers them as not run.
-    """
+    """End the turn once it waits for nothing but the client, whose calls stay open: `ClientResult`s continue it."""
 
 
 class Approve(Struct, frozen=True, tag="approve"):

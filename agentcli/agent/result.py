@@ -148,7 +148,7 @@ def result_object(subtype: str, text: str, *, session_id: str = "", reason: str 
     return {
         "type": "result",
         "subtype": subtype,
-        "is_error": subtype != "success",
+        "is_error": subtype not in ("success", "paused"),
         "result": text,
         "structured_output": None,
         "session_id": session_id,

@@ -35,6 +35,7 @@ from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace
 
+_ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # where nobody answers while a turn runs
 Results = ClientResult | Sequence[ClientResult]
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
@@ -193,6 +194,9 @@ class Agent:
                 match event:
                     case ClientToolRequested(agent_id="main"):
                         (await self.session()).submit(Pause())
+                    case ClientToolRequested(calls):  # a subagent ends with the turn, so nothing can continue it
+                        for call in calls:
+                            (await self.session()).submit(ClientResult(call.id, _ONLY_MAIN, is_error=True))
                     case TurnFailed():
                         raise AgentFailed(event)
                     case Done():
@@ -266,10 +270,7 @@ class Agent:
     async def _hold(
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
-        """Hold the session for a turn, and yield it with the calls that still wait for results after these.
-
-        Results are stored now, so that of two agents with results of one call only the first goes on.
-        """
+        """Hold the session for a turn and store results. Yield it with the calls that still wait for results then."""
         async with self._turns.hold():
             session = await self.session()
             if results:

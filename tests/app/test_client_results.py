@@ -105,6 +105,13 @@ async def test_a_stream_that_is_left_can_be_continued(agent: Make) -> None:
         assert (await second.run(ClientResult("in Rome", "sun"))).text == "So: sun"
 
 
+async def test_a_subagent_s_call_is_no_reason_to_wait_for_ever(agent: Make) -> None:
+    replies = ({"tool_calls": [call("create_subagent", task="Ask.")]}, asks("Rome"), {"text": "{{last_result}}"})
+    async with agent(*replies, {"text": "So: {{last_result}}"}) as one:
+        done = await one.run("go", tools=[WEATHER])
+    assert (done.reason, done.text.startswith("So: Subagents cannot run this tool.")) == ("end_turn", True)
+
+
 async def test_a_call_has_one_result(agent: Make) -> None:
     await pause(agent, "Rome")
     async with agent({"text": "ok"}) as second:

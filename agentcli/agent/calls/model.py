@@ -131,15 +131,12 @@ class CallPaused(Exception):
 
 
 class ClientCalls(msgspec.Struct, kw_only=True):
-    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event.
-
-    Nobody waits for those that are `paused` any more, but they get no other result.
-    """
+    """Calls that wait for the client. All that begin to wait at one moment are handed over in one event."""
 
     _waiting: dict[str, asyncio.Future[ToolOutput]] = msgspec.field(default_factory=dict)
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
-    paused: set[str] = msgspec.field(default_factory=set)
+    paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results come in a later turn
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""

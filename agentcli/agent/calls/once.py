@@ -49,7 +49,11 @@ class KeyedCalls:
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
         """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
-        self._forget_old()
+        ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
+        excess = len(self._calls) + 1 - MAX_KEYS
+        for place, (old_key, expires) in enumerate(ended):  # what runs is never made twice
+            if place < excess or expires <= time.monotonic():
+                del self._calls[old_key]
         if key not in self._calls:
             self._calls[key] = use, asyncio.create_task(make()), time.monotonic() + ttl_s
         first, task, _ = kept = self._calls[key]
@@ -60,14 +64,6 @@ class KeyedCalls:
         finally:
             may_retry = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
             if may_retry and self._calls.get(key) == kept:  # else another caller has removed it
-                del self._calls[key]
-
-    def _forget_old(self) -> None:
-        """Forget the keys that have expired, and the oldest of too many; what runs is never made twice."""
-        ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
-        excess = len(self._calls) + 1 - MAX_KEYS
-        for place, (key, expires) in enumerate(ended):
-            if place < excess or expires <= time.monotonic():
                 del self._calls[key]
 
     async def cancel(self) -> None:
@@ -102,7 +98,7 @@ async def call_directly(
 
     turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
-    too_late = f"{use.name} did not finish within {timeout_s:g} s and was stopped." if timeout_s is not None else ""
+    too_late = f"{use.name} did not finish within {timeout_s or 0:g} s and was stopped."
     call.report.too_late = lambda: too_late if limit.expired() else ""
     try:
         async with limit:
@@ -124,8 +120,7 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
         return True
     tools, name = call.turn.session.tools, call.use.name
     tool = tools.get(name) if name in tools else None  # the tool's server may be gone
-    # Functions of the library's user may change anything, whatever effect they declare. Those without a rule have no
-    # retries.
+    # Functions of the library's user may change anything, whatever effect they declare: without a rule, no retries.
     is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.max_retries > 0
     # A rate limit refuses a call before it has any effect, so any tool may be called again.
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)
@@ -136,21 +131,18 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
 
 def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) -> list[ToolUse]:
     """Return the calls that these are the results of. Raises `UsageError` for one that waits for none."""
-    pending, uses = dict(conversation.pending_calls), []
-    for id in (result.id for result in results):
-        if id not in pending:
-            known = ", ".join(pending) or "none"
-            raise UsageError(
-                f"No call {id!r} waits for a result: there is none, or it has one already. Waiting: {known}."
-            )
-        uses.append(pending.pop(id))
-    return uses
+    pending = dict(conversation.pending_calls)
+    try:
+        return [pending.pop(result.id) for result in results]
+    except KeyError as id:
+        waiting = ", ".join(pending) or "none"
+        why = f"No call {id} waits for a result: there is none, or it has one already. Waiting: {waiting}."
+        raise UsageError(why) from None
 
 
 async def store_results(session: Session, results: Sequence[ClientResult], tools: Sequence[ToolSpec] = ()) -> bool:
-    """Store results of the client, and return True if no call waits any more, so that `GoOn` continues the turn.
+    """Store results of the client, and offer its tools again; return True if no call waits any more.
 
-    The client's tools are offered again: those that it had when the turn was paused, and the new ones in `tools`.
     Raises `UserError` for a result that no call waits for; then nothing is stored.
     """
     await session.idle()  # the turn may be about to pause
@@ -169,6 +161,6 @@ async def store_results(session: Session, results: Sequence[ClientResult], tools
 
 
 async def continue_with(session: Session, result: ClientResult) -> None:
-    """Store a result, and continue the turn if no call waits any more. Raises `UserError` as `store_results` does."""
+    """Store a result, and continue the turn if no call waits any more. Raises `UserError`."""
     if await store_results(session, (result,)):
         session.submit(GoOn(is_killed=True))

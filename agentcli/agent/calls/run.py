@@ -80,11 +80,15 @@ async def _run_stages(call: Call) -> ToolOutput:
 
 async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
     """Return the client's answer as the model sees it. Its tool need not be known here any more."""
-    tool, session, mode = client_tool(ToolSpec(call.use.name, "", {})), call.turn.session, call.turn.state.mode
-    record = CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=mode)
-    call.report.record, call.report.is_running = record, True
-    await session.services.know_secrets()
+    tool, report = client_tool(ToolSpec(call.use.name, "", {})), call.report
+    report.record, report.is_running = _record(call, tool), True
+    await call.turn.session.services.know_secrets()
     return await observed(tool, answer, _tool_context(call, tool, call.use.input))
+
+
+def _record(call: Call, tool: Tool) -> CallRecord:
+    caller, mode = call.turn.session.agent_id, call.turn.state.mode
+    return CallRecord(id=call.use.id, tool=tool.name, version=tool.version, caller=caller, mode=mode)
 
 
 async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
@@ -103,9 +107,7 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
             f"This call has returned the same result {SAME_CALL_LIMIT} times in a row. Try something else, or answer.",
             kind="validation_error",
         )
-    record = CallRecord(
-        id=use.id, tool=tool.name, version=tool.version, caller=session.agent_id, mode=call.turn.state.mode
-    )
+    record = _record(call, tool)
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
     arguments = arguments if hooks.input is None else tool.parse(hooks.input)
@@ -150,17 +152,15 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     calls = [Call(use, turn) for use in uses]
     results: list[Result] = []
 
-    conversation = turn.state.conversation
+    def is_open(call: Call) -> bool:
+        return call.report.result is None and call.use.id not in turn.state.conversation.pending_calls
 
     def store(why: str = "") -> None:
-        """Store results in order, up to the first call without one. With `why`, such calls get this as their result.
-
-        Pending calls are left to the client then, and get none.
-        """
+        """Store results in order, up to the first call without one. With `why`, open calls get this as their result."""
         for call in calls[len(results) :]:
             if call.report.result is None and not why:
                 return
-            if call.report.result is not None or call.use.id not in conversation.pending_calls:
+            if call.report.result is not None or is_open(call):
                 results.append(call.report.result or not_run(call.use, why))
                 turn.store(results[-1])
 
@@ -173,9 +173,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse]) -> list[Result]:
     except asyncio.CancelledError:
         store(INTERRUPTED)
         raise
-    skipped = tuple(
-        call.use for call in calls if call.report.result is None and call.use.id not in conversation.pending_calls
-    )
+    skipped = tuple(call.use for call in calls if is_open(call))
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
     why = "the user declined another call" if turn.is_stopped else "the user sent a new message"

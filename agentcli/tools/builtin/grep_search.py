@@ -42,7 +42,6 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     target = searchable(arguments.path, context)
     limit = result_limit(arguments, context)
-    is_full = (arguments.output_level or context.level) == "full"
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
@@ -62,10 +61,9 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
         )
         if arguments.output_mode == "content":
             has_marks = arguments.multiline or arguments.context > 0
-            max_chars = sys.maxsize if is_full else MAX_SHOWN_CHARS
-            found = Matches(
-                limit, has_marks=has_marks, context=arguments.context, show=target.show, max_chars=max_chars
-            )
+            found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
+            if (arguments.output_level or context.level) == "full":
+                found.max_chars = sys.maxsize
         return found, await workspace.sandbox.search(query, found.add, context.all_grants)
 
     found, outcome = await search_literal_brackets(
@@ -133,17 +131,9 @@ class Matches:
     if some of them are context, or continue a match.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        *,
-        has_marks: bool,
-        context: int,
-        show: Callable[[bytes], str],
-        max_chars: int = MAX_SHOWN_CHARS,
-    ) -> None:
+    def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0
-        self._max_chars = max_chars  # of a line that the model sees
+        self.max_chars = MAX_SHOWN_CHARS
         self._limit = limit
         self._has_marks = has_marks
         self._context = context
@@ -197,8 +187,8 @@ class Matches:
         entries: list[FoundLine] = []
         lines: list[str] = []
         for file in self._kept:
-            allowed, rows = self._limit - len(entries), b"\n".join(file.rows)
-            found, text = _read_marked(file.path, rows, allowed, self._context, max_chars=self._max_chars)
+            more, rows = self._limit - len(entries), b"\n".join(file.rows)
+            found, text = _read_marked(file.path, rows, self.max_chars, more, self._context)
             entries += found
             lines.append(text)
         return MatchList(lambda: entries, lines, self.total - len(entries))
@@ -206,14 +196,14 @@ class Matches:
     def _entries(self, files: Sequence[_File]) -> list[FoundLine]:
         parts = [(file.path, rows) for file in files for rows in file.rows]
         if self._has_marks:
-            return [match for path, rows in parts for match in _read_marked(path, rows)[0]]
+            return [match for path, rows in parts for match in _read_marked(path, rows, self.max_chars)[0]]
         return [match for path, rows in parts for match in _read_unmarked(path, rows)]
 
     def _format_rows(self, path: str, rows: bytes) -> str:
         if self._has_marks:
-            return _read_marked(path, rows, max_chars=self._max_chars)[1]
+            return _read_marked(path, rows, self.max_chars)[1]
         text = _decode(rows)
-        if len(text) > self._max_chars:
+        if len(text) > self.max_chars:
             text = _LONG_ROW.sub(lambda row: f"{row[1]}:{cut_line(row[2], MAX_SHOWN_CHARS)}", text)
         return f"{path}:" + text.replace("\n", f"\n{path}:")
 
@@ -258,7 +248,7 @@ def _read_unmarked(path: str, rows: bytes) -> list[FoundLine]:
 
 
 def _read_marked(
-    path: str, rows: bytes, limit: int | None = None, context: int = 0, *, max_chars: int = MAX_SHOWN_CHARS
+    path: str, rows: bytes, max_chars: int, limit: int | None = None, context: int = 0
 ) -> tuple[list[FoundLine], str]:
     """Return the matches and the text of rows (with or without marks), up to the context of the last match allowed."""
     matches: list[FoundLine] = []
