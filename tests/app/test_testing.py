@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli import Agent, AgentFailed, AgentOptions, Message, UsageCollector, tool
-from agentcli.llm.messages import Usage
+from agentcli.providers import Usage
 from agentcli.testing import ScriptedCall, ScriptedError, ScriptedModel, ScriptedReply
 
 pytestmark = pytest.mark.usefixtures("library_home")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcli import Agent, AgentFailed, AgentOptions, UsageCollector, tool
-from agentcli.llm.messages import Usage
+from agentcli.providers import Usage
 from agentcli.testing import ScriptedCall, ScriptedModel, ScriptedReply
 from tests.app.running import Place, call
 
