@@ -5,7 +5,9 @@ from typing import Any
 
 from scripted import scripted
 
-from agentcli import Agent, AgentOptions, ClientResult, ToolSpec
+from agentcli import Agent, AgentOptions
+from agentcli.events import ClientResult
+from agentcli.providers import ToolSpec
 
 
 class Conversations:
