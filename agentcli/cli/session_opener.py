@@ -30,7 +30,6 @@ from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FILE, project_files
-from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import AddedDefinitions, McpOptions, SessionChoice, SessionOptions
 
 
@@ -110,6 +109,8 @@ class ConfiguredOpener:
         return f"This project defines /{name}, but is not trusted. {how}" if name.rpartition(":")[2] in names else ""
 
     def store_setting(self, key: str, value: Any) -> str:
+        from agentcli.settings.write import store_setting
+
         return store_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
@@ -127,6 +128,7 @@ class ConfiguredOpener:
         config = self.read_config()
         if topic == "config":
             from agentcli.safety.secrets.masking import mask
+            from agentcli.settings.write import readable_settings
 
             files = "".join(f"# {file}\n" for file in config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())

@@ -1,6 +1,7 @@
 """The stored form of entries: rows of a log, packed conversations, and the upgrade of what older versions stored."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -56,7 +57,11 @@ def upgrade(body: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Body)
+
+
+@cache
+def _body_decoder() -> msgspec.json.Decoder[Body]:
+    return msgspec.json.Decoder(Body)  # takes 0.5 ms, which only a stored conversation needs
 
 
 def to_record(entry: Entry) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def from_record(record: dict[str, Any]) -> Entry:
     stored, version = record["body"], record["schema_version"]
     try:
         if version == SCHEMA_VERSION:
-            body = _decoder.decode(stored)
+            body = _body_decoder().decode(stored)
         else:
             body = msgspec.convert(upgrade(msgspec.json.decode(stored, type=dict[str, Any]), version), Body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -12,7 +12,6 @@ import msgspec
 
 from agentcli.errors import ConfigError
 from agentcli.settings.files import read_small_file, replace_private_file
-from agentcli.settings.short_program import run_short_program
 
 _SERVICE = "agentcli"  # the name of the program in a keyring
 _MIN_PRIORITY = 1  # keyrings that rank lower keep nothing, or keep it readable: see `keyring.backend.KeyringBackend`
@@ -171,6 +170,8 @@ class KeyHelper:
         self._until = 0.0  # the key was rejected: the command runs again for the next request
 
     async def _run(self) -> str:
+        from agentcli.settings.short_program import run_short_program
+
         words = split_command(self._command, self._error)
         try:
             end = await run_short_program(words, timeout_s=_MAX_RUN_S, max_bytes=_MAX_OUTPUT_BYTES, cwd=self._folder)
