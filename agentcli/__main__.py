@@ -17,6 +17,8 @@ def main() -> None:
             return
         except OSError:  # the usual way reports it
             pass
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the working folder or that of the script: a project's `queue.py` must not be imported
     import gc
 
     gc.disable()  # imports create no garbage; the front ends turn it on again

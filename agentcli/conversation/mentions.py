@@ -144,7 +144,9 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
-    for quoted, lines, plain in _MENTION.findall(prompt):  # `@"a b":10-40` has the first two, `@a` the last
+    for quoted, lines, plain in (
+        _MENTION.findall(prompt) if "@" in prompt else ()
+    ):  # `@"a b":10-40` has the first two, `@a` the last
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
     if bare_names:
@@ -173,6 +175,8 @@ def missing_files_notice(typed: str, folder: Path) -> str:
 
 def missing_files(typed: str, folder: Path) -> list[str]:
     """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
+    if "@" not in typed:
+        return []
     names = {  # and whether they are quoted
         match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
         for match in _PATH_MENTION.finditer(_CODE.sub(" ", typed))

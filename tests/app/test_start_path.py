@@ -58,3 +58,13 @@ def test_a_request_over_http_needs_one_half_of_an_http_stack(tmp_path: Path) -> 
         environment = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "key"}
         ours, heavy = loaded(Place(tmp_path), "anthropic/claude-sonnet-5-5", **environment)
     assert (ours - NEEDED, heavy) == (NEEDED_FOR_HTTP, set())
+
+
+def test_a_module_of_the_project_is_not_taken_for_one_of_python(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (place.folder / "queue.py").write_text("raise SystemExit('imported')\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "agentcli", "-m", place.script({"text": "Hi."}), "-p", "go"],
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == ("Hi.\n", "")
