@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,8 +52,7 @@ _LOCAL_SERVERS = ("ollama", "lmstudio", "vllm")  # they run on this machine unle
 _ADDRESS_VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "ollama": "OLLAMA_HOST"}
 
 
-@dataclass
-class Subject:
+class Subject(msgspec.Struct, dict=True):
     """The installation to check, as it is for a session here."""
 
     config: Config

@@ -9,7 +9,6 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic, iglob
 from itertools import islice
@@ -239,8 +238,7 @@ def named_files(command: str, *, cwd: str, root: str, variables: Mapping[str, st
     return set(_CommandReader(root, [cwd, root], known).files_in(command, max_nested=4))
 
 
-@dataclass
-class _CommandReader:
+class _CommandReader(Struct):
     """Reads one command. `folders` are those that names may be relative to at the word that is being read."""
 
     root: str

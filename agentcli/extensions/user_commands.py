@@ -7,9 +7,10 @@ output of a shell command.
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
@@ -28,8 +29,7 @@ ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
 _NAME = re.compile(r"[\w.-]+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True):
     """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
 
     `$1` is a placeholder only if it `takes_words`. If it `adds_argument`, an argument that no placeholder takes is

@@ -9,13 +9,12 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.events import Emit, Notice
@@ -62,8 +61,7 @@ class Basis(Struct, frozen=True, kw_only=True):
     focus: str = ""  # what the person wants summaries to stress
 
 
-@dataclass(kw_only=True)
-class Compactor:
+class Compactor(Struct, kw_only=True):
     """Plans compactions. `opening` reads the notes of a session's start, `seen_hash` gives a file's last known hash."""
 
     settings: CompactionSettings
@@ -203,8 +201,7 @@ class TextCache(Protocol):
     def __setitem__(self, key: str, text: str, /) -> None: ...
 
 
-@dataclass(kw_only=True)
-class Summaries:
+class Summaries(Struct, kw_only=True, dict=True):
     """Has a model summarize turns, in one request for each, and caches the texts by the hash of the turn.
 
     `problem` says why the newest summary could not be written; a pause follows, which grows with each failure.

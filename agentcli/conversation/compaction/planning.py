@@ -1,11 +1,10 @@
 """Plans a compaction: fills the tokens that are free, from the newest turn to the oldest."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from agentcli.conversation.compaction.digest import (
     BRIEF,
@@ -112,8 +111,7 @@ def tails(settings: CompactionSettings) -> Iterator[Tail]:
     yield Tail(rounds=1, result=least, newest=max(1_000, least), min_older=0.0, cuts_prompt=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planner:
+class Planner(Struct, frozen=True, kw_only=True, dict=True):
     """Plans one compaction. `carried` is in every plan; `summaries` are by the numbers of turns.
 
     `can_recall`: the model has the tool `recall`.

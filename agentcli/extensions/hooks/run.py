@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -275,8 +274,7 @@ def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventA
 _DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 
-@dataclass(kw_only=True)
-class HookSession:
+class HookSession(msgspec.Struct, kw_only=True):
     """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted."""
 
     id: str
@@ -286,8 +284,7 @@ class HookSession:
     ask: Ask | None = None
 
 
-@dataclass(kw_only=True)
-class CommandHooks:
+class CommandHooks(msgspec.Struct, kw_only=True):
     """Runs the person's hooks, which are shell commands. Implements `CallHooks` and `EventHooks`."""
 
     specs: Sequence[HookSpec]
@@ -295,8 +292,8 @@ class CommandHooks:
     programs: ProgramPins
     cwd: Path
     environment: Mapping[str, str]
-    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _inputs: dict[str, dict[str, Any]] = field(default_factory=dict)  # of calls that run, by their ids
+    _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _inputs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # of calls that run, by their ids
 
     def has(self, event: EventName) -> bool:
         return any(spec.event == event for spec in self.specs)

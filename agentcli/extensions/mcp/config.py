@@ -6,7 +6,6 @@ import asyncio
 import gc
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -195,8 +194,7 @@ def describe_server(spec: ServerSpec) -> str:
     return f"The MCP server {spec.name} {verb}: {'; '.join((str(spec.transport), *parts))}"
 
 
-@dataclass
-class Connector:
+class Connector(msgspec.Struct, dict=True):
     """Connects to the servers of one configuration. Implements `Connect`."""
 
     config: Config

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,8 +36,7 @@ class ServerLogin(msgspec.Struct, frozen=True, omit_defaults=True):
     server: str = ""
 
 
-@dataclass(frozen=True)
-class KeptLogins:
+class KeptLogins(msgspec.Struct, frozen=True):
     """Logins by the address of the server.
 
     Its methods block, because the system's keyring may ask for a password, and raise `ConfigError`.
@@ -58,8 +56,7 @@ class KeptLogins:
         return bool(self.keys.remove(f"mcp:{url}"))
 
 
-@dataclass
-class LoginTokens:
+class LoginTokens(msgspec.Struct):
     """The login of one server, stored at each change. Implements the SDK's `TokenStorage`."""
 
     logins: KeptLogins

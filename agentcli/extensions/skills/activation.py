@@ -3,11 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
@@ -163,8 +162,7 @@ def _resources(skill: Skill) -> str:
     return f"\nFiles in its folder. Read or run them when the instructions say so:\n{lines}{more}\n"
 
 
-@dataclass(kw_only=True)
-class SessionSkills:
+class SessionSkills(Struct, kw_only=True):
     """Keeps the active skills of a session in step with its log.
 
     `outer` are the parent's, if the session is a subagent's: they restrict its tools, too. `known_model` completes the

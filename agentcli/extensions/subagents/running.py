@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentcli.agent import events
@@ -36,8 +36,7 @@ from agentcli.tools.workspace import FileLedger, Workspace
 MAX_RUNNING = 4  # at a time; the others wait
 
 
-@dataclass
-class AgentProgress:
+class AgentProgress(Struct):
     """The rounds of a subagent, the title of its newest call, and the meter of its tokens and costs."""
 
     turns: int = 0
@@ -52,15 +51,14 @@ class AgentProgress:
         return f"{rounds} · {self.meter.total.usage.context_tokens:,} tokens{cost}"
 
 
-@dataclass(kw_only=True)
-class AgentRun:
+class AgentRun(Struct, kw_only=True):
     """A subagent of a session, which runs or has ended; it has a `session` only while it runs."""
 
     id: str
     definition: AgentDefinition
     arguments: CreateSubagent
-    call: Call = field(repr=False)
-    session: Session | None = field(default=None, repr=False)
+    call: Call
+    session: Session | None = None
     session_id: str = ""
     end: events.SubagentEnd | None = None
     progress: AgentProgress = field(default_factory=AgentProgress)
@@ -272,8 +270,7 @@ class _ChargingMeter(UsageCollector):
         self._parent.store(Paid(model=model, usage=usage, cost_usd=cost_usd, reason="subagent"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextParts:
+class ContextParts(Struct, frozen=True, kw_only=True):
     """Functions of the session's builder that make the parts of a conversation's context."""
 
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]  # by the agent's prompt
@@ -282,8 +279,7 @@ class ContextParts:
     notes: Callable[[Workspace, ModelInfo], list[User]]  # the system reminders before the first prompt
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChildSessions:
+class ChildSessions(Struct, frozen=True, kw_only=True):
     """Makes the sessions of the subagents of one parent."""
 
     parent: Session

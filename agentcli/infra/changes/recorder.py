@@ -11,7 +11,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,19 +31,19 @@ _MAX_NAMED = 100  # of the paths that are left out
 T = TypeVar("T")
 
 
-@dataclass(kw_only=True)
-class Mark:
+class Mark(msgspec.Struct, kw_only=True):
     """A call under way, and the file of its note."""
 
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
-    found: dict[str, Difference] = field(default_factory=dict)  # its changes that were not reported yet, by path
+    found: dict[str, Difference] = msgspec.field(
+        default_factory=dict
+    )  # its changes that were not reported yet, by path
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(eq=False, kw_only=True)
-class Recorder:
+class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
     """Implements `Checkpoints` for the real paths of `roots`. A `private` folder is removed with the recorder."""
 
     folder: Path
@@ -52,7 +51,7 @@ class Recorder:
     session_id: str
     scratch: Path  # for the private folders in which undo prepares files
     private: PrivateFolder | None = None
-    limits: SnapshotLimits = field(default=SnapshotLimits())
+    limits: SnapshotLimits = SnapshotLimits()
 
     def __post_init__(self) -> None:
         self.objects = Objects(self.folder)

@@ -19,7 +19,6 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
@@ -145,15 +144,14 @@ class FileEntry(NamedTuple):
         return open_source(self.source)
 
 
-@dataclass(kw_only=True)
-class ChangeSet:
+class ChangeSet(msgspec.Struct, kw_only=True):
     """Entries before and after, by paths relative to `root`."""
 
     root: str
-    before: dict[str, FileEntry] = field(default_factory=dict)
-    after: dict[str, FileEntry] = field(default_factory=dict)
-    stale: set[str] = field(default_factory=set)  # paths that somebody else has changed since
-    caches: list[str] = field(default_factory=list)
+    before: dict[str, FileEntry] = msgspec.field(default_factory=dict)
+    after: dict[str, FileEntry] = msgspec.field(default_factory=dict)
+    stale: set[str] = msgspec.field(default_factory=set)  # paths that somebody else has changed since
+    caches: list[str] = msgspec.field(default_factory=list)
 
     def of(self, path: str) -> tuple[FileEntry | None, FileEntry | None]:
         return self.before.get(path), self.after.get(path)

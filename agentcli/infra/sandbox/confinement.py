@@ -14,7 +14,6 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, Self
@@ -327,8 +326,7 @@ class SecretCovers:
         return str(path)
 
 
-@dataclass(kw_only=True)
-class Protection:
+class Protection(msgspec.Struct, kw_only=True):
     """The paths that are kept from being written: absolute ones, none twice in a list.
 
     `writable` folders are mounted on themselves, because a mount point cannot be renamed, removed or replaced; the
@@ -337,11 +335,11 @@ class Protection:
     could not be protected, or only by refusing more.
     """
 
-    writable: list[str] = field(default_factory=list)
-    read_only: list[str] = field(default_factory=list)
-    missing_folders: list[str] = field(default_factory=list)
-    missing_files: dict[str, bytes] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    writable: list[str] = msgspec.field(default_factory=list)
+    read_only: list[str] = msgspec.field(default_factory=list)
+    missing_folders: list[str] = msgspec.field(default_factory=list)
+    missing_files: dict[str, bytes] = msgspec.field(default_factory=dict)
+    problems: list[str] = msgspec.field(default_factory=list)
 
     def protect(self, folder: str, name: str) -> None:
         """Let `name`, relative to a folder, not be written, made or replaced, nor the folders on the way renamed."""

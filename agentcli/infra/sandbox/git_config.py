@@ -11,10 +11,11 @@ import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 SYSTEM_GIT = "/usr/bin/git"
 _MAX_INCLUDED = 100
@@ -112,8 +113,7 @@ def _guess_named_paths(text: str) -> tuple[Setting, ...]:
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
 
 
-@dataclass(kw_only=True)
-class NamedPaths:
+class NamedPaths(Struct, kw_only=True):
     """The paths that a configuration names: `hooks` as written, the others absolute, with symlinks not resolved."""
 
     hooks: list[str] = field(default_factory=list)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -31,15 +30,14 @@ _TOKENS = [4.0**power for power in range(14)]
 _SECONDS = [0.01 * 2**power for power in range(14)]
 
 
-@dataclass(kw_only=True)
-class _Request:
+class _Request(msgspec.Struct, kw_only=True):
     """A request under way. Times are in nanoseconds since 1970."""
 
     model: str
     began_at: int
     tried_at: int  # when the newest try was sent
     first_at: int = 0  # when its reply began
-    retries: list[tuple[int, Attributes]] = field(default_factory=list)
+    retries: list[tuple[int, Attributes]] = msgspec.field(default_factory=list)
     usage: Usage = Usage()
     usd: float = 0.0
     content: tuple[Block, ...] = ()
@@ -50,16 +48,15 @@ class _Request:
         return bool(self.first_at or self.retries or self.usage != Usage())
 
 
-@dataclass(kw_only=True)
-class _Agent:
+class _Agent(msgspec.Struct, kw_only=True):
     id: str
     name: str = "agentcli"
     model: str = ""  # of the newest request, as `provider/model`
     turn: Span | None = None
     request: _Request | None = None
-    calls: dict[str, tuple[Span, int]] = field(default_factory=dict)  # by id, with the time when they began
-    asked: set[str] = field(default_factory=set)  # the ids of calls that the person was asked about
-    prompt: list[Block] = field(default_factory=list)  # of this turn; only where content is exported
+    calls: dict[str, tuple[Span, int]] = msgspec.field(default_factory=dict)  # by id, with the time when they began
+    asked: set[str] = msgspec.field(default_factory=set)  # the ids of calls that the person was asked about
+    prompt: list[Block] = msgspec.field(default_factory=list)  # of this turn; only where content is exported
 
 
 class Metrics:

@@ -11,11 +11,11 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
@@ -61,8 +61,7 @@ _TOOLCHAINS = tuple(
 )
 
 
-@dataclass(eq=False, kw_only=True)
-class OverlayDryRun:
+class OverlayDryRun(Struct, eq=False, kw_only=True):
     """Implements `DryRun`; paths in the first root are relative to it."""
 
     result: CommandResult
@@ -71,8 +70,8 @@ class OverlayDryRun:
     hides: Callable[[Path], Literal["", "here", "always"]]  # "here": only this dry run could not see the path
     too_much: str = ""  # the limit that the command exceeded, if any, so that its changes were not read
     cached: Sequence[str] = ()  # new folders that later dry runs see as caches, and that are never applied
-    _is_open: bool = field(default=True, init=False)
-    _applying: asyncio.Future[ApplyOutcome] | None = field(default=None, init=False)
+    _is_open: bool = True
+    _applying: asyncio.Future[ApplyOutcome] | None = None
 
     @property
     def changes(self) -> tuple[ChangeSummary, ...]:

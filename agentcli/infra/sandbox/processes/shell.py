@@ -7,9 +7,9 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
@@ -194,8 +194,7 @@ def _arguments(shell: str, before: str, text: str) -> list[str]:
 _POLL_S = 0.25
 
 
-@dataclass(frozen=True)
-class Detaching:
+class Detaching(Struct, frozen=True):
     """Sends a command that runs as a dry run to the background once `wants_detach` is set."""
 
     wants_detach: asyncio.Event
