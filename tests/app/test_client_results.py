@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from agentcli import (
 )
 from agentcli.errors import SessionInUse
 from agentcli.providers import ToolSpec
-from agentcli.stores import MemorySessions, SqliteSessions
+from agentcli.stores import MemorySessions, PostgresSessions, SqliteSessions
 from tests.app.running import call
 from tests.app.test_library_stores import Kept
+from tests.conformance.postgres_server import running
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply
 from tests.conformance.servers import anthropic_server, chat_server
 from tests.transcripts import is_valid
@@ -43,19 +44,27 @@ def asks(*cities: str) -> dict[str, Any]:
     return {"text": "Looking.", "tool_calls": [{**call("weather", city=city), "id": f"in {city}"} for city in cities]}
 
 
-@pytest.fixture(params=["sessions in memory", "sessions in SQLite", "conversations"])
-def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path) -> Make:
+STORES: dict[str, Callable[[Path], Any]] = {
+    "sessions in memory": lambda folder: MemorySessions(),
+    "sessions in SQLite": lambda folder: SqliteSessions(folder / "sessions.db"),
+    "sessions in Postgres": lambda folder: PostgresSessions(running().url_for(folder)),
+    "conversations": lambda folder: Kept(),
+}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "Postgres" in name else name for name in STORES])
+async def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path) -> AsyncIterator[Make]:
     """Makes agents of one conversation, as a web application does for each request."""
-    kept: Any = Kept()
-    if request.param != "conversations":
-        kept = MemorySessions() if "memory" in request.param else SqliteSessions(tmp_path / "sessions.db")
+    kept = STORES[request.param](tmp_path)
 
     def make(*replies: dict[str, Any], user_id: str = "ann") -> Agent:
         (tmp_path / "script.jsonl").write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
         options = AgentOptions(store=kept, user_id=user_id)
         return Agent(f"scripted/{tmp_path / 'script.jsonl'}", conversation="c1", cwd=work, options=options)
 
-    return make
+    yield make
+    if not isinstance(kept, Kept):
+        await kept.close()
 
 
 async def requests_of(agent: Agent) -> Any:
