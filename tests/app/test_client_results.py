@@ -6,8 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from agentcli import (
     UsageError,
     UserError,
 )
-from agentcli.errors import SessionInUse
+from agentcli.errors import StorageError
 from agentcli.providers import ToolSpec
 from agentcli.stores import MemorySessions, PostgresSessions, SqliteSessions
 from tests.app.running import call
@@ -53,24 +53,24 @@ STORES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "Postgres" in name else name for name in STORES])
-async def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path) -> AsyncIterator[Make]:
+def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path, at_end: AsyncExitStack) -> Make:
     """Makes agents of one conversation, as a web application does for each request."""
     kept = STORES[request.param](tmp_path)
+    if not isinstance(kept, Kept):
+        at_end.push_async_callback(kept.close)
 
     def make(*replies: dict[str, Any], user_id: str = "ann") -> Agent:
         (tmp_path / "script.jsonl").write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
         options = AgentOptions(store=kept, user_id=user_id)
         return Agent(f"scripted/{tmp_path / 'script.jsonl'}", conversation="c1", cwd=work, options=options)
 
-    yield make
-    if not isinstance(kept, Kept):
-        await kept.close()
+    return make
 
 
 async def requests_of(agent: Agent) -> Any:
     session = await agent.session()
     provider, _ = await session.runtime.models.resolve(session.state)
-    return provider.requests
+    return vars(provider)["requests"]
 
 
 async def pause(agent: Make, *cities: str) -> Done:
@@ -163,7 +163,7 @@ async def test_two_results_at_once_are_both_kept(agent: Make) -> None:
 
     async def answer(id: str) -> None:
         while True:
-            with suppress(SessionInUse):  # the other agent has the session open
+            with suppress(StorageError):  # the other agent has the session open
                 async with agent({"text": "ok"}) as one:
                     ends.append(await one.run(ClientResult(id, "sun")))
                 return
