@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from agentcli import (
     UsageError,
     UserError,
 )
-from agentcli.errors import SessionInUse
+from agentcli.errors import StorageError
 from agentcli.providers import ToolSpec
-from agentcli.stores import MemorySessions, SqliteSessions
+from agentcli.stores import MemorySessions, PostgresSessions, SqliteSessions
 from tests.app.running import call
 from tests.app.test_library_stores import Kept
+from tests.conformance.postgres_server import running
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply
 from tests.conformance.servers import anthropic_server, chat_server
 from tests.transcripts import is_valid
@@ -43,12 +44,20 @@ def asks(*cities: str) -> dict[str, Any]:
     return {"text": "Looking.", "tool_calls": [{**call("weather", city=city), "id": f"in {city}"} for city in cities]}
 
 
-@pytest.fixture(params=["sessions in memory", "sessions in SQLite", "conversations"])
-def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path) -> Make:
+STORES: dict[str, Callable[[Path], Any]] = {
+    "sessions in memory": lambda folder: MemorySessions(),
+    "sessions in SQLite": lambda folder: SqliteSessions(folder / "sessions.db"),
+    "sessions in Postgres": lambda folder: PostgresSessions(running().url_for(folder)),
+    "conversations": lambda folder: Kept(),
+}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "Postgres" in name else name for name in STORES])
+def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path, at_end: AsyncExitStack) -> Make:
     """Makes agents of one conversation, as a web application does for each request."""
-    kept: Any = Kept()
-    if request.param != "conversations":
-        kept = MemorySessions() if "memory" in request.param else SqliteSessions(tmp_path / "sessions.db")
+    kept = STORES[request.param](tmp_path)
+    if not isinstance(kept, Kept):
+        at_end.push_async_callback(kept.close)
 
     def make(*replies: dict[str, Any], user_id: str = "ann") -> Agent:
         (tmp_path / "script.jsonl").write_text("".join(f"{json.dumps(reply)}\n" for reply in replies))
@@ -61,7 +70,7 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path, work: Path) -> Make:
 async def requests_of(agent: Agent) -> Any:
     session = await agent.session()
     provider, _ = await session.runtime.models.resolve(session.state)
-    return provider.requests
+    return vars(provider)["requests"]
 
 
 async def pause(agent: Make, *cities: str) -> Done:
@@ -154,7 +163,7 @@ async def test_two_results_at_once_are_both_kept(agent: Make) -> None:
 
     async def answer(id: str) -> None:
         while True:
-            with suppress(SessionInUse):  # the other agent has the session open
+            with suppress(StorageError):  # the other agent has the session open
                 async with agent({"text": "ok"}) as one:
                     ends.append(await one.run(ClientResult(id, "sun")))
                 return

@@ -16,11 +16,10 @@ from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.builtin.toolset import FileList, GrepSearch
 from agentcli.tools.observation import lazy_if_large
 from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
 from agentcli.tools.workspace import display_name, parse_name
 
-BRIEF_RESULTS = 10
-STANDARD_RESULTS = 100
+_RESULTS: dict[OutputLevel, int] = {"brief": 10, "standard": 100, "full": 0}  # of a search or list; 0 for all
 
 T = TypeVar("T")
 
@@ -70,9 +69,7 @@ def searchable(path: str, context: ToolContext) -> SearchTarget:
 def result_limit(arguments: FileList | GrepSearch, context: ToolContext) -> int:
     """Return how many results a call shows; 0 for all."""
     level = arguments.output_level or context.level
-    if level == "brief" or arguments.limit is None:
-        return {"brief": BRIEF_RESULTS, "standard": STANDARD_RESULTS, "full": 0}[level]
-    return arguments.limit
+    return _RESULTS[level] if level == "brief" or arguments.limit is None else arguments.limit
 
 
 def relative_glob(glob: str | None, target: SearchTarget) -> str:
