@@ -10,6 +10,7 @@ from agentcli.agent.events import (  # isort: skip
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.library.agent import Agent, AgentFailed
+from agentcli.library.approvals import Allow, Deny
 from agentcli.library.functions import to_anthropic_message, to_chat_completion
 from agentcli.library.options import AgentOptions
 from agentcli.library.query import query, query_sync
@@ -20,11 +21,12 @@ from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
 from agentcli.version import __version__
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Base64Source", "ClientResult", "ClientToolRequested",
-    "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message", "PermissionSettings", "Prompt",
-    "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text", "TextDelta", "Tool", "ToolContext",
-    "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector", "UsageError", "UserError", "__version__",
-    "query", "query_sync", "to_anthropic_message", "to_chat_completion", "tool",
+    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Allow", "Base64Source", "ClientResult",
+    "ClientToolRequested", "ConfigError", "Deny", "Document", "Done", "Event", "Image", "Interrupt", "Message",
+    "PermissionSettings", "Prompt", "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text",
+    "TextDelta", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector",
+    "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message", "to_chat_completion",
+    "tool",
 ]  # fmt: skip
 _RENAMED = {"ApprovalRequested": "QuestionEvent"}
 
