@@ -28,7 +28,7 @@ __all__ = [
     "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message", "to_chat_completion",
     "tool",
 ]  # fmt: skip
-_RENAMED = {"ApprovalRequested": "QuestionEvent"}
+_RENAMED = {"ApprovalRequested": "QuestionEvent", "ops": "events"}
 
 
 def find_moved(name: str) -> object:
@@ -43,11 +43,13 @@ def find_moved(name: str) -> object:
     # Of a name that two of them have, the first is the one that `agentcli` had itself.
     ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
     modules = {module.__name__: module for module in ordered}
-    if module := modules.get(f"agentcli.{name}"):
-        return module
     new = _RENAMED.get(name, name)
-    place = next((place for place, module in modules.items() if new in module.__all__), "")
-    if not place:
+    if (home := f"agentcli.{new}") in modules:
+        found: object = modules[home]
+    elif place := next((place for place, module in modules.items() if new in module.__all__), ""):
+        home, found = f"{place}.{new}", getattr(modules[place], new)
+    else:
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
-    warn(f"agentcli.{name} is {place}.{new} now; the next release drops the old name.", DeprecationWarning, 3)
-    return getattr(modules[place], new)
+    if home != f"agentcli.{name}":
+        warn(f"agentcli.{name} is {home} now; the next release drops the old name.", DeprecationWarning, 3)
+    return found
