@@ -55,7 +55,6 @@ from agentcli.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
-    from agentcli.agent.result import AnswerSchema
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
@@ -105,17 +104,11 @@ class Builder:
         self._workspaces = WorkspaceFactory(config, options, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
-    async def build_session(
-        self,
-        choice: setup.SessionChoice = setup.SessionChoice(),
-        *,
-        model: str = "",
-        answer_schema: AnswerSchema | None = None,
-    ) -> Session:
+    async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
         """Return a session ready for its first prompt.
 
-        An empty `model` is the stored conversation's or the settings'. Answers must fit an `answer_schema`. Raises
-        `UserError` if the conversation cannot be opened, or if a setting, the model or a tool is wrong.
+        An empty `model` is the stored conversation's or the settings'. Raises `UserError` if the conversation cannot be
+        opened, or if a setting, the model or a tool is wrong.
         """
         settings = self.config.settings
         registry = self.offered_tools()
@@ -141,7 +134,7 @@ class Builder:
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
         calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
-        runtime = self._runtime(calls, log, watch, usual_steps(nested=nested, schema=answer_schema))
+        runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.record_cost
         self._export.follow(session)

@@ -23,7 +23,10 @@ source; `None` as a result is left out. This page is written from the docstrings
 program.
 """
 MODULES = (agentcli, events, stores, providers, hooks, tokens, skills, testing)
-FIRST = ("query", "query_sync", "Agent", "AgentOptions", "AgentFailed", "tool", "Tool", "ToolContext", "ToolOutput")
+FIRST = (
+    "query", "query_sync", "Agent", "AgentOptions", "AgentFailed", "tool", "Tool", "ToolContext", "ToolOutput", "Provider", "Request",
+    "StreamEvent",
+)  # fmt: skip
 
 
 def page() -> str:

@@ -1,29 +1,22 @@
 """Decides in the program which calls may run, where the command line would ask a person."""
 
-import asyncio
-import tempfile
+from pathlib import Path
+from tempfile import mkdtemp
 
 from scripted import scripted
 
-from agentcli import Agent, QuestionEvent
+from agentcli import Agent, Allow, Deny
+from agentcli.events import AnyQuestion
 
-MODEL = scripted(
-    {"tool_calls": [{"name": "file_write", "input": {"path": "notes.txt", "content": "buy milk\n"}}]},
-    {"tool_calls": [{"name": "file_write", "input": {"path": "secret.txt", "content": "…"}}]},
-    {"text": "One is written."},
-)
+CALLS = [{"name": "file_write", "input": {"path": name, "content": "milk"}} for name in ("a.txt", "b.txt")]
 
 
-async def decide(asked: QuestionEvent) -> bool:
-    print(f"{asked.title}: {asked.reason}")
-    return "notes.txt" in asked.title
+def decide(request: AnyQuestion) -> Allow | Deny:
+    if request.call.input["path"] == "a.txt":
+        return Allow(input={"path": "a.txt", "content": "oat milk"})  # checked like the model's own
+    return Deny("Only a.txt may be written.")
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        async with Agent(MODEL, cwd=folder, approve=decide) as agent:
-            done = await agent.run("Write two files.")
-    print(done.text, "Refused:", [denial.call.input["path"] for denial in done.denials])
-
-
-asyncio.run(main())
+folder = mkdtemp()
+print(Agent(scripted({"tool_calls": CALLS}, {"text": "Done."}), cwd=folder, approve=decide).run_sync("Go.").text)
+print(Path(folder, "a.txt").read_text(), [path.name for path in Path(folder).iterdir()])

@@ -1,15 +1,10 @@
-"""Gives the model a function as a tool, and follows the answer as it comes."""
-
-import asyncio
+"""Gives the model a function as a tool."""
 
 from scripted import scripted
 
-from agentcli import Agent, TextDelta, ToolFinished, tool
+from agentcli import Agent, tool
 
-MODEL = scripted(
-    {"tool_calls": [{"name": "weather", "input": {"city": "Oslo"}}]},
-    {"text": "In Oslo: {{last_result}}"},
-)
+MODEL = scripted({"tool_calls": [{"name": "weather", "input": {"city": "Oslo"}}]}, {"text": "{{last_result}}"})
 
 
 @tool
@@ -18,15 +13,4 @@ def weather(city: str, days: int = 1) -> str:
     return f"{days} days of sun in {city}"
 
 
-async def main() -> None:
-    async with Agent(MODEL, tools=[weather]) as agent:
-        async for event in agent.stream("What is the weather in Oslo?"):
-            match event:
-                case TextDelta(text):
-                    print(text, end="")
-                case ToolFinished(name=name, result=result):
-                    print(f"[{name}: {result.content}]")
-    print()
-
-
-asyncio.run(main())
+print(Agent(MODEL, tools=[weather]).run_sync("What is the weather in Oslo?").text)

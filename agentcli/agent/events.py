@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -13,6 +13,13 @@ from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger,
 from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.command import ChangeSummary
+
+if TYPE_CHECKING:  # before Python 3.13 only type checkers know type variables with a default
+    import typing_extensions
+
+    Output = typing_extensions.TypeVar("Output", default=Any)
+else:
+    Output = TypeVar("Output")
 
 BlockKind = Literal["text", "thinking", "tool_use"]
 SubagentEnd = Literal["done", "stopped", "failed", "limit"]
@@ -355,8 +362,8 @@ class Denial(Struct, frozen=True):
     kind: Literal["denied", "dropped"] = "denied"
 
 
-class Done(AgentEvent, frozen=True, tag="done"):
-    """The answer is complete, or paused until the `pending` calls have a `ClientResult` each; `claims` are checked."""
+class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
+    """The answer is complete, or waits for results of the `pending` calls. `claims` are checked, `output` is typed."""
 
     text: str
     turns: int
@@ -366,6 +373,7 @@ class Done(AgentEvent, frozen=True, tag="done"):
     denials: tuple[Denial, ...] = ()
     claims: tuple[Claim, ...] = ()
     pending: tuple[ToolUse, ...] = ()
+    output: Output = None  # type: ignore[assignment]
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):

@@ -72,22 +72,29 @@ class Pause(Struct, frozen=True, tag="pause"):
     """End the turn once it waits for nothing but the client, whose calls stay open: `ClientResult`s continue it."""
 
 
-class Approve(Struct, frozen=True, tag="approve"):
-    """Answer a `QuestionEvent`; a comment goes to the model.
+class ApprovalTerms(Struct, frozen=True, kw_only=True):
+    """The terms of an answer to a question, as `Approve` explains them."""
 
-    `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
-    the project too; "try" makes a dry run of it first. With `mode` a yes for the session switches to
-    that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
-    none means no. A no that `stops` ends the turn, which waits for the person.
-    """
-
-    id: str
-    allowed: bool
     scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
     rule: str = ""
     hunks: tuple[int, ...] | None = None
     mode: str = ""
+    input: dict[str, Any] | None = None
+
+
+class Approve(ApprovalTerms, frozen=True, tag="approve"):
+    """Answer a `QuestionEvent`; a comment goes to the model.
+
+    `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
+    the project too; "try" makes a dry run of it first. With `mode` a yes for the session switches to
+    that permission mode in place of a rule. `hunks` names those of the request's hunks that are made; None means all,
+    none means no. `input` replaces the arguments of a call, which are checked as the model's own are. A no that `stops`
+    ends the turn, which waits for the person.
+    """
+
+    id: str
+    allowed: bool
     stops: bool = False
 
 

@@ -8,7 +8,7 @@ from itertools import count
 from msgspec import Struct
 
 from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, SessionCalls
-from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit, Question
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, CallApproval, Emit, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import Verdict
 from agentcli.errors import ToolError, UsageError
@@ -62,9 +62,12 @@ class Questions:
 
 
 def check_offered(question: AnyQuestion, answer: Approve) -> None:
-    """Raise `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
+    """Raise `UsageError` for a yes to what was not offered: a dry run, other input, parts that the change lacks."""
     if answer.allowed and answer.scope == "try" and not question.can_try:
         raise UsageError('This call has no dry run: its question says "can_try": false.')
+    takes_input = isinstance(question, CallApproval) and answer.hunks is None and answer.scope != "try"
+    if answer.allowed and answer.input is not None and not takes_input:
+        raise UsageError("Other input is for a call that asks to run, without hunks and without a dry run.")
     hunks = question.hunks
     unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if answer.allowed and unknown:

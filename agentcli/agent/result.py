@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -181,19 +182,23 @@ def _uuid4() -> str:
 
 
 _FENCED = lazy_pattern(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+Convert = Callable[[Any], Any]
 _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
-    """A JSON Schema that an answer must fit, by default of 2020-12. Raises `UsageError` for an invalid schema."""
+    """A JSON Schema that an answer must fit, by default of 2020-12. Raises `UsageError` for an invalid schema.
+
+    `convert` checks an answer's JSON in place of the schema, and returns its value. It raises `ValueError`.
+    """
 
     max_tries = 2  # how often the model is asked again
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], convert: Convert | None = None, name: str = "--json-schema") -> None:
         import jsonschema  # 60 ms
         from referencing.exceptions import Unresolvable
 
-        self.schema = schema
+        self.schema, self._convert = schema, convert
         self._unanswerable = (Unresolvable, RecursionError)
         self._best_match = jsonschema.exceptions.best_match
         try:
@@ -202,9 +207,9 @@ class AnswerSchema:
             self._validator = kind(schema)
             list(self._validator.iter_errors(None))  # raises an error if a reference leads nowhere
         except jsonschema.SchemaError as error:
-            raise UsageError(f"--json-schema is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
+            raise UsageError(f"{name} is not valid: {error.message[:_MAX_PROBLEM_CHARS]}.") from error
         except self._unanswerable as error:
-            raise UsageError(f"--json-schema has a reference that is missing or circular: {error}.") from error
+            raise UsageError(f"{name} has a reference that is missing or circular: {error}.") from error
 
     @property
     def request(self) -> str:
@@ -212,12 +217,14 @@ class AnswerSchema:
         return f"Your final answer must be one JSON value and nothing else. It must match this JSON Schema: {shown}"
 
     def value(self, text: str) -> Any:
-        """Return the JSON value in a text, or in its only block of code. Raises `ValueError` if it does not fit."""
+        """Return the value of a text, or of its only block of code. Raises `ValueError` if it does not fit."""
         blocks = _FENCED.findall(text)
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"it is not valid JSON ({error})") from error
+        if self._convert is not None:
+            return self._convert(value)
         try:
             problem = self._best_match(self._validator.iter_errors(value))
         except self._unanswerable as error:

@@ -15,6 +15,7 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import SetMode
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.agent.session import Session
+from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
 from agentcli.cli import field_flags
 from agentcli.cli.main import Ending
@@ -49,7 +50,9 @@ class ConfiguredOpener:
         choice = SessionChoice()
         if session_id:
             choice = SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over)
-        return await self._builder.build_session(choice, model=model, answer_schema=self._answer_schema)
+        session = await self._builder.build_session(choice, model=model)
+        set_answer_schema(session.runtime.steps, self._answer_schema)
+        return session
 
     async def list(self) -> Sequence[SessionInfo]:
         return await self.stored_sessions.list(cwd=self._config.cwd)
@@ -268,7 +271,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         on_notice=warn,
     )
     try:
-        session = await builder.build_session(choice, answer_schema=answer_schema)
+        session = await builder.build_session(choice)
+        set_answer_schema(session.runtime.steps, answer_schema)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         is_command = typed.lstrip().startswith("/")

@@ -248,9 +248,10 @@ class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked",
 
 
 class CallAllowed(msgspec.Struct, frozen=True, tag_field="kind", tag="call_allowed"):
-    """The person allowed a call, or the permissions of that time did."""
+    """The person allowed a call, or the permissions of that time did. It runs with their `input` if there is one."""
 
     id: str
+    input: dict[str, Any] | None = None
 
 
 class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied"):

@@ -56,13 +56,8 @@ class SteerControl(msgspec.Struct, frozen=True, tag="steer"):
     message: InputMessage
 
 
-class ApproveControl(msgspec.Struct, frozen=True, kw_only=True, tag="approve"):
+class ApproveControl(ops.ApprovalTerms, frozen=True, tag="approve"):
     id: str
-    scope: Literal["once", "session", "always", "try"] = "once"
-    comment: str = ""
-    rule: str = ""
-    hunks: tuple[int, ...] | None = None
-    mode: str = ""
 
 
 class AnswerControl(msgspec.Struct, frozen=True, tag="answer"):

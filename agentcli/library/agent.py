@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from agentcli.agent.calls.once import KEY_TTL_S, DirectCall, KeyedCalls, call_directly, store_results
-from agentcli.agent.events import ClientToolRequested, Done, Event, QuestionEvent, ToolFinished, TurnFailed
+from agentcli.agent.events import ClientToolRequested, Done, Event, Output, ToolFinished, TurnFailed
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S
-from agentcli.agent.ops import Approve, ClientResult, GoOn, Interrupt, Pause, Prompt
+from agentcli.agent.ops import ClientResult, GoOn, Interrupt, Pause, Prompt
 from agentcli.agent.session import Session
+from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.agent.turn_records import TurnRecord, turn_records
 from agentcli.app import Builder
 from agentcli.conversation.conversation import Conversation
@@ -24,10 +25,12 @@ from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.conversation.schema import pack_conversation, unpack_conversation
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
+from agentcli.library.approvals import Approver, Callbacks, running_callbacks
 from agentcli.library.functions import PromptOrder, recording
 from agentcli.library.history import AnyMessage, HistoryForm, form_of, read_history, write_messages
 from agentcli.library.old_names import accept_old_names
 from agentcli.library.options import AgentOptions, agent_config, session_options, stores_of
+from agentcli.library.output import OutputType, output_schema, typed_end
 from agentcli.llm.messages import Block, Content, ToolUse, Usage, content_blocks
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.structs import PermissionSettings
@@ -37,7 +40,6 @@ from agentcli.tools.workspace import Workspace
 
 _ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # where nobody answers while a turn runs
 Results = ClientResult | Sequence[ClientResult]
-Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
 log = logging.getLogger("agentcli")
 log.addHandler(logging.NullHandler())  # else Python prints warnings to the stderr of a program that sets up no logging
@@ -51,7 +53,7 @@ class AgentFailed(AgentcliError):
         self.is_retryable = failure.is_retryable
 
 
-class Agent:
+class Agent(Generic[Output]):
     """A conversation with a model that works in `cwd`.
 
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
@@ -65,9 +67,13 @@ class Agent:
     `history`, messages in the form of the Messages API or of Chat Completions, and gets the rest from `new_messages()`.
     No call of a history is run again.
 
-    `approve` answers the questions of the permission mode; without it calls that would ask are denied. It returns a
-    bool, or a text, which is a yes and the answer to a question of the model. `permissions` are the name of the mode,
-    or a `PermissionSettings` with rules. `options` hold everything else.
+    Answers become instances of `output_type`, as `Done.output`: a dataclass, TypedDict, msgspec struct, pydantic model,
+    a type such as `list[City]`, a union, or JSON of a JSON Schema. One that does not fit is asked for again twice.
+
+    `approve` gets the questions of the permission mode, such as a `CommandApproval`, one at a time, and returns
+    `Allow(…)`, `Deny(…)` or a bool; without it calls that would ask are denied. What it raises denies the call, stops
+    the turn, and is raised by `run`, `stream` and `call_tool`. It ends with the turn. `permissions` are the name of the
+    mode, or a `PermissionSettings` with rules. `options` hold everything else.
 
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
@@ -79,9 +85,10 @@ class Agent:
         *,
         instructions: str | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
+        output_type: OutputType[Output] | None = None,
         conversation: str = "",
         history: Sequence[AnyMessage] | None = None,
-        approve: Decide | None = None,
+        approve: Approver | None = None,
         permissions: str | PermissionSettings = "default",
         cwd: str | Path = ".",
         options: AgentOptions = AgentOptions(),
@@ -93,16 +100,18 @@ class Agent:
             raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
         self._history, self._form = history or (), form_of(history or ())
         self._newest: list[Entry] = []  # entries of the prompt answered last
+        self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
             config,
             store=store or self._memory,
             options=session_options(options, instructions, tools),
-            can_ask=approve is not None,
+            can_ask=self._callbacks is not None,
             on_notice=log.warning,
         )
         chosen = options.provider or model
         self._model = chosen if isinstance(chosen, str) else self._builder.models.add_provider(chosen)
-        self._approve, self._options, self._user_id = approve, options, options.user_id
+        self._output = None if output_type is None else output_schema(output_type)
+        self._options, self._user_id = options, options.user_id
         self._conversation_id = conversation if self._conversations is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
@@ -183,7 +192,7 @@ class Agent:
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
         deps: Any = None,
-    ) -> Done:
+    ) -> Done[Output]:
         """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation.
 
         A turn that waits for a `ClientResult` ends here: `Done` has the reason "paused", and the `pending` calls.
@@ -236,6 +245,7 @@ class Agent:
             self._hold(results, tools) as (session, pending),
             recording(session, store, stream_id) if store and stream_id and not pending else nullcontext(),
             aclosing(session.subscribe()) as events,
+            running_callbacks(self._callbacks, session) as follow,
         ):
             path_before = len(session.snapshot().conversation.path) - len(results)
             op = GoOn(is_killed=True) if results else Prompt(blocks, tools=tuple(tools))
@@ -244,9 +254,11 @@ class Agent:
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
-                        last = event
+                        last = typed_end(event, self._output)
                         break
-                    await self._react(session, event)
+                    if isinstance(event, ClientToolRequested):  # the program may end before there is a result
+                        await self._save_entries()
+                    self._turns.begin(partial(follow, event), deps)
                     with self._turns.reading():
                         yield event
             finally:
@@ -258,13 +270,6 @@ class Agent:
                 await self._save_entries()
         if last is not None:  # only now, because a reader stops here, and then the lock must be free
             yield last
-
-    async def _react(self, session: Session, event: Event) -> None:
-        match event:
-            case ClientToolRequested():  # the program may end before there is a result
-                await self._save_entries()
-            case QuestionEvent() if self._approve is not None:
-                session.submit(await self._decision(event))
 
     @asynccontextmanager
     async def _hold(
@@ -285,6 +290,7 @@ class Agent:
                         session = await self.session()
                     await store_results(session, results, tools)
                     await self._save_entries()
+            set_answer_schema(session.runtime.steps, self._output)
             yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
 
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
@@ -318,22 +324,17 @@ class Agent:
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
         async def make() -> DirectCall:
-            ask = self._decision if self._approve else None
+            ask = self._callbacks.decide if self._callbacks else None
             return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
         once = self._keyed.once(idempotency_key, use, make, ttl_s=idempotency_ttl_s) if idempotency_key else make()
         return (await once).finished()
 
-    async def _decision(self, question: QuestionEvent, decide: object = None) -> Approve:
-        assert self._approve is not None, "else nobody is asked"
-        answer = await self._approve(question)
-        return Approve(question.id, True, comment=answer) if isinstance(answer, str) else Approve(question.id, answer)
-
     def turns(self) -> list[TurnRecord]:
         """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
         return turn_records(self._opened.path)
 
-    def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done:
+    def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done[Output]:
         """Do the same as `run`, for callers without an event loop.
 
         Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
@@ -343,7 +344,7 @@ class Agent:
             asyncio.get_running_loop()
             raise UsageError("run_sync works only without an event loop. Here, await agent.run(prompt).")
 
-        async def once() -> Done:
+        async def once() -> Done[Output]:
             try:
                 return await self.run(content, attachments=attachments)
             finally:  # a session and its locks belong to the event loop they were made in

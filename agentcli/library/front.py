@@ -10,6 +10,7 @@ from agentcli.agent.events import (  # isort: skip
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt, Steer
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.library.agent import Agent, AgentFailed
+from agentcli.library.approvals import Allow, Deny
 from agentcli.library.functions import to_anthropic_message, to_chat_completion
 from agentcli.library.options import AgentOptions
 from agentcli.library.query import query, query_sync
@@ -20,13 +21,14 @@ from agentcli.tools.tool import RetryRule, Tool, ToolContext, ToolOutput
 from agentcli.version import __version__
 
 __all__ = [
-    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Base64Source", "ClientResult", "ClientToolRequested",
-    "ConfigError", "Document", "Done", "Event", "Image", "Interrupt", "Message", "PermissionSettings", "Prompt",
-    "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text", "TextDelta", "Tool", "ToolContext",
-    "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector", "UsageError", "UserError", "__version__",
-    "query", "query_sync", "to_anthropic_message", "to_chat_completion", "tool",
+    "Agent", "AgentFailed", "AgentOptions", "AgentcliError", "Allow", "Base64Source", "ClientResult",
+    "ClientToolRequested", "ConfigError", "Deny", "Document", "Done", "Event", "Image", "Interrupt", "Message",
+    "PermissionSettings", "Prompt", "QuestionEvent", "RetryRule", "Settings", "Steer", "StorageError", "Text",
+    "TextDelta", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "TurnFailed", "UsageCollector",
+    "UsageError", "UserError", "__version__", "query", "query_sync", "to_anthropic_message", "to_chat_completion",
+    "tool",
 ]  # fmt: skip
-_RENAMED = {"ApprovalRequested": "QuestionEvent"}
+_RENAMED = {"ApprovalRequested": "QuestionEvent", "ops": "events"}
 
 
 def find_moved(name: str) -> object:
@@ -41,11 +43,13 @@ def find_moved(name: str) -> object:
     # Of a name that two of them have, the first is the one that `agentcli` had itself.
     ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
     modules = {module.__name__: module for module in ordered}
-    if module := modules.get(f"agentcli.{name}"):
-        return module
     new = _RENAMED.get(name, name)
-    place = next((place for place, module in modules.items() if new in module.__all__), "")
-    if not place:
+    if (home := f"agentcli.{new}") in modules:
+        found: object = modules[home]
+    elif place := next((place for place, module in modules.items() if new in module.__all__), ""):
+        home, found = f"{place}.{new}", getattr(modules[place], new)
+    else:
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
-    warn(f"agentcli.{name} is {place}.{new} now; the next release drops the old name.", DeprecationWarning, 3)
-    return getattr(modules[place], new)
+    if home != f"agentcli.{name}":
+        warn(f"agentcli.{name} is {home} now; the next release drops the old name.", DeprecationWarning, 3)
+    return found

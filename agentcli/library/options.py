@@ -26,6 +26,7 @@ from agentcli.tools.workspace import SearchProvider
 if TYPE_CHECKING:
     from agentcli.agent.accounting import UsageCollector
     from agentcli.extensions.mcp.tools import MCPClient
+    from agentcli.library.approvals import Answerer
 
 log = logging.getLogger("agentcli")
 
@@ -41,6 +42,7 @@ class AgentOptions:
     `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
     that have a `stream_id`. Readers elsewhere can follow them, and resume where they stopped.
 
+    `answer` returns a text, or None, for what the model or an MCP server asks the person; else `approve` is asked.
     `provider` replaces the configured ones. `resolve` chooses before each request: it returns `provider/model`, or a
     provider and its `ModelInfo`. If it fails, the fallback model of the settings answers. `context_policy` replaces the
     policy that compacts the conversation, `context_transform` changes the messages of one request. `usage` collects the
@@ -56,6 +58,7 @@ class AgentOptions:
     settings: Mapping[str, Any] | Settings | None = None
     store: SessionStore | ConversationStore | None = None
     user_id: str = ""
+    answer: Answerer | None = None
     event_store: EventStore | None = None
     provider: Provider | None = None
     resolve: ModelResolver | None = None

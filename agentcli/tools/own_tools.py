@@ -179,7 +179,7 @@ def _guarded(
 
     async def call(*arguments: Any) -> Any:
         try:
-            value = await function(*arguments) if is_async else await _in_thread(function, arguments)
+            value = await function(*arguments) if is_async else await in_thread(function, arguments)
             return shaped(await value if inspect.isawaitable(value) else value)  # a lambda may return a coroutine
         except ToolError:
             raise
@@ -205,7 +205,7 @@ def failed(name: str, error: BaseException) -> ToolError:
     return ToolError(f"{name} failed: {type(error).__name__}{text}", kind=kind)
 
 
-async def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call a sync function in a thread of its own.
 
     The thread of an executor would not do: the program waits for such threads when it exits.

@@ -233,7 +233,9 @@ async def test_a_result_in_another_process_is_reported_like_any_other(agent: Mak
 
 PROGRAM = """
 import asyncio, sys, time
-from agentcli import Agent, AgentOptions, ClientResult, ClientToolRequested, SqliteSessions, ToolSpec, UserError
+from agentcli import Agent, AgentOptions, ClientResult, ClientToolRequested, UserError
+from agentcli.providers import ToolSpec
+from agentcli.stores import SqliteSessions
 
 async def main(script, database, result):
     options = AgentOptions(store=SqliteSessions(Path(database)), user_id="ann")

@@ -610,6 +610,8 @@ def test_names_that_have_moved_are_still_found_with_a_warning(module: str) -> No
 def test_the_old_name_of_questions_still_works() -> None:
     with pytest.warns(DeprecationWarning, match="QuestionEvent"):
         old = agentcli.ApprovalRequested
+    with pytest.warns(DeprecationWarning, match=r"agentcli\.ops is agentcli\.events now"):
+        assert agentcli.ops.Steer is agentcli.Steer
     asked = agentcli.events.LimitQuestion("limit_1", "More?", reason="The limit.")
     assert isinstance(asked, old)
     assert (asked.kind, asked.call.name, asked.rules, asked.preview) == ("run", "", (), "")

@@ -22,7 +22,7 @@ from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDeni
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.llm.provider import ToolSpec
-from agentcli.tools.observation import Levels, call_title
+from agentcli.tools.observation import Levels, call_title, cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
 
@@ -362,6 +362,13 @@ class Call:
         self.turn = turn
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
+        self.changed: Approve | None = None  # the person's yes to the call with other input, which it has now
+
+    def change_input(self, answer: Approve, input: dict[str, Any]) -> None:
+        """Replace the input by the person's, and let the model know what they changed."""
+        shown = cut_middle(msgspec.json.encode(input).decode())
+        self.report.remarks.append(f"[The user changed the input of this call: {shown}]")
+        self.use, self.changed = msgspec.structs.replace(self.use, input=input), answer
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Ask the person about the call, and store the question and the answer."""
@@ -376,7 +383,8 @@ class Call:
             answer = await turn.session.ask(request, decide)
         is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
         why = answer.comment if isinstance(answer, Approve) else answer.reason
-        turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
+        input = answer.input if isinstance(answer, Approve) and decide is not None else None
+        turn.store(CallAllowed(request.id, input) if is_allowed else CallDenied(request.id, why))
         return answer
 
 

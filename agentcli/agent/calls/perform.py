@@ -19,7 +19,6 @@ from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
-from agentcli.llm.messages import Text
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
@@ -62,12 +61,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
             terms = RunTerms(grants=permitted.grants, paths=paths, only_reads=verdict.only_reads)
             context = replace(context, detach=sign, terms=terms)
-            output = await run_with_retries(call.report, tool, run)
-    if not permitted.remark:
-        return output
-    if isinstance(output.content, tuple):
-        return changed(output, content=(*output.content, Text(permitted.remark)))
-    return changed(output, content=f"{output.content or ''}\n{permitted.remark}")
+            return await run_with_retries(call.report, tool, run)
 
 
 def _hold(call: Call, paths: Iterable[Path], own_keys: Iterable[str] = ()) -> AbstractAsyncContextManager[None]:

@@ -33,7 +33,7 @@ class Report:
 
     With `gives_all` a structured result that is made on request is made, else left out. `is_running` is set once the
     tool has begun, and `is_dry_run` while a dry run does: then an interrupt has left no trace. `answer` is the person's
-    answer in words, `level` the output level.
+    answer in words, `level` the output level. The result ends with the `remarks`.
     """
 
     def __init__(self, use: ToolUse, emit: Emit, mask: Mask | None = None, *, gives_all: bool = False) -> None:
@@ -43,6 +43,7 @@ class Report:
         self.result: Result | None = None
         self.record: CallRecord | None = None
         self.shown: list[str] = []
+        self.remarks: list[str] = []
         self.answer = self.level = ""
         self.is_running = self.is_dry_run = False
         self.retry_count, self.last_error = 0, ""
@@ -97,10 +98,14 @@ class Report:
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))
         if self.mask is not None and error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
+        content, remark = output.content or "", "\n".join(self.remarks)
+        if remark:
+            remark = remark if self.mask is None else self.mask.text(remark)
+            content = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
         record, kind = self.record, error.kind if error else ""
         common: dict[str, Any] = {
             "name": self.use.name,
-            "result": ToolResult(self.use.id, output.content or "", output.is_error),
+            "result": ToolResult(self.use.id, content, output.is_error),
             "summary": output.summary,
             "duration_ms": round(max(0.0, time.perf_counter() - self._started) * 1000, 1),
             "error_kind": kind,

@@ -54,7 +54,7 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
         raise
     finally:
         if report.result is not None:
-            call.turn.session.history.remember(call.use, report.result.result)
+            call.turn.session.history.remember(report.use, report.result.result)
             for hook in services.hooks:
                 if report.record and (note := await hook.after_call(report.record, report.result.result)):
                     call.turn.state.notes.append(reminder(note))
@@ -63,10 +63,8 @@ async def run_call(call: Call, answer: ToolOutput | None = None) -> None:
 async def _run_stages(call: Call) -> ToolOutput:
     """Return the output of a call as the model sees it. Raises `ToolError`."""
     report, services = call.report, call.turn.session.services
-    tool, arguments, hooks = await _parse(call)
-    context = _tool_context(call, tool, arguments)
-    permitted = await permit(call, tool, arguments, context, hooks=hooks)
-    report.answer = permitted.answer
+    permitted, context = await _permit(call)
+    tool = permitted.policy.facts.tool
     streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
     if streams:
         await services.know_secrets()
@@ -76,6 +74,15 @@ async def _run_stages(call: Call) -> ToolOutput:
     if streams:
         await services.know_secrets(is_changed=True)
     return output
+
+
+async def _permit(call: Call) -> tuple[PermittedCall, ToolContext]:
+    """Parse a call and decide about it, and again once the person has changed its input. Raises `ToolError`."""
+    while True:
+        tool, arguments, hooks = await _parse(call)
+        context = _tool_context(call, tool, arguments)
+        if (permitted := await permit(call, tool, arguments, context, hooks=hooks)) is not None:
+            return permitted, context
 
 
 async def _receive(call: Call, answer: ToolOutput) -> ToolOutput:
@@ -110,7 +117,8 @@ async def _parse(call: Call) -> tuple[Tool, Any, HookAnswer]:
     record = _record(call, tool)
     arguments = tool.parse(use.input)
     hooks = await _ask_hooks(call, record)
-    arguments = arguments if hooks.input is None else tool.parse(hooks.input)
+    if hooks.input is not None:
+        call.use, arguments = msgspec.structs.replace(use, input=hooks.input), tool.parse(hooks.input)
     call.report.record = record  # only now: hooks do not learn the result of a call that one of them denied
     return tool, arguments, hooks
 

@@ -77,14 +77,18 @@ class CallPolicy(Struct, frozen=True):
         if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # a yes to no hunk is a no
             try:
                 check_offered(question, answer)
+                if answer.input is not None and decide_now is None:
+                    raise UsageError("Its input cannot change after its dry run.")
             except UsageError as error:
                 raise ToolError(f"The approval is invalid: {error}", kind="permission_denied") from error
-            if answer.scope in ("session", "always") and not answer.mode:  # with a new mode the yes lasts by itself
-                await self._grant(answer, question.rules)
+            if answer.input is None:
+                await self.grant(answer, question.rules)
         return answer
 
-    async def _grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
-        """Add the rule of an answer to the session's, and for good if the person said so. The call runs in any case."""
+    async def grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
+        """Add the rule of a lasting yes to the session's, and for good if the person said so. The call runs anyway."""
+        if answer.scope not in ("session", "always") or answer.mode:  # with a new mode the yes lasts by itself
+            return
         turn, text = self.call.turn, answer.rule or next(iter(offered), "")
         if not text:
             turn.emit(Notice("No rule covers this call. It was allowed only this once."))
@@ -111,16 +115,11 @@ class CallPolicy(Struct, frozen=True):
 
 
 class PermittedCall(Struct, frozen=True, kw_only=True):
-    """A call that may run, with its decision and arguments; the person may have chosen only a part of them.
-
-    The result ends with the `remark`; `answer` is the person's answer in words.
-    """
+    """A call that may run, with its decision and arguments; the person may have chosen only a part of them."""
 
     policy: CallPolicy
     arguments: Any
     verdict: Verdict
-    remark: str = ""
-    answer: str = ""
     dry_run: DryRunUse = "never"
 
     @property
@@ -128,16 +127,22 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
         return self.policy.facts.grants if self.verdict.opens else NO_GRANTS
 
 
-async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer) -> PermittedCall:
-    """Decide about a call, and ask where that is needed. Raises `ToolError`."""
+async def permit(
+    call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer
+) -> PermittedCall | None:
+    """Decide about a call, and ask where that is needed; None once its input has changed. Raises `ToolError`."""
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
     if tool.runs_commands and await asyncio.to_thread(can_dry_run, tool, arguments, session.workspace.facts):
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
+    if call.changed is not None and verdict.decision != "deny":
+        context.workspace.session_grants.exposed.update(verdict.exposes)
+        await policy.grant(call.changed, policy.offered_rules)
+        verdict = structs.replace(verdict, decision="dry_run" if verdict.decision == "dry_run" else "allow")
     if verdict.decision in ("allow", "dry_run"):
-        return _permitted(policy, verdict)
+        return _permitted(policy, verdict, "allowed with changed input" if call.changed else "")
     try:
         if verdict.decision == "ask":
             return await _ask_person(call, policy, verdict, context)
@@ -152,14 +157,15 @@ async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *
 
 def _permitted(policy: CallPolicy, verdict: Verdict, answer: str = "") -> PermittedCall:
     """Return a call that nobody has to be asked about any more, as a dry run if the verdict says so."""
-    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict, answer=answer)
+    policy.call.report.answer = answer
+    permitted = PermittedCall(policy=policy, arguments=policy.facts.arguments, verdict=verdict)
     if verdict.decision == "allow":
         return permitted
     # It may write: nothing that a dry run changes is in the workspace yet.
     return structs.replace(permitted, verdict=structs.replace(verdict, only_reads=False), dry_run="always")
 
 
-async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
+async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall | None:
     """Ask about a call. Raises `ToolError` (permission_denied) if the answer is no, or nobody can be asked."""
     facts, turn = policy.facts, call.turn
     tool, arguments = facts.tool, facts.arguments
@@ -192,6 +198,9 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
     if not answer.allowed or answer.hunks == ():
         raise Declined(answer.comment)
+    if answer.input is not None:
+        call.change_input(answer, answer.input)
+        return None
     permitted = PermittedCall(policy=policy, arguments=arguments, verdict=verdict)
     if answer.scope == "try":
         return structs.replace(permitted, dry_run="on_request")
@@ -203,23 +212,22 @@ async def _as_answered(
     permitted: PermittedCall, answer: Approve, hunks: tuple[str, ...], context: ToolContext
 ) -> PermittedCall:
     """Return a call that the person allowed, with their comment. If they chose hunks, the call makes only these."""
-    narrow, comment = permitted.policy.facts.tool.narrow, answer.comment
+    narrow, report, comment = permitted.policy.facts.tool.narrow, permitted.policy.call.report, answer.comment
     quoted = f"“{comment}”" if comment else ""
     scope = {"once": "allowed", "session": "allowed for this session", "always": "always allowed"}.get(answer.scope, "")
     chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
     if narrow is None or len(chosen) == len(hunks):
-        remark = f"[The user allowed this call and said: {comment}]" if comment else ""
-        return structs.replace(permitted, remark=remark, answer=" · ".join(filter(None, (scope, quoted))))
+        report.answer = " · ".join(filter(None, (scope, quoted)))
+        report.remarks += [f"[The user allowed this call and said: {comment}]"] if comment else []
+        return permitted
+    arguments = await narrow(permitted.arguments, context, chosen)
     share = f"{len(chosen)} of {len(hunks)} hunks"
     lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
-    remark = f"[The user applied only the change above and rejected these hunks:]\n{left_out}"
-    return structs.replace(
-        permitted,
-        arguments=await narrow(permitted.arguments, context, chosen),
-        remark=f"{remark}\nThey said: {comment}" if comment else remark,
-        answer=" · ".join(filter(None, (share, lasting, quoted))),
-    )
+    said = f"\nThey said: {comment}" if comment else ""
+    report.remarks.append(f"[The user applied only the change above and rejected these hunks:]\n{left_out}{said}")
+    report.answer = " · ".join(filter(None, (share, lasting, quoted)))
+    return structs.replace(permitted, arguments=arguments)
 
 
 def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:

@@ -326,12 +326,16 @@ class RequiredAnswer(TurnStep):
         raise ServerError("The model returned an empty answer twice.")
 
 
-def usual_steps(
-    *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
-) -> list[Callable[[], TurnStep]]:
+def set_answer_schema(steps: list[Callable[[], TurnStep]], schema: AnswerSchema | None) -> None:
+    """Let the answers of the turns that begin from now on fit a schema, or be free."""
+    place = next(n for n, make in enumerate(steps) if make is TurnStep or getattr(make, "func", None) is FittingAnswer)
+    steps[place] = TurnStep if schema is None else partial(FittingAnswer, schema)
+
+
+def usual_steps(*, nested: NestedInstructions | None = None) -> list[Callable[[], TurnStep]]:
     """Return the factories of a turn's steps, in order; features append theirs.
 
-    `nested` finds the instruction files of folders that calls go to; an answer must fit the `schema`.
+    `nested` finds the instruction files of folders that calls go to.
     """
     return [
         PromptHooks,
@@ -345,7 +349,7 @@ def usual_steps(
         CallsPending,
         ContinuedReply,
         PlanReview,
-        *([partial(FittingAnswer, schema)] if schema is not None else []),
+        TurnStep,  # the place of `FittingAnswer`
         SmallModelNudge,
         RequiredAnswer,
         StopHooks,

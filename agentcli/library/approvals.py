@@ -1,0 +1,120 @@
+"""The functions of a caller that answer an agent's questions: if a call may run, and what the model asks."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from warnings import warn
+
+from msgspec import Struct
+
+from agentcli.agent.calls.model import NOBODY_LEFT, Decide
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, Event, Question, QuestionEvent
+from agentcli.agent.ops import Approve
+from agentcli.agent.questions import check_offered
+from agentcli.agent.session import Session
+from agentcli.errors import UsageError
+from agentcli.tools.own_tools import in_thread
+
+
+class Allow(Struct, frozen=True, kw_only=True):
+    """Lets a call run, or a turn go on.
+
+    `input` replaces the call's arguments; they are checked like the model's own, which learns of it. `remember` also
+    allows what `rule` covers (empty: the narrowest of the request's `rules`), for the session or always in the project.
+    Of an edit or of changes only `hunks` are made, by their numbers in the request.
+    """
+
+    input: dict[str, Any] | None = None
+    remember: Literal["once", "session", "always"] = "once"
+    rule: str = ""
+    hunks: tuple[int, ...] | None = None
+
+
+class Deny(Struct, frozen=True):
+    """Denies a call; the model reads the `reason`. With `stop` the turn ends, too."""
+
+    reason: str = ""
+    stop: bool = False
+
+
+ApprovalAnswer = Allow | Deny | bool | str  # a text is a yes with a comment, and deprecated
+Approver = Callable[[AnyQuestion], Awaitable[ApprovalAnswer] | ApprovalAnswer]
+Answerer = Callable[[Question], Awaitable[str | None] | str | None]
+
+
+class Callbacks(Struct, frozen=True):
+    """The functions that answer questions, sync or async. Without `approve` what asks is denied."""
+
+    approve: Approver | None
+    answer: Answerer | None
+
+    async def decide(self, question: AnyQuestion, decide_now: Decide | None = None) -> Approve:
+        """Return the caller's answer. Raises whatever their function does, and `UsageError` for a wrong answer."""
+        answer = Approve(question.id, False, comment=NOBODY_LEFT)
+        if isinstance(question, Question) and self.answer is not None:
+            text = await _call(self.answer, question)
+            answer = Approve(question.id, text is not None, comment=text or "")
+        elif self.approve is not None:
+            answer = _as_op(question.id, await _call(self.approve, question))
+        check_offered(question, answer)
+        return answer
+
+
+def _as_op(id: str, answer: object) -> Approve:
+    match answer:
+        case Allow(input=input, remember=scope, rule=rule, hunks=hunks):
+            return Approve(id, True, scope=scope, rule=rule, hunks=hunks, input=input)
+        case Deny(reason, stop):
+            return Approve(id, False, comment=reason, stops=stop)
+        case bool(is_allowed):
+            return Approve(id, is_allowed)
+        case str(text):
+            warn("approve returns Allow or Deny; AgentOptions(answer=…) has texts.", DeprecationWarning, stacklevel=1)
+            return Approve(id, True, comment=text)
+    raise UsageError(f"approve must return Allow(…), Deny(…), True or False, not {answer!r}.")
+
+
+async def _call(function: Callable[[Any], Any], question: AnyQuestion) -> Any:
+    value = function(question) if inspect.iscoroutinefunction(function) else await in_thread(function, (question,))
+    return await value if inspect.isawaitable(value) else value
+
+
+@asynccontextmanager
+async def running_callbacks(callbacks: Callbacks | None, session: Session) -> AsyncIterator[Callable[[Event], None]]:
+    """Answer the questions among the events that the body passes on, one at a time.
+
+    An error of the caller's function denies the call, stops the turn, and is raised at the end.
+    """
+    tasks: dict[str, asyncio.Task[None]] = {}
+    errors: list[BaseException] = []
+    lock = asyncio.Lock()
+
+    async def answer(question: AnyQuestion, callbacks: Callbacks) -> None:
+        async with lock:
+            try:
+                op = await callbacks.decide(question)
+            except BaseException as error:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                logging.getLogger("agentcli").exception("a callback failed; the call was denied: %s", question.title)
+                errors.append(error)
+                op = Approve(question.id, False, comment="the program that decides about calls failed", stops=True)
+            session.submit(op)
+
+    def follow(event: Event) -> None:
+        if isinstance(event, QuestionEvent) and callbacks is not None:
+            tasks[event.id] = asyncio.create_task(answer(event, callbacks))
+        elif isinstance(event, ApprovalSettled) and (task := tasks.pop(event.id, None)) is not None:
+            task.cancel()  # it was settled in another way, or is answered
+
+    try:
+        yield follow
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    if errors:
+        raise errors[0]

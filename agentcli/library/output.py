@@ -1,0 +1,125 @@
+"""Typed answers: the JSON Schema of a caller's type, and the instance that an answer becomes."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
+
+import msgspec
+
+from agentcli.agent.events import Done, Output, TurnFailed
+from agentcli.agent.result import AnswerSchema, Convert
+from agentcli.errors import UsageError
+from agentcli.tools.observation import cut_middle
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    OutputType: TypeAlias = TypeForm[Output] | UnionType | dict[str, Any]
+else:
+    OutputType = type[Output] | UnionType | dict[str, Any]
+
+Schema = dict[str, Any]
+
+_KEPT = frozenset("type description enum const format $ref".split())
+_STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required additionalProperties $defs".split())
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # strict modes' own
+_TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] | TurnFailed:
+    """Return the end of a turn with the value of its answer, or as a failure if the answer does not fit."""
+    if schema is None or isinstance(end, TurnFailed) or end.reason == "paused":
+        return end
+    try:
+        return msgspec.structs.replace(end, output=schema.value(end.text))
+    except ValueError as problem:
+        why = f"The answer ({end.reason}) does not fit the output type: {problem}."
+    shared = {name: getattr(end, name) for name in ("turns", "usage", "cost_usd", "denials")}
+    error = f"{why} The answer was: {cut_middle(end.text, 2_000)}"
+    return TurnFailed(error, False, "MisfitAnswer", **shared)
+
+
+def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
+    """Return the schema that answers of a type must fit, or the caller's own. Raises `UsageError`."""
+    if isinstance(output_type, dict):
+        return AnswerSchema(output_type, name="The output_type")
+    try:
+        found, convert = _schema_and_conversion(output_type)
+    except (TypeError, ValueError, NameError) as error:
+        raise UsageError(f"{output_type!r} cannot be an output_type: {error}") from error
+    schema = strict_form(found)
+    definitions = schema.pop("$defs", {})
+    if schema.keys() == {"$ref"}:  # strict modes need an object at the top
+        schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
+    is_wrapped = schema.get("type") != "object"
+    schema = _object({"value": schema}) if is_wrapped else schema
+
+    def value(answer: Any) -> Any:
+        # A model that no API holds to the schema may leave the wrapper out.
+        is_wrapper = is_wrapped and isinstance(answer, dict) and answer.keys() == {"value"}
+        return convert(answer["value"] if is_wrapper else answer)
+
+    return AnswerSchema(schema | ({"$defs": definitions} if definitions else {}), value)
+
+
+def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
+    """Return the JSON Schema of a type, and what makes an instance of JSON. Raises `TypeError` for an unknown kind."""
+    if _is_pydantic(kind):
+        from pydantic import TypeAdapter  # installed, because the caller's type is made with it
+
+        adapter = TypeAdapter(kind)
+        return adapter.json_schema(), lambda value: adapter.validate_json(msgspec.json.encode(value))
+    try:
+        return msgspec.json.schema(kind), partial(msgspec.convert, type=kind)
+    except TypeError:
+        if get_origin(kind) not in (Union, UnionType):
+            raise
+    # A union whose members only their fields distinguish: each answer names its type.
+    members = {getattr(member, "__name__", str(member)): _schema_and_conversion(member) for member in get_args(kind)}
+    definitions = {name: part for schema, _ in members.values() for name, part in schema.pop("$defs", {}).items()}
+
+    def convert(value: Any) -> Any:
+        match value:
+            case {**named} if len(named) == 1 and (name := next(iter(named))) in members:
+                return members[name][1](named[name])
+        raise ValueError(f"$: expected an object with one key of {', '.join(members)}")
+
+    choices = [_object({name: schema}) for name, (schema, _) in members.items()]
+    return {"anyOf": choices, "$defs": definitions}, convert
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return hasattr(kind, "__pydantic_complete__") or any(map(_is_pydantic, get_args(kind)))
+
+
+def strict_form(schema: Schema) -> Schema:
+    """Return a schema as strict modes accept it: fields are required, limits are words, other keywords are left out."""
+    strict: Schema = {key: schema[key] for key in schema if key in _KEPT}
+    words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in _KEPT | _STRUCTURE]
+    if strict.get("format", "date") not in _FORMATS:
+        words.append(f"format: {strict.pop('format')}")
+    if words:
+        strict["description"] = "; ".join(filter(None, (schema.get("description"), *words)))
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if "$ref" in strict and len(strict) > 1:  # a reference must stand alone
+        choices = [{"$ref": strict.pop("$ref")}]
+    if choices:
+        strict["anyOf"] = [strict_form(choice) for choice in choices]
+    if "enum" in strict and "type" not in strict:
+        types = sorted({_TYPES[type(value)] for value in strict["enum"]})
+        strict["type"] = types if len(types) > 1 else types[0]
+    if "items" in schema or "prefixItems" in schema:
+        strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
+    if "properties" in schema:
+        strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})
+    elif isinstance(values := schema.get("additionalProperties"), dict):  # a mapping, which strict modes do not have
+        strict["additionalProperties"] = strict_form(values)
+    if "$defs" in schema:
+        strict["$defs"] = {name: strict_form(part) for name, part in schema["$defs"].items()}
+    return strict
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
