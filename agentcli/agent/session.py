@@ -41,6 +41,7 @@ class Session:
         self.state = state
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
+        self.last_event_at = self._loop.time()
         self._subscribers = Subscribers()
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
@@ -287,6 +288,7 @@ class Session:
         if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
+        self.last_event_at = self._loop.time()
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
