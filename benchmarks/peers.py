@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import pyte
 from loopback import ROOT, cpu_of, environment, loopback, median, workspace
-from prompt import billed, tokens
+from prompt import billed, tokens, without_marks
 from terminal import sample
 
 COLUMNS, ROWS = 120, 40
@@ -123,8 +123,9 @@ def headless(peer: Peer, script: str, *, deltas: int = 20_000, delay_ms: float =
 
 
 def request_tokens(body: dict) -> int:
+    """The tokens of what a model reads of a request, which does not include the marks for its cache."""
     parts = (body.get(name) for name in ("tools", "system", "instructions", "messages", "input"))
-    return sum(tokens(part) for part in parts if part)
+    return sum(tokens(json.loads(json.dumps(part), object_hook=without_marks)) for part in parts if part)
 
 
 def billed_automatically(bodies: list[dict]) -> float:

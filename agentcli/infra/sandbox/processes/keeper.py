@@ -146,10 +146,7 @@ def _receive(channel: socket.socket, size: int, *, max_descriptors: int) -> tupl
 
 
 def _supervise(control: socket.socket) -> int:
-    """Run the commands that come on a socket, one after another, until agentcli closes it.
-
-    Return the exit code for the keeper, 0 when nothing is left.
-    """
+    """Run the commands that come on a socket until agentcli closes it; return the exit code, 0 if nothing is left."""
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
     while (received := _receive_command(control)) is not None:
