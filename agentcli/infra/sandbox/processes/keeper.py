@@ -179,7 +179,6 @@ class Supervisor:
         self._wakeup = wakeup  # can be read from once a child has ended
         self._main = 0  # the number of the command's own process
         self._has_children = True  # processes of the command, as far as is known
-        self._lines = b""  # answers to agentcli that are not sent yet
         self._pipe = self._file = -1  # of a job: its output is copied from the pipe to the file
         # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
@@ -195,21 +194,17 @@ class Supervisor:
         try:
             self._main = self._start_command(request, descriptors)
         except OSError as error:
-            self._queue_line(f"error {error.errno or 0}")
-            self._send_lines()
+            self._report(f"error {error.errno or 0}")
             return 0
-        self._queue_line(f"pid {self._main} {os.getpid()}")
+        self._report(f"pid {self._main} {os.getpid()}")
         # Only on Linux are the command's orphans children of the supervisor.
         while self._has_children or (not _IS_LINUX and processes_below(self._main)):
-            self._send_lines()
             if time.monotonic() > self._give_up_at:
                 return 1
             self._wait()
         while self._pipe >= 0 and self._copy():
             pass
-        # Sent with the exit of a command that leaves nothing, so that nobody waits twice.
-        self._queue_line(f"gone {time.monotonic()}")
-        self._send_lines()
+        self._report(f"gone {time.monotonic()}")
         return 0
 
     def _start_command(self, request: bytes, descriptors: list[int]) -> int:
@@ -249,14 +244,14 @@ class Supervisor:
             self._copy()
         ended, self._has_children = _reap()
         if self._main in ended:
-            self._queue_line(f"exit {ended[self._main]}")
+            self._report(f"exit {ended[self._main]}")
         now = time.monotonic()
         if now >= self._limit_at:
             self._limit_at = float("inf")
-            self._queue_line("late")
+            self._report("late")
             self._end(GRACE_S)
         if self._kill_at == float("inf") and self._has_more_processes(self._max_processes, than=0):
-            self._queue_line("swarm")
+            self._report("swarm")
             self._end(0)
         if self._asked and self._has_more_processes(_GROWTH, than=self._asked):  # it multiplies instead of ending
             self._kill_at = now
@@ -273,7 +268,7 @@ class Supervisor:
             self._pipe, self._file, *_ = descriptors
             os.set_blocking(self._pipe, False)
             self._poll.register(self._pipe, select.POLLIN)
-            self._queue_line("kept")
+            self._report("kept")
         elif order == END_TREE:
             self._end(GRACE_S)
         elif not order:
@@ -329,13 +324,9 @@ class Supervisor:
         except OSError:  # most likely a full disk, which may have room again later
             pass
 
-    def _queue_line(self, line: str) -> None:
-        self._lines += f"{line}\n".encode()
-
-    def _send_lines(self) -> None:
-        lines, self._lines = self._lines, b""
+    def _report(self, line: str) -> None:
         try:
-            self._control.sendall(lines)
+            self._control.sendall(f"{line}\n".encode())
         except OSError:  # nobody listens: it is ending then
             pass
 

@@ -147,7 +147,7 @@ class Keeper:
         self._max_processes = max_processes
         self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
         self._requests: socket.socket | None = None  # the socket on which the keeper takes those of supervisors
-        self._idle: socket.socket | None = None  # the socket of a supervisor that waits for a command
+        self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
         self._note: int | None = None  # the note that the keeper has
 
     async def start(
@@ -170,11 +170,11 @@ class Keeper:
             raise ValueError("embedded null byte")
         options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
         request = marshal.dumps((argv, variables, folder, *options))
-        control = self._take_idle(launch.note) or self._new_supervisor(launch.note)
+        control = self._open_supervisor(launch.note)
         try:
             socket.send_fds(control, [START, len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(control, request)
-            process = Process(control, launch, self._put_idle)
+            process = Process(control, launch, self._idle.append)
             try:
                 await process.started()
             except asyncio.CancelledError:  # it may run already
@@ -185,43 +185,27 @@ class Keeper:
             raise
         return process
 
-    def _take_idle(self, note: int | None) -> socket.socket | None:
-        """Return the socket of a supervisor that waits, if there is one and the keeper lives and has this note."""
-        control, self._idle = self._idle, None
-        if control is None:
-            return None
-        with suppress(BlockingIOError):
-            control.recv(1)  # the end, because the supervisor was killed: else there is nothing to read
-            control.close()
-            return None
-        if self._process is None or self._process.poll() is not None or note not in (None, self._note):
-            control.close()
-            return None
-        return control
-
-    def _put_idle(self, control: socket.socket) -> None:
-        if self._idle is None and self._requests is not None:
-            self._idle = control
-        else:
-            control.close()
-
-    def _new_supervisor(self, note: int | None) -> socket.socket:
-        """Send a socket and the session's note to the keeper, which is started where none runs; return its other end.
+    def _open_supervisor(self, note: int | None) -> socket.socket:
+        """Return the socket of a supervisor, where none waits of a new one; the keeper has the session's note then.
 
         Raises:
             OSError: If the keeper cannot be started.
         """
+        is_running = self._process is not None and self._process.poll() is None
+        while self._idle and is_running and note in (None, self._note):
+            control = self._idle.pop()
+            try:
+                control.recv(1)  # nothing, unless the supervisor was killed: then it is the end
+            except BlockingIOError:
+                return control
+            control.close()
         control, supervisors_end = socket.socketpair()
         control.setblocking(False)
         with supervisors_end:
             descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
-            if self._requests is not None:
-                with suppress(OSError):  # it was killed, and another one is needed
-                    socket.send_fds(self._requests, [b"n"], descriptors)  # descriptors need a byte to come with
-                    self._note = self._note if note is None else note
-                    return control
-            socket.send_fds(self._launch(), [b"n"], descriptors)
-            self._note = note
+            requests = self._requests if self._requests is not None and is_running else self._launch()
+            socket.send_fds(requests, [b"n"], descriptors)  # descriptors need a byte to come with
+            self._note = self._note if note is None else note
         return control
 
     def _launch(self) -> socket.socket:
@@ -242,9 +226,10 @@ class Keeper:
         return self._requests
 
     def _close(self) -> None:
-        for channel in filter(None, (self._requests, self._idle)):
+        for channel in filter(None, (self._requests, *self._idle)):
             channel.close()
-        self._requests = self._idle = None
+        self._requests = self._note = None
+        self._idle.clear()
 
     async def aclose(self) -> None:
         """Close the socket, and wait until the keeper has ended what may be left, and itself."""
