@@ -41,9 +41,8 @@ class Session:
         self.state = state
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
-        self.last_event_at = self._loop.time()
         self._subscribers = Subscribers()
-        self.turns_begun = 0
+        self.turns_begun, self.last_event_at = 0, self._loop.time()
         self._turn: asyncio.Task[None] | None = None
         self._newest_turn: Turn | None = None
         self._model_afterwards = ""  # after a turn that another model answers; else ""

@@ -145,10 +145,11 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
 
 async def test_a_supervisor_takes_one_command_after_another(tmp_path: Path) -> None:
     keeper = Keeper(ENVIRONMENT)
-    command = ("/bin/sh", "-c", "ls /proc/$$/fd | wc -l; echo $PPID")
+    command = ("/bin/sh", "-c", "set -- /proc/$$/fd/*; echo $# $PPID")
     first = await output_of(keeper, tmp_path, *command)
     assert await output_of(keeper, tmp_path, *command) == first  # nor has the second one more descriptors
-    together = await asyncio.gather(*(output_of(keeper, tmp_path, *command) for _ in range(3)))
+    slowly = ("/bin/sh", "-c", "sleep 0.5; echo 0 $PPID")
+    together = await asyncio.gather(*(output_of(keeper, tmp_path, *slowly) for _ in range(3)))
     assert len(set(together)) == 3  # commands that run at the same time have one each
     supervisor = int((await output_of(keeper, tmp_path, *command)).split()[1])
     os.kill(supervisor, signal.SIGKILL)
