@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -202,43 +201,33 @@ def workspace() -> Iterator[tuple[str, str]]:
         yield str(repository), str(home)
 
 
-def measured(command: list[str], *, cwd: str | None = None, env: dict[str, str] | None = None) -> dict[str, float]:
-    """Wall and CPU seconds and peak RSS (MiB) of a whole process with its children."""
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = process.communicate()
-    if process.returncode != 0:
-        raise SystemExit(f"{command} ended with {process.returncode}: {err.decode()[-500:]}")
-    wall = time.monotonic() - started
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = usage.ru_utime + usage.ru_stime
-    return {"started": started, "wall": wall, "cpu": cpu, "rss": usage.ru_maxrss / 1024, "stdout": len(out)}
+# Starts a command, waits for it and writes what it used to a descriptor. The system counts the memory of the process
+# that starts another one as the other's own: this one is a tenth of the benchmarks'.
+LAUNCHER = """
+import os, sys, time
+started = time.monotonic()
+pid = os.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+_, status, used = os.wait4(pid, 0)
+wall, cpu = time.monotonic() - started, used.ru_utime + used.ru_stime
+os.write(int(sys.argv[1]), f"{os.waitstatus_to_exitcode(status)} {started} {wall} {cpu} {used.ru_maxrss}".encode())
+"""
 
 
-def cpu_of(command: list[str], **how) -> dict[str, float]:
-    """`measured` with the CPU seconds of this command alone and its own peak memory."""
+def cpu_of(command: list[str], *, cwd: str | None = None, env: dict[str, str] | None = None) -> dict[str, float]:
+    """Wall and CPU seconds of a whole process with its children, and the peak memory (MiB) of its largest process."""
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:  # a process of its own, so that its children's usage is this command's alone
-        os.close(read)
-        try:
-            result = measured(command, **how)
-        except SystemExit as error:
-            result = {"error": str(error)}
-        os.write(write, json.dumps(result).encode())
-        os._exit(0)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LAUNCHER, str(write), *command],
+        check=False, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=(write,),
+    )  # fmt: skip
     os.close(write)
-    data = b""
-    while chunk := os.read(read, 65_536):
-        data += chunk
-    os.close(read)
-    os.waitpid(child, 0)
-    result = json.loads(data)
-    if "error" in result:
-        raise SystemExit(result["error"])
-    return result
+    with os.fdopen(read) as report:
+        code, started, wall, cpu, kib = map(float, report.read().split())
+    if code:
+        raise SystemExit(f"{command} ended with {code:g}: {ran.stderr.decode()[-500:]}")
+    return {"started": started, "wall": wall, "cpu": cpu, "rss": kib / 1024, "stdout": len(ran.stdout)}
 
 
 def median(values: list[float]) -> float:

@@ -3,7 +3,7 @@
 `python benchmarks/peers.py [RUNS]` measures agentcli and a floor (`floor_agent.py`), and codex and pi where they are on
 the PATH; it prints one Markdown table. All talk to the same scripted server on loopback: codex by the Responses API,
 the others by the Messages API. Commands run without approvals, agentcli's and codex's in their sandboxes. CPU is of a
-whole process tree. Run it on an idle machine.
+whole process tree, memory the peak of its largest process. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import pyte
 from loopback import ROOT, cpu_of, environment, loopback, median, workspace
-from prompt import billed, tokens
+from prompt import billed, tokens, without_marks
 from terminal import sample
 
 COLUMNS, ROWS = 120, 40
@@ -123,8 +123,9 @@ def headless(peer: Peer, script: str, *, deltas: int = 20_000, delay_ms: float =
 
 
 def request_tokens(body: dict) -> int:
+    """The tokens of what a model reads of a request, which does not include the marks for its cache."""
     parts = (body.get(name) for name in ("tools", "system", "instructions", "messages", "input"))
-    return sum(tokens(part) for part in parts if part)
+    return sum(tokens(json.loads(json.dumps(part), object_hook=without_marks)) for part in parts if part)
 
 
 def billed_automatically(bodies: list[dict]) -> float:
@@ -249,9 +250,8 @@ def column(peer: Peer, runs: int) -> dict[str, str]:
         figures = [cpu_of([*peer.command, "--version"]) for _ in repeat]
         cells["`--version`, CPU s"] = f"{median([run['cpu'] for run in figures]):.2f}"
     ones = [headless(peer, "hello") for _ in repeat]
-    # Not the memory: the system counts this process's own at the start of another one. `oneshot.py` is small enough.
-    one = {name: median([run[name] for run, _ in ones]) for name in ("cpu", "wall")}
-    cells["one-shot, CPU s / wall s"] = f"{one['cpu']:.2f} / {one['wall']:.2f}"
+    one = {name: median([run[name] for run, _ in ones]) for name in ("cpu", "wall", "rss")}
+    cells["one-shot, CPU s / wall s / MiB"] = f"{one['cpu']:.2f} / {one['wall']:.2f} / {one['rss']:.0f}"
     gaps, each_cpu, totals = [], [], []
     for _ in repeat:
         run, rows = headless(peer, "turns")

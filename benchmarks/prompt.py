@@ -97,7 +97,7 @@ def main() -> None:
     )
     total = sum(tokens(text) for body in bodies for text, _ in blocks_of(body))
     cost = billed(bodies)
-    print(f"billed               {cost:,.0f} base-price tokens of {total:,} sent (bound 29,000): {cost / total:.3f}")
+    print(f"billed               {cost:,.0f} base-price tokens of {total:,} sent (bound 27,500): {cost / total:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""20,000 deltas (100 kB) through a one-shot run: CPU seconds beyond a one-shot run of one delta."""
+"""20,000 deltas (100 kB) through a one-shot run, as fast as they can be read: CPU seconds beyond one of one delta.
+
+Then 3,000 deltas at 100 a second: CPU seconds of the whole run, of which nearly all is waking up for each.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,9 @@ def main(runs: int = 5) -> None:
     print(
         f"20,000 deltas        {beyond:.3f} CPU s beyond one-shot ({median(base):.3f}); {beyond / 20_000 * 1e6:.1f} us a delta"
     )
+    with workspace() as (repository, home), loopback("stream", deltas=3_000, delay_ms=10) as (url, _):
+        paced = cpu_of(ask, cwd=repository, env=environment(url, home))["cpu"]
+    print(f"3,000 at 100/s       {paced:.3f} CPU s; {(paced - median(base)) / 3_000 * 1e6:.0f} us a delta")
     print(
         f"stdout               {full[0]['stdout']:.0f} bytes, peak memory {median([run['rss'] for run in full]):.0f} MiB"
     )

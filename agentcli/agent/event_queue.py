@@ -74,20 +74,13 @@ async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> Async
 
 
 def _joined(last: events.Event, event: events.Event) -> events.Event | None:
-    """Return two neighbouring deltas as one; None where they belong apart."""
-    if last.agent_id != event.agent_id:
+    """Return two neighbouring events of one kind as one; None unless they are deltas of one agent and one call."""
+    if not isinstance(event, events.TextDelta | events.ThinkingDelta | events.OutputDelta | events.InputDelta):
         return None
-    # Nearly all events are texts, so these are not slowed down by a pattern and `replace`.
-    if isinstance(event, events.TextDelta) and isinstance(last, events.TextDelta):
-        return events.TextDelta(last.text + event.text, agent_id=event.agent_id)
-    match last, event:
-        case (events.ThinkingDelta(before), events.ThinkingDelta(text)):
-            return replace(event, text=before + text)
-        case (events.OutputDelta(id, before), events.OutputDelta(same_id, text)) if id == same_id:
-            return replace(event, text=before + text)
-        case (events.InputDelta(id, before), events.InputDelta(same_id, text)) if id == same_id:
-            return replace(event, partial_json=before + text)
-    return None
+    field = "partial_json" if isinstance(event, events.InputDelta) else "text"
+    if (last.agent_id, getattr(last, "id", "")) != (event.agent_id, getattr(event, "id", "")):
+        return None
+    return replace(event, **{field: getattr(last, field) + getattr(event, field)})
 
 
 log = logging.getLogger("agentcli.agent.activity_log")  # a name that people use in their own logging settings

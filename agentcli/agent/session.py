@@ -42,7 +42,7 @@ class Session:
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._subscribers = Subscribers()
-        self.turns_begun = 0
+        self.turns_begun, self.last_event_at = 0, self._loop.time()
         self._turn: asyncio.Task[None] | None = None
         self._newest_turn: Turn | None = None
         self._model_afterwards = ""  # after a turn that another model answers; else ""
@@ -287,6 +287,7 @@ class Session:
         if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
+        self.last_event_at = self._loop.time()
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:

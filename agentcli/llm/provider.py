@@ -184,6 +184,23 @@ class ReplyLimits(Struct, frozen=True):
     max_arguments_mb: float = 4.0
     max_reply_s: float = 3_600.0
 
+    def check(self, reply_bytes: int, argument_bytes: int) -> None:
+        """Raise `ServerError` that names a limit if a reply has become larger."""
+        if argument_bytes > self.max_arguments_mb * MB:
+            raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {self.max_arguments_mb:g} MB")
+        if reply_bytes > self.max_reply_mb * MB:
+            raise _exceeded(f"is longer than limits.max_reply_mb = {self.max_reply_mb:g} MB")
+
+    def late_error(self) -> ServerError:
+        return _exceeded(f"took longer than limits.max_reply_s = {self.max_reply_s:g} seconds")
+
+
+def _exceeded(what: str) -> ServerError:
+    return ServerError(
+        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
+        is_retryable=False,
+    )
+
 
 class RetryPolicy(Struct, frozen=True):
     """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double."""
@@ -215,7 +232,7 @@ async def stream_with_retry(
     while True:
         try:
             async with aclosing(provider.stream(before_try(request))) as events:
-                async for event in limit_reply(events, policy.reply_limits):
+                async for event in events:
                     shown = shown or isinstance(event, TextDelta)
                     yield event
             return
@@ -228,42 +245,6 @@ async def stream_with_retry(
                 raise
             on_retry(tries, wait_s, error)
         await asyncio.sleep(wait_s)
-
-
-async def limit_reply(
-    events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits
-) -> AsyncGenerator[StreamEvent, None]:
-    """Yield the events of one reply. Raises `ServerError` that names a limit if the reply exceeds it."""
-    total = arguments = 0
-    deadline = asyncio.get_running_loop().time() + limits.max_reply_s
-    while True:
-        try:
-            # Each wait has a timeout of its own: one around a yield would also cancel whoever reads the events.
-            async with asyncio.timeout_at(deadline) as timeout:
-                event = await anext(events, None)
-        except TimeoutError as error:
-            if not timeout.expired():
-                raise
-            raise _exceeded(f"took longer than limits.max_reply_s = {limits.max_reply_s:g} seconds") from error
-        match event:
-            case None:
-                return
-            case TextDelta(text) | ThinkingDelta(text) | ToolCallDelta(_, text):
-                size = len(text) if text.isascii() else len(text.encode(errors="replace"))
-                total += size
-                arguments += size if isinstance(event, ToolCallDelta) else 0
-        if arguments > limits.max_arguments_mb * MB:
-            raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {limits.max_arguments_mb:g} MB")
-        if total > limits.max_reply_mb * MB:
-            raise _exceeded(f"is longer than limits.max_reply_mb = {limits.max_reply_mb:g} MB")
-        yield event
-
-
-def _exceeded(what: str) -> ServerError:
-    return ServerError(
-        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
-        is_retryable=False,
-    )
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:

@@ -338,6 +338,8 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
         match key:
             case "title" | "default":
                 continue
+            case "minimum" | "exclusiveMinimum" if value in (0, 1):  # that counts are not negative goes without saying
+                continue
             case "properties":
                 flat[key] = {name: _flatten(part, definitions) for name, part in value.items()}
             case "items" | "additionalProperties" if isinstance(value, dict):

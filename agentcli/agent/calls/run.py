@@ -68,7 +68,9 @@ async def _run_stages(call: Call) -> ToolOutput:
     streams = tool.effect in ("command", "foreign")  # such a tool shows output while it runs, and may make any file
     if streams:
         await services.know_secrets()
-    output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
+        output = await perform(call, permitted, context)
+    else:
+        output, _ = await asyncio.gather(perform(call, permitted, context), services.know_secrets())
     report.mask = await mask_for(services.mask, permitted)
     output = await observed(tool, output, context)
     if streams:

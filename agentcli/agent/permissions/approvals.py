@@ -133,7 +133,8 @@ async def permit(
     """Decide about a call, and ask where that is needed; None once its input has changed. Raises `ToolError`."""
     session = call.turn.session
     facts = find_facts(tool, arguments, session.workspace)
-    if tool.runs_commands and await asyncio.to_thread(can_dry_run, tool, arguments, session.workspace.facts):
+    only_reads = facts.command is not None and facts.command.verdict == "allow"  # and needs no dry run
+    if tool.runs_commands and not only_reads and await asyncio.to_thread(can_dry_run, facts):
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
@@ -246,7 +247,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
         grave=effects.grave,
     )
     if facts.tool.effect == "command":
-        return CommandApproval(**structs.asdict(approval), can_try=facts.dry_run != "never")
+        return CommandApproval(**structs.asdict(approval), can_try=can_dry_run(facts))
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
         hunks = diff_hunks(preview) if facts.tool.narrow is not None and not facts.needs else ()
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""

@@ -17,7 +17,7 @@ from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths import judge
 from agentcli.safety.urls import BadUrl, UrlVerdict, parse_url
 from agentcli.tools.command import Access, Grants
-from agentcli.tools.sandbox import PathStatus, SandboxFacts
+from agentcli.tools.sandbox import PathStatus
 from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace, parse_name
 
@@ -212,12 +212,17 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             return CallFacts(tool=tool, arguments=arguments, paths=paths)
 
 
-def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:
+def can_dry_run(facts: CallFacts) -> bool:
     """Return True for a command that runs confined, in the foreground, where overlays work. Blocks the first time."""
-    if not tool.runs_commands or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
+    arguments = facts.arguments
+    if (
+        not facts.tool.runs_commands
+        or getattr(arguments, "background", False)
+        or getattr(arguments, "unconfined", False)
+    ):
         return False
     try:
-        return not sandbox.dry_run_problem
+        return not facts.workspace.facts.dry_run_problem
     except (ToolError, OSError):
         return False
 

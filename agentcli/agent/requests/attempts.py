@@ -48,7 +48,7 @@ class PaidRequest(Struct, kw_only=True, dict=True):
 
     `max_prompt_tokens` bounds the tokens of a prompt. `on_broken` is called for a try that ended without a reply,
     with the usage that its stream reported, else an estimate; the budgets are charged with the worst case. Of the
-    running try, `_used` is the usage reported so far, and `_received` the bytes of its text, thinking and calls.
+    running try, `_used` is the usage reported so far, `_received` the bytes of all text, `_in_calls` those in calls.
     """
 
     target: RequestTarget
@@ -63,15 +63,11 @@ class PaidRequest(Struct, kw_only=True, dict=True):
     ) -> llm.Done:
         """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
         self._held = Reservation([], 0, math.inf, is_open=False)  # before the first try
-        self.attempt = Attempt(sent=request)
+        self.attempt, provider = Attempt(sent=request), self.target.provider
         try:
             async with asyncio.timeout(None) as self._deadline:
                 stream = llm.stream_with_retry(
-                    self.target.provider,
-                    request,
-                    policy=self.policy,
-                    on_retry=self._before_retry,
-                    before_try=self._before_try,
+                    provider, request, policy=self.policy, on_retry=self._before_retry, before_try=self._before_try
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
@@ -82,6 +78,10 @@ class PaidRequest(Struct, kw_only=True, dict=True):
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
+            if self._held.seconds > self.policy.reply_limits.max_reply_s:
+                too_long = self.policy.reply_limits.late_error()
+                self._end_without_reply(too_long)
+                raise too_long from error
             self._end_without_reply()
             self.budgets.check()
             raise UserError("The request was stopped because its time budget ran out.") from error
@@ -101,13 +101,15 @@ class PaidRequest(Struct, kw_only=True, dict=True):
             info = replace(info, prices=replace(prices, cache_write=prices.cache_write_1h))
         self._held = self.budgets.reserve(prompt_tokens, request.max_tokens, info)
         self.attempt.sent, self.attempt.first_token_ms = replace(request, max_tokens=self._held.max_tokens), None
-        self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
-        if self._held.seconds < math.inf:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
+        self._has_begun, self._used, self._started = False, Usage(), time.monotonic()
+        self._received = self._in_calls = 0
+        limit_s = min(self._held.seconds, self.policy.reply_limits.max_reply_s)
+        self._deadline.reschedule(asyncio.get_running_loop().time() + limit_s)
         return self.attempt.sent
 
     def _before_retry(self, number: int, delay_s: float, error: ProviderError) -> None:
         self._end_without_reply(error)
+        self._deadline.reschedule(None)  # the wait is no part of a try
         self.attempt.retries = number
         self.on_retry(number, delay_s, error)
 
@@ -117,7 +119,10 @@ class PaidRequest(Struct, kw_only=True, dict=True):
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
                 if self.attempt.first_token_ms is None:
                     self.attempt.first_token_ms = round((time.monotonic() - self._started) * 1000)
-                self._received += len(text) if text.isascii() else len(text.encode(errors="replace"))
+                size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+                self._received += size
+                self._in_calls += size if isinstance(event, llm.ToolCallDelta) else 0
+                self.policy.reply_limits.check(self._received, self._in_calls)
             case llm.UsageUpdate(usage):
                 self._used = usage
 

@@ -129,14 +129,14 @@ class NestedInstructions(Struct):
     home: Path | None
     _visited: set[Path] = field(default_factory=set)
 
-    def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
+    async def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
         """Return the instruction files of the folders that these calls are the first to touch."""
         folders = {folder for call in calls for folder in self._touched(call)} - self._visited
         if not folders:
             return Instructions()
         self._visited |= folders
         known = instruction_paths(entry.body for entry in conversation.request_entries)
-        return nested_instructions(folders, self.cwd, self.root, known, home=self.home)
+        return await asyncio.to_thread(nested_instructions, folders, self.cwd, self.root, known, home=self.home)
 
     def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
         """Read the files that the model was given again, except those that `current_text` has."""
@@ -168,7 +168,7 @@ class FolderInstructions(TurnStep):
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
         calls, conversation = reply.message.tool_uses, turn.state.conversation
-        found = await asyncio.to_thread(self._nested.found, calls, conversation)
+        found = await self._nested.found(calls, conversation)
         if note := found.note():
             turn.state.notes.append(note)
         for notice in found.notices:

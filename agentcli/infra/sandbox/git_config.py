@@ -166,11 +166,12 @@ def path_in(file: str, prefix: str = "") -> str | None:
 
 def text_of(file: str) -> str:
     """Return the text of a small file; empty for anything else. A named pipe does not block."""
-    with (
-        suppress(OSError, ValueError),
-        open(file, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as opened,
-    ):
-        status = os.fstat(opened.fileno())
-        if stat.S_ISREG(status.st_mode):
-            return opened.read(min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+    with suppress(OSError, ValueError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a file object takes twice the calls
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                return os.read(descriptor, min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+        finally:
+            os.close(descriptor)
     return ""

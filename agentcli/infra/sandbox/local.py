@@ -20,7 +20,7 @@ from agentcli.infra.sandbox.confinement import Confinement, Unconfined, is_insid
 from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.protection import auto_executed
 from agentcli.infra.sandbox.search import ripgrep
-from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues, git_state
+from agentcli.infra.sandbox.secret_files import SecretFiles, SecretValues
 from agentcli.infra.sandbox.session_confinement import MAX_AUTO_EXECUTED, CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants, Profile
@@ -132,8 +132,6 @@ class LocalSandbox:
         if is_changed or now - self._secret_files_found_at >= _SECRETS_FRESH_FOR_S:
             self._secret_files, _ = self.confinement.scan.protected(roots)
             self._secret_files_found_at = now
-        if not self._secret_files and not any(map(git_state, roots)):  # nor a repository, which may have had such files
-            return frozenset()
         return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
 
     def _git_program(self, folder: Path, grants: Grants) -> str:

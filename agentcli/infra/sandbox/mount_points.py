@@ -79,6 +79,8 @@ class MountPoints:
         descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
         self._folders.clear()
+        if not descriptors:
+            return
         # Closing frees what was removed, which can take the disk a while. A `Thread` would have us wait for its start.
         try:
             start_new_thread(_close, (descriptors,))

@@ -9,7 +9,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from itertools import repeat
@@ -113,9 +113,10 @@ def git_state(root: Path) -> GitState:
     """
     for folder in (root, *root.parents):
         link = f"{folder}/.git"
-        git = link if text_of(f"{link}/HEAD") else path_in(link, "gitdir: ")
+        head = text_of(f"{link}/HEAD")
+        git = link if head else path_in(link, "gitdir: ")
         if git is not None:
-            head = text_of(f"{git}/HEAD").partition("\n")[0]
+            head = (head or text_of(f"{git}/HEAD")).partition("\n")[0]
             common = path_in(f"{git}/commondir") or git
             return (
                 head,
@@ -129,7 +130,7 @@ def git_state(root: Path) -> GitState:
 
 def _stamp(path: str | Path) -> _Stamp | None:
     try:
-        status = Path(path).stat()
+        status = os.stat(path)  # noqa: PTH116  # a Path takes longer
     except (OSError, ValueError):
         return None
     return (status.st_ctime_ns, status.st_size, status.st_ino)
@@ -159,9 +160,12 @@ class SecretValues:
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
 
     def held_by(
-        self, files: Iterable[Path], roots: Sequence[Path], *, apart_from: Path | None = None
+        self, files: Collection[Path], roots: Sequence[Path], *, apart_from: Path | None = None
     ) -> frozenset[str]:
         """Return the values in `files`, except those of the file at the real path `apart_from`."""
+        states = {root: git_state(root) for root in roots}
+        if not files and not any(states.values()):  # nor a repository, which may have had such files
+            return frozenset()
         with self._lock:
             self._program = find_git(self._environment.get("PATH", ""), tuple(roots))
             self._files = dict(self._read_files(files))
@@ -169,9 +173,9 @@ class SecretValues:
             for file, (_, values) in self._files.items() if apart_from is not None else ():
                 if os.path.realpath(file) == str(apart_from):
                     shown |= values
-            for root in roots:
+            for root, state in states.items():
                 with suppress(OSError, subprocess.TimeoutExpired):  # the next command tries again
-                    self._read_tracked_if_changed(root)
+                    self._read_tracked_if_changed(root, state)
             all_values = set[str]().union(*(values for _, values in self._files.values()), *self._objects.values())
             # If there are too many, the longest are masked.
             found = frozenset(sorted(all_values, key=len, reverse=True)[:MAX_VALUES])
@@ -198,8 +202,7 @@ class SecretValues:
                 room, count = room - size, count + 1
                 yield path, known
 
-    def _read_tracked_if_changed(self, root: Path) -> None:
-        state = git_state(root)
+    def _read_tracked_if_changed(self, root: Path, state: GitState) -> None:
         if not state or self._tracked.get(root, ((), frozenset()))[0] == state:  # no repository, or it has not changed
             return
         objects: dict[bytes, set[str]] = {}

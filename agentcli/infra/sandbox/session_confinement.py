@@ -127,18 +127,22 @@ class SessionConfinement:
         if limits.profile == "danger-full-access":
             return Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
+        bounding = profile or limits.profile
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
-        own_paths = (self._state, *limits.folders.own, *limits.programs(roots))
+        protected: tuple[str, ...] = ()  # a command that only reads can write nothing anyway
+        if bounding != "read-only":
+            own_paths = (self._state, *limits.folders.own, *limits.programs(roots))
+            protected = tuple(map(str, (*self._protected_names(roots), *own_paths, *below_roots[:MAX_AUTO_EXECUTED])))
         # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
-            profile=profile or limits.profile,
+            profile=bounding,
             roots=roots,
             home=home,
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=tuple(map(str, (*self._protected_names(roots), *own_paths, *below_roots[:MAX_AUTO_EXECUTED]))),
+            protected=protected,
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 # A cache inside a root is not used: a command could replace it by a link for the next command.

@@ -74,9 +74,10 @@ def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
         body["temperature"] = request.temperature
     if request.tools:
         body["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
-        body["tools"][-1]["cache_control"] = CACHE
     if request.system:
-        body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHE}]
+        body["system"] = [{"type": "text", "text": request.system}]
+    for last in (*body.get("tools", ()), *body.get("system", ()))[-1:]:
+        last["cache_control"] = CACHE  # one breakpoint behind both, because they never change apart from each other
     _limit_breakpoints([*body.get("tools", ()), *body.get("system", ())], new)
     body["messages"] = messages
     return request.remove_unsent(body)

@@ -25,12 +25,10 @@ class FileWrite(Struct, frozen=True):
     content: str
 
 
-class Edit(Struct, frozen=True):
-    """`old_string` becomes `new_string`; in more than one place only with `replace_all`."""
-
+class Edit(Struct, frozen=True):  # a docstring would be sent with every request
     old_string: str
     new_string: str
-    replace_all: bool = False
+    replace_all: bool = False  # else `old_string` must be in one place only
 
 
 class FileEdit(Struct, frozen=True, kw_only=True):

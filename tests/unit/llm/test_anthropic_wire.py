@@ -385,15 +385,16 @@ def _unmarked(value: Any) -> Any:
     return [_unmarked(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def test_breakpoints_are_at_tools_system_the_earlier_end_and_the_end() -> None:
+def test_breakpoints_are_behind_tools_and_system_at_the_earlier_end_and_at_the_end() -> None:
     body = to_body(asking(*conversation(3)), SONNET)
-    assert marked_places(body) == ["tools.1", "system.0", "messages.4.0", "messages.6.0"]
-    assert len(marked_places(body)) == MAX_BREAKPOINTS
+    assert marked_places(body) == ["system.0", "messages.4.0", "messages.6.0"]
+    without_system = to_body(Request(system="", messages=asking("Hi").messages, tools=asking("Hi").tools), SONNET)
+    assert marked_places(without_system) == ["tools.1", "messages.0.0"]
     assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
 
 
 def test_the_first_request_has_one_breakpoint_in_its_messages() -> None:
-    assert marked_places(to_body(asking("Hi"), SONNET)) == ["tools.1", "system.0", "messages.0.0"]
+    assert marked_places(to_body(asking("Hi"), SONNET)) == ["system.0", "messages.0.0"]
     assert marked_places(to_body(Request(system="", messages=asking("Hi").messages), SONNET)) == ["messages.0.0"]
 
 
@@ -430,14 +431,14 @@ def test_no_breakpoint_is_on_thinking_or_on_empty_text() -> None:
     body = to_body(asking("Hi", last), SONNET)
     assert marked_places(body)[-1] == "messages.1.0"
     only_thinking = to_body(asking("Hi", Message("assistant", (Thinking("a", "E"),))), SONNET)
-    assert marked_places(only_thinking) == ["tools.1", "system.0", "messages.0.0"]
+    assert marked_places(only_thinking) == ["system.0", "messages.0.0"]
 
 
 def test_blank_text_and_messages_without_anything_are_not_sent() -> None:
     silent = Message("assistant", (Text(""), Thinking("unsigned"), Opaque("openrouter", {"reasoning_details": []})))
     body = to_body(asking("Hi", silent, "Are you there?"), SONNET)
     assert [message["content"][0]["text"] for message in body["messages"]] == ["Hi", "Are you there?"]
-    assert marked_places(body)[2:] == ["messages.0.0", "messages.1.0"]
+    assert marked_places(body)[1:] == ["messages.0.0", "messages.1.0"]
 
 
 def test_a_reply_is_sent_back_as_it_came() -> None:

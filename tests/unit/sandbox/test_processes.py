@@ -143,6 +143,22 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
     assert not is_alive(second)
 
 
+async def test_a_supervisor_takes_one_command_after_another(tmp_path: Path) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    command = ("/bin/sh", "-c", "set -- /proc/$$/fd/*; echo $# $PPID")
+    first = await output_of(keeper, tmp_path, *command)
+    assert await output_of(keeper, tmp_path, *command) == first  # nor has the second one more descriptors
+    slowly = ("/bin/sh", "-c", "sleep 0.5; echo 0 $PPID")
+    together = await asyncio.gather(*(output_of(keeper, tmp_path, *slowly) for _ in range(3)))
+    assert len(set(together)) == 3  # commands that run at the same time have one each
+    supervisor = int((await output_of(keeper, tmp_path, *command)).split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    assert await until(lambda: not is_alive(supervisor))
+    assert int((await output_of(keeper, tmp_path, *command)).split()[1]) != supervisor
+    await keeper.aclose()
+    assert not any(is_alive(int(output.split()[1])) for output in (first, *together))
+
+
 @pytest.mark.slow
 async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT, max_processes=60)

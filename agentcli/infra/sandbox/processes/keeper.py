@@ -2,16 +2,17 @@
 
 `keeper_client.py` starts it in a Python of its own. It imports little, because a session's first command waits for it.
 
-For every command it forks a *supervisor*, which makes itself the reaper of whatever is orphaned below it
-(PR_SET_CHILD_SUBREAPER): no process can leave the tree by a double fork, setsid or nohup, and a supervisor without
-children knows that nothing is left. A supervisor ends its tree when asked to, when the time limit is over, when the
-tree swarms (a fork bomb), and when the other end of its socket closes, as it does however agentcli ends.
+For every command that runs at the same time it forks a *supervisor*, which makes itself the reaper of whatever is
+orphaned below it (PR_SET_CHILD_SUBREAPER): no process can leave the tree by a double fork, setsid or nohup, and a
+supervisor without children knows that nothing is left, and takes the next command. A supervisor ends its tree when
+asked to, when the time limit is over, when the tree swarms (a fork bomb), and when the other end of its socket closes,
+as it does however agentcli ends.
 
 Once its last supervisor is gone after agentcli was killed, it reverts what commands changed of protected files.
 
-Each command has a socket. On it agentcli sends the request (its length, then a tuple in marshal's format, with
-descriptors), and later orders of one byte: `END_TREE`, or `KEEP_OUTPUT` with the descriptors of a pipe, of the file
-that is to take what comes from it, and of whatever else is to stay open. The supervisor answers with lines:
+Each supervisor has a socket. On it agentcli sends orders of one byte: `START` with the descriptors of a command, its
+length and its request (a tuple in marshal's format); later `END_TREE`, or `KEEP_OUTPUT` with the descriptors of a pipe,
+of the file that is to take what comes from it, and of whatever else is to stay open. The supervisor answers with lines:
 `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`; `swarm`; at last
 `gone TIME`, by the clock of `time.monotonic`.
 
@@ -35,7 +36,7 @@ GRACE_WITHOUT_PARENT_S = 1.0  # the same when agentcli is gone and nobody may wa
 PATIENCE_S = 10.0  # what SIGKILL has not ended by then waits for the kernel, or is not ours to end
 MAX_PROCESSES = 3_000  # of one command, before they take the machine from its owner
 MAX_OUTPUT_BYTES = 1_000_000_000  # bytes of a command's output that are kept
-END_TREE, KEEP_OUTPUT = b"T", b"F"  # orders to a supervisor
+START, END_TREE, KEEP_OUTPUT = b"S", b"T", b"F"  # orders to a supervisor
 _COUNT_EVERY_S = 0.5
 _GROWTH = 20  # with so many processes more than were asked to end, a tree multiplies instead of ending
 _CHUNK = 65_536
@@ -50,7 +51,7 @@ _CLEAN_UP = (
 
 
 def main(requests: socket.socket) -> None:
-    """Fork a supervisor for each command's socket until agentcli is gone, then wait for the supervisors' ends."""
+    """Fork a supervisor for each socket that comes until agentcli is gone, then wait for the supervisors' ends."""
     for number in _IGNORED:  # what is sent to all processes of a name or of a terminal
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
@@ -108,11 +109,11 @@ def _clean_up(note: int) -> None:
 
 
 def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
-    """Receive a command's socket and fork a supervisor for it; return False if agentcli is gone.
+    """Receive a socket and fork a supervisor that reads it; return False if agentcli is gone.
 
     If a note of the session comes with the socket, it replaces the one in `notes`.
     """
-    _, descriptors = _receive(requests, 1, max_descriptors=2)  # the command's socket and perhaps the note
+    _, descriptors = _receive(requests, 1, max_descriptors=2)  # the socket and perhaps the note
     if not descriptors:
         return False
     if descriptors[1:]:
@@ -128,7 +129,7 @@ def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list
         code = 1
         try:
             requests.close()
-            code = Supervisor(socket.socket(fileno=descriptors[0])).run()
+            code = _supervise(socket.socket(fileno=descriptors[0]))
         finally:
             os._exit(code)
     supervisors.add(pid)
@@ -144,14 +145,40 @@ def _receive(channel: socket.socket, size: int, *, max_descriptors: int) -> tupl
     return data, list(descriptors)
 
 
-class Supervisor:
-    """Starts one command, and is the last of its tree to go."""
+def _supervise(control: socket.socket) -> int:
+    """Run the commands that come on a socket until agentcli closes it; return the exit code, 0 if nothing is left."""
+    _adopt_orphans()
+    wakeup = _open_wakeup_on_child_end()
+    while (received := _receive_command(control)) is not None:
+        if code := Supervisor(control, wakeup).run(*received):
+            return code
+    return 0
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control  # the command's socket to agentcli
+
+def _receive_command(control: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Wait for the next command, and return its request and descriptors; None if agentcli is gone."""
+    while True:
+        try:
+            order, descriptors = _receive(control, 1, max_descriptors=_MAX_DESCRIPTORS)
+            if order == START:
+                size = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "big")
+                return control.recv(size, socket.MSG_WAITALL), descriptors
+        except OSError:
+            return None
+        if not order:
+            return None
+        for descriptor in descriptors:  # of an order about the command before, which crossed with the report of its end
+            os.close(descriptor)
+
+
+class Supervisor:
+    """Starts one command, and watches its tree until nothing of it is left."""
+
+    def __init__(self, control: socket.socket, wakeup: int) -> None:
+        self._control = control  # the socket to agentcli
+        self._wakeup = wakeup  # can be read from once a child has ended
         self._main = 0  # the number of the command's own process
         self._has_children = True  # processes of the command, as far as is known
-        self._lines = b""  # answers to agentcli that are not sent yet
         self._pipe = self._file = -1  # of a job: its output is copied from the pipe to the file
         # When the command's time is up, when its tree is killed, and when processes that survive that are given up.
         self._limit_at = self._kill_at = self._give_up_at = float("inf")
@@ -159,37 +186,29 @@ class Supervisor:
         self._max_processes = MAX_PROCESSES
         self._machine_threads = threads_of_machine()  # on the whole machine, when the command or its end began
 
-    def run(self) -> int:
-        """Supervise the command to its end; return the exit code for the keeper, 0 when nothing is left."""
-        _adopt_orphans()
-        self._wakeup = _open_wakeup_on_child_end()
+    def run(self, request: bytes, descriptors: list[int]) -> int:
+        """Supervise a command to its end; return the exit code for the keeper, 0 when nothing is left."""
         self._poll = select.poll()
         for descriptor in (self._control.fileno(), self._wakeup):
             self._poll.register(descriptor, select.POLLIN)
         try:
-            self._main = self._start_command()
+            self._main = self._start_command(request, descriptors)
         except OSError as error:
-            self._queue_line(f"error {error.errno or 0}")
-            self._send_lines()
+            self._report(f"error {error.errno or 0}")
             return 0
-        self._queue_line(f"pid {self._main} {os.getpid()}")
+        self._report(f"pid {self._main} {os.getpid()}")
         # Only on Linux are the command's orphans children of the supervisor.
         while self._has_children or (not _IS_LINUX and processes_below(self._main)):
-            self._send_lines()
             if time.monotonic() > self._give_up_at:
                 return 1
             self._wait()
         while self._pipe >= 0 and self._copy():
             pass
-        # Sent with the exit of a command that leaves nothing, so that nobody waits twice.
-        self._queue_line(f"gone {time.monotonic()}")
-        self._send_lines()
+        self._report(f"gone {time.monotonic()}")
         return 0
 
-    def _start_command(self) -> int:
-        """Receive the request and start its command; return the number of the process. Raises `OSError`."""
-        header, descriptors = _receive(self._control, 8, max_descriptors=_MAX_DESCRIPTORS)
-        request = self._control.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL)
+    def _start_command(self, request: bytes, descriptors: list[int]) -> int:
+        """Start the command of a request; return the number of the process. Raises `OSError`."""
         options = marshal.loads(request)  # noqa: S302  # agentcli's own
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors
@@ -225,14 +244,14 @@ class Supervisor:
             self._copy()
         ended, self._has_children = _reap()
         if self._main in ended:
-            self._queue_line(f"exit {ended[self._main]}")
+            self._report(f"exit {ended[self._main]}")
         now = time.monotonic()
         if now >= self._limit_at:
             self._limit_at = float("inf")
-            self._queue_line("late")
+            self._report("late")
             self._end(GRACE_S)
         if self._kill_at == float("inf") and self._has_more_processes(self._max_processes, than=0):
-            self._queue_line("swarm")
+            self._report("swarm")
             self._end(0)
         if self._asked and self._has_more_processes(_GROWTH, than=self._asked):  # it multiplies instead of ending
             self._kill_at = now
@@ -249,7 +268,7 @@ class Supervisor:
             self._pipe, self._file, *_ = descriptors
             os.set_blocking(self._pipe, False)
             self._poll.register(self._pipe, select.POLLIN)
-            self._queue_line("kept")
+            self._report("kept")
         elif order == END_TREE:
             self._end(GRACE_S)
         elif not order:
@@ -305,13 +324,9 @@ class Supervisor:
         except OSError:  # most likely a full disk, which may have room again later
             pass
 
-    def _queue_line(self, line: str) -> None:
-        self._lines += f"{line}\n".encode()
-
-    def _send_lines(self) -> None:
-        lines, self._lines = self._lines, b""
+    def _report(self, line: str) -> None:
         try:
-            self._control.sendall(lines)
+            self._control.sendall(f"{line}\n".encode())
         except OSError:  # nobody listens: it is ending then
             pass
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Launch
-from agentcli.infra.sandbox.processes.keeper import END_TREE, GRACE_S, KEEP_OUTPUT, MAX_PROCESSES, PATIENCE_S
+from agentcli.infra.sandbox.processes.keeper import END_TREE, GRACE_S, KEEP_OUTPUT, MAX_PROCESSES, PATIENCE_S, START
 
 # Empty packages take the place of the real ones, which import `typing`: that would take another 10 ms.
 _START = """
@@ -29,10 +29,14 @@ SWARMED = "it was ended because it started processes without end"
 
 
 class Process:
-    """A command and all it starts, as its supervisor had reported at the last `look`."""
+    """A command and all it starts, as its supervisor had reported at the last `look`.
 
-    def __init__(self, control: socket.socket, launch: Launch) -> None:
+    `on_idle` takes the supervisor's socket back once it can run another command.
+    """
+
+    def __init__(self, control: socket.socket, launch: Launch, on_idle: Callable[[socket.socket], object]) -> None:
         self.launch = launch
+        self._on_idle = on_idle
         self.confinement = ExitStack()  # closed once all processes of the command have ended
         self.pid = self.supervisor = 0  # the process numbers of the command and of its supervisor
         self.exit_code: int | None = None  # negative for a signal
@@ -83,7 +87,8 @@ class Process:
         the ends of pipes that the command may write to: without a reader, writing would kill it.
         """
         with suppress(OSError):
-            socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
+            if not self.is_over():
+                socket.send_fds(self._control, [KEEP_OUTPUT], [pipe, file, *open_ends])
         await self.until(lambda: self._keeps_output or self.is_gone)
         return self._keeps_output
 
@@ -120,15 +125,18 @@ class Process:
             case [b"swarm"]:
                 self.was_swarm = True
             case [b"gone", at]:
-                self._take_end()
+                self._take_end(is_idle=not self._keeps_output)  # else it holds open what was the job's
                 self.ended_at = float(at)
 
-    def _take_end(self) -> None:
+    def _take_end(self, *, is_idle: bool = False) -> None:
         """Note the end: no process is left, or the supervisor was killed, and the keeper ends its processes."""
         self.is_gone, self.ended_at = True, time.monotonic()
         if self.exit_code is None:  # it was killed with the supervisor
             self.exit_code = -9
-        self._control.close()
+        if is_idle:
+            self._on_idle(self._control)
+        else:
+            self._control.close()
 
 
 class Keeper:
@@ -138,7 +146,9 @@ class Keeper:
         self._environment = environment
         self._max_processes = max_processes
         self._process: subprocess.Popen[bytes] | None = None  # of the keeper, once it is started
-        self._requests: socket.socket | None = None  # the socket on which the keeper takes commands
+        self._requests: socket.socket | None = None  # the socket on which the keeper takes those of supervisors
+        self._idle: list[socket.socket] = []  # the sockets of supervisors that wait for a command
+        self._note: int | None = None  # the note that the keeper has
 
     async def start(
         self,
@@ -160,13 +170,11 @@ class Keeper:
             raise ValueError("embedded null byte")
         options = (launch.pass_fds, launch.launcher_words, os.fsencode(terminal), time_limit_s, self._max_processes)
         request = marshal.dumps((argv, variables, folder, *options))
-        control, supervisors_end = socket.socketpair()
+        control = self._open_supervisor(launch.note)
         try:
-            self._ask(supervisors_end, launch.note)
-            control.setblocking(False)
-            socket.send_fds(control, [len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
+            socket.send_fds(control, [START, len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(control, request)
-            process = Process(control, launch)
+            process = Process(control, launch, self._idle.append)
             try:
                 await process.started()
             except asyncio.CancelledError:  # it may run already
@@ -175,18 +183,30 @@ class Keeper:
         except BaseException:
             control.close()
             raise
-        finally:
-            supervisors_end.close()
         return process
 
-    def _ask(self, channel: socket.socket, note: int | None) -> None:
-        """Send a command's socket and the session's note to the keeper, which is started where none runs."""
-        descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
-        if self._requests is not None:
-            with suppress(OSError):  # it was killed, and another one is needed
-                socket.send_fds(self._requests, [b"n"], descriptors)  # descriptors need a byte to come with
-                return
-        socket.send_fds(self._launch(), [b"n"], descriptors)
+    def _open_supervisor(self, note: int | None) -> socket.socket:
+        """Return the socket of a supervisor, where none waits of a new one; the keeper has the session's note then.
+
+        Raises:
+            OSError: If the keeper cannot be started.
+        """
+        is_running = self._process is not None and self._process.poll() is None
+        while self._idle and is_running and note in (None, self._note):
+            control = self._idle.pop()
+            try:
+                control.recv(1)  # nothing, unless the supervisor was killed: then it is the end
+            except BlockingIOError:
+                return control
+            control.close()
+        control, supervisors_end = socket.socketpair()
+        control.setblocking(False)
+        with supervisors_end:
+            descriptors = [supervisors_end.fileno()] if note is None else [supervisors_end.fileno(), note]
+            requests = self._requests if self._requests is not None and is_running else self._launch()
+            socket.send_fds(requests, [b"n"], descriptors)  # descriptors need a byte to come with
+            self._note = self._note if note is None else note
+        return control
 
     def _launch(self) -> socket.socket:
         """Start a keeper, and return the socket on which it takes requests."""
@@ -206,9 +226,10 @@ class Keeper:
         return self._requests
 
     def _close(self) -> None:
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
+        for channel in filter(None, (self._requests, *self._idle)):
+            channel.close()
+        self._requests = self._note = None
+        self._idle.clear()
 
     async def aclose(self) -> None:
         """Close the socket, and wait until the keeper has ended what may be left, and itself."""

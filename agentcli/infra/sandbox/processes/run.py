@@ -110,15 +110,19 @@ class Run:
     async def _wait(self, detach: asyncio.Event | None) -> bool:
         """Wait for the command's end; return True if it goes on, because `detach` is set or it listens as a server."""
         exited = asyncio.ensure_future(self.process.until(lambda: self.process.exit_code is not None))
-        # On a terminal of its own a command prints there, so it always seems silent here.
-        others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
+        tasks: list[asyncio.Future[Any]] = [exited]
         if detach is not None:
-            others.append(asyncio.ensure_future(detach.wait()))
+            tasks.append(asyncio.ensure_future(detach.wait()))
         try:
-            await asyncio.wait([exited, *others], return_when=asyncio.FIRST_COMPLETED)
+            # Most commands have ended before there is anything to watch.
+            ended, _ = await asyncio.wait(tasks, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            if not ended and not self._command.terminal:  # on one, a command prints there, so it always seems silent
+                tasks.append(asyncio.ensure_future(self._watch()))
+            if not ended:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return not exited.done()
         finally:
-            for task in (exited, *others):
+            for task in tasks:
                 task.cancel()
 
     async def _watch(self) -> None:
