@@ -29,11 +29,11 @@ def test_a_page_that_is_written_by_a_script_is_what_the_program_is(name: str, pa
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_programs_of_the_library_s_page_pass_a_strict_type_checker(tmp_path: Path) -> None:
-    for page in ("docs/library.md", "README.md"):
+    for page in ("docs/library.md", "docs/library-extending.md", "README.md"):
         for number, program in enumerate(
             re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
         ):
-            (tmp_path / f"{Path(page).stem.lower()}_{number}.py").write_text(program)
+            (tmp_path / f"{Path(page).stem.lower().replace('-', '_')}_{number}.py").write_text(program)
     ran = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache", *tmp_path.glob("*.py")],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
