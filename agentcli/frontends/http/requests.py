@@ -236,9 +236,10 @@ class OpTaken(msgspec.Struct, frozen=True):
     ok: Literal[True] = True
 
 
-class SessionRow(SessionInfo, frozen=True, kw_only=True, rename={"id": "session_id"}):
+class SessionRow(SessionInfo, frozen=True, kw_only=True):
     """A stored session."""
 
+    id: str = msgspec.field(name="session_id")  # `rename` of the class would leave out inherited fields
     created: Time
     updated: Time
     is_running: bool
