@@ -222,9 +222,9 @@ def start(table: Table, place: Place, runs: int = 7) -> None:
             walls.append(wall)
             cpus.append(cpu)
         spread = f"median {median(walls):.3f}, max {max(walls):.3f}"
-        table.row(f"{how}, wall (best of {runs})", min(walls), "s", at_most=0.35, note=spread)
+        table.row(f"{how}, wall (best of {runs})", min(walls), "s", at_most=0.20, note=spread)
         table.row(
-            f"{how}, CPU (median)", median(cpus), "s", at_most=0.32, note=f"min {min(cpus):.3f}, max {max(cpus):.3f}"
+            f"{how}, CPU (median)", median(cpus), "s", at_most=0.20, note=f"min {min(cpus):.3f}, max {max(cpus):.3f}"
         )
     floors = [cpu_of([sys.executable, "-c", "import prompt_toolkit"])["cpu"] for _ in range(runs)]
     table.row(

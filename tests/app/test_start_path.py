@@ -20,10 +20,10 @@ NEEDED_FOR_HTTP = {
     "agentcli.llm.wire.anthropic",
 }  # fmt: skip
 HEAVY = {
-    "PIL", "anthropic", "anyio", "email", "html_to_markdown", "http", "httpcore2", "httpx2", "importlib.metadata",
-    "importlib.resources", "keyring", "prompt_toolkit", "pydantic", "pygments", "pypdf", "rich", "tiktoken",
-    "opentelemetry", "psycopg", "python_socks", "redis", "requests", "starlette", "uvicorn",
-    "tomlkit", "typer", "urllib.request", "yaml", "zipfile",
+    "PIL", "anthropic", "anyio", "difflib", "email", "glob", "html_to_markdown", "http", "httpcore2", "httpx2",
+    "importlib.metadata", "importlib.resources", "keyring", "prompt_toolkit", "pydantic", "pygments", "pypdf", "rich",
+    "opentelemetry", "psycopg", "python_socks", "redis", "requests", "shlex", "starlette", "tiktoken", "uvicorn",
+    "tomlkit", "tomllib", "typer", "urllib.request", "yaml", "zipfile",
 }  # fmt: skip
 
 PROGRAM = """
@@ -58,6 +58,16 @@ def test_a_request_over_http_needs_one_half_of_an_http_stack(tmp_path: Path) -> 
         environment = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "key"}
         ours, heavy = loaded(Place(tmp_path), "anthropic/claude-sonnet-5-5", **environment)
     assert (ours - NEEDED, heavy) == (NEEDED_FOR_HTTP, set())
+
+
+def test_the_first_frame_of_the_terminal_needs_no_session() -> None:
+    program = (
+        "import json, sys, agentcli.cli.main, agentcli.frontends.terminal.console\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('agentcli.')]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    packages = {name.split(".")[1] for name in json.loads(ran.stdout)}
+    assert packages == {"agent", "cli", "errors", "frontends", "patterns", "settings", "version"}
 
 
 def test_a_module_of_the_project_is_not_taken_for_one_of_python(tmp_path: Path) -> None:
