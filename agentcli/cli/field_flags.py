@@ -4,7 +4,9 @@ They are other names for flags of agentcli, or have no meaning here. `--help` na
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +22,11 @@ HELP = """Its scripts work unchanged: --allowedTools and --disallowedTools RULES
 --agent NAME, --dangerously-skip-permissions (--permission-mode bypassPermissions),
 --no-session-persistence (--no-session), --setting-sources user,project,local,
 --resume-session-at ID. Its other flags are accepted, with a note that they change nothing."""
+_WITH_VALUE = ("agents", "agent", "setting_sources", "permission_prompt_tool", "resume_session_at")
+# The values where these flags are missing, also for servers, which do not take them.
+DEFAULTS: dict[str, Any] = {**dict.fromkeys(_WITH_VALUE), "hosted_servers": ()}
 NO_BUILTIN_TOOLS = ("none", "mcp__*")  # the value of `tools.only` that leaves only the tools of MCP servers
+_RULE = re.compile(r"[^\s,(]+(?:\((?:[^()]|\([^()]*\))*\))?|\(\S*")  # a name with its brackets; an open one is an error
 
 
 class AddRules(argparse.Action):
@@ -29,21 +35,16 @@ class AddRules(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        rules = [rule for text in values for rule in split_rules(text)]
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *rules])
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *split_rules(" ".join(values))])
 
 
-class NoteUnused(argparse.Action):
-    """Notes a flag that has no meaning in agentcli."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        namespace.unused = (*namespace.unused, option)
+def split_rules(text: str) -> list[str]:
+    """Return the rules of a text such as `Bash(git *), Edit Read(a, b)`."""
+    return _RULE.findall(text)
 
 
-_RULES = {"action": AddRules, "nargs": "+", "default": []}
-_SWITCH = {"action": "store_true"}
+_RULES, _SWITCH = {"action": AddRules, "nargs": "+", "default": []}, {"action": "store_true"}
+_UNUSED: dict[str, Any] = {"default": argparse.SUPPRESS}  # the options have such a flag only if it is given
 _UNUSED_SWITCHES = """
     --allow-dangerously-skip-permissions --await-initialize --brief --chrome --debug-to-stderr --disable-slash-commands
     --enable-auto-mode --exclude-dynamic-system-prompt-sections --ide --init --init-only --maintenance --mcp-debug
@@ -54,14 +55,7 @@ _UNUSED_WITH_VALUE = """
     --plugin-dir-no-mcp --plugin-url --project-config-root --resume-drops-turn --task-budget --teammate-mode --thinking
     --thinking-display
 """
-# Keys of Claude Code's settings that agentcli's own do not have, at the top and in the tables of both.
-_TOP_KEYS = frozenset(
-    "$schema apiKeyHelper enabledPlugins env includeCoAuthoredBy model outputStyle statusLine".split()
-)
-_INNER_KEYS = (
-    ("permissions", frozenset(("defaultMode", "additionalDirectories", "disableBypassPermissionsMode"))),
-    ("sandbox", frozenset("enabled autoAllowBashIfSandboxed excludedCommands filesystem network".split())),
-)
+UNUSED_FLAGS = ("--debug", *_UNUSED_SWITCHES.split(), *_UNUSED_WITH_VALUE.split())
 # The names of each flag, and what argparse needs for it.
 FIELD_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--allowedTools", "--allowed-tools"), {**_RULES, "dest": "allow"}),
@@ -71,21 +65,20 @@ FIELD_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"action": "store_const", "const": "bypassPermissions", "dest": "permission_mode"},
     ),
     (("--no-session-persistence",), {**_SWITCH, "dest": "no_session"}),
-    (("--agents",), {}),
-    (("--agent",), {}),
-    (("--setting-sources",), {}),
-    (("--permission-prompt-tool",), {}),
-    (("--resume-session-at",), {}),
+    *(((f"--{name.replace('_', '-')}",), {}) for name in _WITH_VALUE),
     *(((flag,), _SWITCH) for flag in ("--include-hook-events", "--replay-user-messages", "--session-mirror")),
-    (("-d", "--debug"), {"action": NoteUnused, "nargs": "?"}),
-    *(((flag,), {"action": NoteUnused, "nargs": 0}) for flag in _UNUSED_SWITCHES.split()),
-    *(((flag,), {"action": NoteUnused}) for flag in _UNUSED_WITH_VALUE.split()),
+    (("-d", "--debug"), {**_UNUSED, "nargs": "?"}),
+    *(((flag,), {**_UNUSED, **_SWITCH}) for flag in _UNUSED_SWITCHES.split()),
+    *(((flag,), _UNUSED) for flag in _UNUSED_WITH_VALUE.split()),
 )
-# The values where these flags are missing, also for servers, which do not take them.
-DEFAULTS: dict[str, Any] = {
-    "unused": (), "agents": None, "agent": None, "setting_sources": None, "resume_session_at": None,
-    "permission_prompt_tool": None,
-}  # fmt: skip
+# Keys of Claude Code's settings that agentcli's own do not have.
+_FIELD_KEYS = frozenset(
+    """
+    $schema apiKeyHelper enabledPlugins env includeCoAuthoredBy model outputStyle statusLine permissions.defaultMode
+    permissions.additionalDirectories permissions.disableBypassPermissionsMode sandbox.enabled sandbox.filesystem
+    sandbox.autoAllowBashIfSandboxed sandbox.excludedCommands sandbox.network
+    """.split()
+)
 
 
 def add_field_flags(parser: argparse.ArgumentParser) -> None:
@@ -95,16 +88,12 @@ def add_field_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*names, help=argparse.SUPPRESS, **options)
 
 
-def split_rules(text: str) -> list[str]:
-    """Return the rules of a text such as `Bash(git *), Edit Read(a, b)`."""
-    rules, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")" and depth > 0)
-        if depth == 0 and (character.isspace() or character == ","):
-            rules.append("")
-        else:
-            rules[-1] += character
-    return [rule for rule in rules if rule]
+def notes(options: argparse.Namespace) -> Sequence[str]:
+    """Return a note on the flags that were given and change nothing."""
+    unused = [flag for flag in UNUSED_FLAGS if hasattr(options, flag.removeprefix("--").replace("-", "_"))]
+    if options.permission_prompt_tool not in (None, "stdio"):  # a tool of a server, which agentcli does not ask
+        unused.append("--permission-prompt-tool")
+    return [f"{', '.join(unused)}: accepted for Claude Code's scripts, changes nothing in agentcli."] if unused else []
 
 
 def split_tools(text: str) -> list[str] | None:
@@ -167,39 +156,37 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
         raise UsageError('--agents takes JSON, such as {"tester": {"description": "…", "prompt": "…"}}.')
     definitions = {}
     for name, fields in agents.items():
-        match fields:
-            case {"description": str(description), "prompt": str(prompt)} if prompt.strip():
-                definitions[name] = AgentDefinition(
-                    name=name,
-                    description=description,
-                    prompt=prompt,
-                    file="--agents",
-                    source="flag",
-                    tools=tool_names(fields.get("tools")),
-                    model=str(fields.get("model") or ""),
-                )
-            case _:
-                raise UsageError(f'--agents: {name} needs a "description" and a "prompt".')
+        try:
+            own = {"name": name, "file": "--agents", "source": "flag", "model": fields.get("model") or ""}
+            own["tools"] = tool_names(fields.get("tools"))
+            definitions[name] = msgspec.convert(fields | own, AgentDefinition)
+        except (AttributeError, TypeError, msgspec.ValidationError) as error:
+            raise UsageError(f"--agents: {name}: {error}.") from error
     return definitions
 
 
-def use_agent(options: argparse.Namespace, config: "Config") -> None:
-    """Set the prompt, the tools and the model of `--agent` where no other flag does. Raises `UsageError`."""
+def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
+    """Return the settings with the prompt, the tools and the model of `--agent` where no other flag sets them.
+
+    Raises `UsageError`.
+    """
+    if options.agent is None:
+        return config
+    from agentcli.cli.options import load_for
     from agentcli.extensions.subagents.definitions import Agents
 
     added = agent_definitions(options.agents)
     agents = Agents(config=config, is_bare=options.bare, on_notice=warn, added=added).definitions
     if (definition := agents.get(options.agent)) is None:
-        known = ", ".join(agents)
-        raise UsageError(
-            f"Unknown agent {options.agent!r}{did_you_mean(options.agent, agents)}. Known agents: {known}."
-        )
+        known = f"{did_you_mean(options.agent, agents)}. Known agents: {', '.join(agents)}"
+        raise UsageError(f"Unknown agent {options.agent!r}{known}.")
     if not options.system_prompt and not options.system_prompt_file:
         options.system_prompt = definition.prompt
     options.model = options.model or (None if definition.model == "inherit" else definition.model or None)
     if options.tools is None and definition.tools is not None:
         options.tools = ",".join(definition.tools)
     options.agent = None
+    return load_for(options, config.cwd)
 
 
 def settings_layer(values: dict[str, Any], source: str) -> tuple["SettingsLayer", list[str]]:
@@ -209,28 +196,14 @@ def settings_layer(values: dict[str, Any], source: str) -> tuple["SettingsLayer"
     """
     from agentcli.settings.load import SettingsLayer, check_layer
 
-    if not _is_of_claude_code(values):
+    tables = {f"{name}.{key}" for name, table in values.items() if isinstance(table, Mapping) for key in table}
+    if _FIELD_KEYS.isdisjoint(tables | values.keys()):
         layer = SettingsLayer(source, values)
         check_layer(layer)
         return layer, []
-    from pathlib import Path
-
     from agentcli.cli.importing import CLAUDE_CODE, Draft, take_table
 
     draft = Draft(Path(source), is_project=False)
     draft.source = Path(source)
     take_table(draft, CLAUDE_CODE, values)
     return SettingsLayer(source, draft.values), draft.left_out
-
-
-def _is_of_claude_code(values: Mapping[str, Any]) -> bool:
-    """Return True if one of the keys is Claude Code's and none of agentcli's."""
-    return any(isinstance(values.get(name), Mapping) and keys & values[name].keys() for name, keys in _INNER_KEYS) or (
-        not _TOP_KEYS.isdisjoint(values)
-    )
-
-
-def notes(options: argparse.Namespace) -> Sequence[str]:
-    """Return a note on the flags that were given and change nothing."""
-    unused = list(dict.fromkeys(options.unused))
-    return [f"{', '.join(unused)}: accepted for Claude Code's scripts, changes nothing in agentcli."] if unused else []

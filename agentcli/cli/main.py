@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from agentcli.cli.field_flags import FIELD_FLAGS, use_agent
+from agentcli.cli.field_flags import FIELD_FLAGS, with_agent
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
@@ -106,9 +106,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     config = load_for(options, _working_directory(options.cd))
-    if options.agent is not None:
-        use_agent(options, config)
-        config = load_for(options, config.cwd)
     is_text = options.output_format == options.input_format == "text"
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     has_screen = is_terminal and is_text and not options.print
@@ -122,6 +119,7 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
             return asyncio.run(_handle_lack_of_memory(answer_once(config, options, _prompt(options), ending)))
         if options.json_schema is not None:
             raise UsageError("--json-schema works only with -p.")
+        config = with_agent(options, config)
         ending.restore_signals()
         # `--resume` without an ID: the list to choose from is the first thing on the screen.
         prompt = "/resume" if options.resume == "" else options.prompt

@@ -5,8 +5,9 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,7 +20,7 @@ from agentcli.agent.steps.messages import set_answer_schema
 from agentcli.app import Builder
 from agentcli.cli import field_flags
 from agentcli.cli.main import Ending
-from agentcli.cli.options import load_for, text_or_file, unshared_stdin
+from agentcli.cli.options import load_for, text_or_file
 from agentcli.cli.output import warn
 from agentcli.conversation.mentions import missing_files_notice, with_attachments
 from agentcli.errors import NoKey, UsageError, UserError
@@ -32,6 +33,9 @@ from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FILE, project_files
 from agentcli.setup.options import AddedDefinitions, McpOptions, SessionChoice, SessionOptions
+
+if TYPE_CHECKING:
+    from agentcli.cli.input_stream import InputStream
 
 
 class ConfiguredOpener:
@@ -214,7 +218,7 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
         is_bare=options.bare or sources == frozenset(),
         accepts_client_tools=options.input_format == "stream-json",
         added=AddedDefinitions(agents=field_flags.agent_definitions(options.agents)),
-        mcp=McpOptions(files, servers, is_strict=options.strict_mcp_config),
+        mcp=McpOptions(files, servers, options.strict_mcp_config, tuple(options.hosted_servers)),
     )
 
 
@@ -258,15 +262,35 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         UserError: If something is wrong before the first request: flags, settings, the model or its key.
     """
     _check_flags(options)
-    takes_stream = options.input_format == "stream-json"
-    choice = session_choice(options)
+    if options.input_format == "text":
+        return await _answer(config, options, prompt, ending)
+    from agentcli.cli.input_stream import open_stream
+
+    stream = await open_stream(options, config)
+    try:
+        return await _answer(config, options, prompt, ending, stream=stream)
+    except UserError as error:
+        if stream.client is not None:
+            stream.client.channel.refuse(stream.client.id, str(error))
+        raise
+
+
+async def _answer(
+    config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
+) -> int:
+    """Answer a prompt, or those of a stream, in a session; return the exit code. Raises `UserError`."""
+    config = field_flags.with_agent(options, config)
+    takes_stream, client = stream is not None, stream.client if stream else None
+    choice, store = session_choice(options), make_store(config, options, warn)
+    if client is not None:
+        await client.import_session(store, choice.id, config.cwd)
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
         config,
-        store=make_store(config, options, warn),
+        store=store,
         options=options_from(options),
-        can_ask=takes_stream,
+        can_ask=takes_stream and (client is None or client.wishes.answers_questions),
         goes_on=not takes_stream,
         on_notice=warn,
     )
@@ -299,7 +323,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             try:
                 demands = Demands(options.fail_on_denial, options.require_evidence, answer_schema)
                 cli_prompt = CliPrompt(typed, prompt.removeprefix(typed))
-                code = await _run_front_end(host, cli_prompt, options, leaving, demands=demands)
+                code = await _run_front_end(host, cli_prompt, options, leaving, demands=demands, stream=stream)
                 ending.has_answered = True
             finally:
                 watching.cancel()
@@ -328,16 +352,21 @@ def _check_flags(options: argparse.Namespace) -> None:
 
 
 async def _run_front_end(
-    host: ScreenlessHost, prompt: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
+    host: ScreenlessHost,
+    prompt: CliPrompt,
+    options: argparse.Namespace,
+    leaving: asyncio.Event,
+    *,
+    demands: Demands,
+    stream: "InputStream | None",
 ) -> int:
     """Let the front end of `--output-format` answer, and return its exit code."""
     if options.output_format == "stream-json":
-        from agentcli.frontends.json_stream import Dialogue
+        from agentcli.frontends.json_stream import Dialogue, write_line
 
-        dialogue = Dialogue(
-            host, sys.stdout.buffer, partial=options.include_partial_messages, demands=demands, leaving=leaving
-        )
-        return await dialogue.run(prompt, unshared_stdin() if options.input_format == "stream-json" else None)
+        make = stream.client.dialogue if stream and stream.client else partial(Dialogue, write=write_line)
+        dialogue = make(host, partial=options.include_partial_messages, demands=demands, leaving=leaving)
+        return await dialogue.run(prompt, stream.lines if stream else None)
     from agentcli.frontends import print_mode
 
     if options.output_format == "json":

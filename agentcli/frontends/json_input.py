@@ -6,7 +6,7 @@ import binascii
 import codecs
 import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -92,6 +92,7 @@ Control = (
     | ClientToolsControl
     | ops.ClientResult
 )
+Request = UserMessage | Control | ops.Prompt  # a `Prompt` is neither a command nor does it name files
 CONTROLS: dict[str, type[msgspec.Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
@@ -99,7 +100,7 @@ class InputLine(msgspec.Struct, frozen=True):
     """A line of input: its request, or the `problem` it has; `id` is that of a control line."""
 
     raw: bytes
-    request: UserMessage | Control | None = None
+    request: Request | None = None
     id: str | int | None = None
     problem: str = ""
 
@@ -108,11 +109,35 @@ class NobodyWaits(UserError):
     """No question or call with that id waits for an answer."""
 
 
-def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
-    """Put lines into the queue from a thread, then None. Not every platform can wait for a pipe to become readable.
+class InputLines:
+    """The lines of an input, which a thread reads: not every platform can wait for a pipe to become readable.
 
-    Of a line that is too long only the beginning is put into the queue, which `json_in` then rejects.
+    Of a line that is too long there is only the beginning, which `json_in` then rejects.
     """
+
+    def __init__(self, input: BinaryIO) -> None:
+        self._first: bytes | None = None  # a line that was looked at and is still to be taken
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        read_lines(input, self._lines)
+
+    async def first(self, timeout_s: float) -> bytes | None:
+        """Return the first line, which stays to be taken; None if there is none, or none comes in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                self._first = await self._lines.get()
+                if self._first is None:
+                    self._lines.put_nowait(None)
+        return self._first
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._first is not None:
+            yield self._first
+        while (line := await self._lines.get()) is not None:
+            yield line
+
+
+def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
+    """Put lines into the queue from a thread, then None."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:

@@ -20,8 +20,8 @@ SETTINGS = {
 
 
 def test_rules_are_separated_outside_of_brackets() -> None:
-    assert split_rules("Bash(git log *), Edit Read(a, b) mcp__x__y") == [
-        "Bash(git log *)", "Edit", "Read(a, b)", "mcp__x__y",
+    assert split_rules("Bash(git log *),Edit Read(a, (b)), mcp__x__y") == [
+        "Bash(git log *)", "Edit", "Read(a, (b))", "mcp__x__y",
     ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_a_script_for_claude_code_runs_unchanged(place: Place) -> None:
         "--mcp-config", '{"mcpServers": {}}', "--settings", json.dumps(SETTINGS), "--debug",
     )  # fmt: skip
     assert (ran.code, (place.folder / "made").exists()) == (0, True)
-    assert "--betas, --max-thinking-tokens, --debug: accepted for Claude Code's scripts" in ran.err
+    assert "--debug, --betas, --max-thinking-tokens: accepted for Claude Code's scripts" in ran.err
     assert "env.COLOUR: export it in your shell" in ran.err
 
 
@@ -78,9 +78,10 @@ def test_a_session_resumes_at_a_message(place: Place) -> None:
     [
         (("--alowedTools", "Read"), "did you mean --allowedTools?"),
         (("--allowedTools", "Raed"), "did you mean"),
+        (("--allowedTools", "Bash(git"), "is not a permission rule"),
         (("--settings", "{"), "--settings is not valid JSON"),
         (("--agents", "{}x"), "--agents is not valid JSON"),
-        (("--agents", '{"a": {}}'), 'needs a "description" and a "prompt"'),
+        (("--agents", '{"a": {}}'), "--agents: a: Object missing required field"),
         (("--setting-sources", "usr"), "takes user, project and local"),
     ],
 )

@@ -18,6 +18,7 @@ from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventName
 from agentcli.agent.permissions.rules import ALIASES, parse_rule
 from agentcli.errors import UsageError
+from agentcli.extensions.field_names import FIELD_NAMES, field_input, own_input
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.settings.short_program import run_short_program
@@ -29,19 +30,6 @@ TIMEOUT_S = 60.0
 BLOCKS = 2  # the exit code by which a hook denies
 OnError = Literal["allow", "deny", "ask"]
 
-# The names that other agents give to our tools, by our names. A tool that they do not have keeps its name.
-FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
-    "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
-}  # fmt: skip
-# Our names of arguments by those of other agents, for each tool.
-_ARGUMENTS: dict[str, dict[str, str]] = {
-    **{tool: {"file_path": "path"} for tool in ("file_read", "file_write", "file_edit")},
-    "bash": {"timeout": "timeout_ms", "run_in_background": "background"},
-    "grep_search": {"-i": "ignore_case", "head_limit": "limit"},
-    "todo": {"todos": "items"},
-    "create_subagent": {"prompt": "task", "subagent_type": "agent"},
-    "skill": {"skill": "name"},
-}
 # The messages of interpreters that do not find their script. They end with 2, which would be a denial, or with 1.
 _NO_SCRIPT = re.compile(
     r"can't open file|cannot open|No such file or directory|not found|Cannot find module|Could not open input file|"
@@ -128,33 +116,6 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
         raise ValueError(f"it is skipped ({error})") from error
 
 
-# Calls in the names of other agents
-
-
-def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
-    """Return the arguments under our names and under those of other agents, whose `file_path` is absolute."""
-    both = dict(input)
-    for theirs, ours in _ARGUMENTS.get(tool, {}).items():
-        if ours in input:
-            value = input[ours]
-            both[theirs] = str(cwd / value) if theirs == "file_path" and isinstance(value, str) else value
-    return both
-
-
-def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a hook put in place of those it was `sent`, under our names.
-
-    The hook may have changed an argument under either name.
-    """
-    own = dict(updated)
-    for theirs, ours in _ARGUMENTS.get(tool, {}).items():
-        value = own.pop(theirs, None)
-        has_changed_theirs = value != sent.get(theirs) and own.get(ours) == sent.get(ours)
-        if value is not None and (ours not in own or has_changed_theirs):
-            own[ours] = value
-    return own
-
-
 # Answers
 
 
@@ -177,7 +138,7 @@ def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> Eve
     is_command_missing = exit_code in (126, 127)  # a shell could not find or run it (POSIX XCU 2.8.2)
     is_script_missing = exit_code in (1, BLOCKS) and not stdout and _NO_SCRIPT.search(stderr)
     if is_command_missing or is_script_missing:
-        return _failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
+        return failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
         return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")
     if exit_code:
@@ -203,11 +164,11 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
         except (ValueError, RecursionError) as error:
             if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
                 break  # no answer follows in the text
-            failure = failure or _failed(spec, f"its answer is not valid JSON ({error})")
+            failure = failure or failed(spec, f"its answer is not valid JSON ({error})")
             position = start + len(text[start:].partition("\n")[0])  # the next line may begin an answer
             continue
         if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):  # else JSON that a program printed
-            read = _read_json(spec, answer)
+            read = read_object(spec, answer)
             if failure is None or read.blocks:  # behind a failure only a denial can be believed
                 answers.append(read)
     if failure is not None:
@@ -215,26 +176,26 @@ def _read_output(spec: HookSpec, text: str) -> EventAnswer:
     if answers:
         return combine_answers(answers)
     if spec.event in EVENTS_ABOUT_DECISIONS and _ANSWER_KEY.search(text):
-        return _failed(spec, "its answer does not start on a new line")
+        return failed(spec, "its answer does not start on a new line")
     return EventAnswer(context=text if takes_text else "")
 
 
 def _bare_answers(spec: HookSpec, text: str) -> list[EventAnswer]:
     """Return the answers of a hook that prints a list of them, or nothing but its decision."""
     if (word := text.strip('"')) in ("deny", "block", "ask"):
-        return [_read_json(spec, {"decision": word})]
+        return [read_object(spec, {"decision": word})]
     try:
         listed = _DECODER.decode(text) if text.startswith("[") else []
     except (ValueError, RecursionError):
         return []
-    return [_read_json(spec, answer) for answer in listed if isinstance(answer, dict)]
+    return [read_object(spec, answer) for answer in listed if isinstance(answer, dict)]
 
 
-def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
+def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     """Return the answer that an object stands for; the strictest of the decisions in it counts."""
     specific = {} if answer.get("hookSpecificOutput") is None else answer["hookSpecificOutput"]
     if not isinstance(specific, dict):
-        return _failed(spec, "its hookSpecificOutput is not an object")
+        return failed(spec, "its hookSpecificOutput is not an object")
     request = specific.get("decision")  # for PermissionRequest an object: {"behavior": "deny", "message": "…"}
     behaviour = request if isinstance(request, dict) else {"behavior": request}
     words = (specific.get("permissionDecision"), answer.get("permissionDecision"), answer.get("decision"))
@@ -243,7 +204,7 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
         found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
         if found is None:  # where the hook was to decide, nothing is let through
             decision = "deny" if spec.event in EVENTS_ABOUT_DECISIONS else spec.on_error
-            return _failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
+            return failed(spec, f"its decision {word!r} is not allow, ask or deny", decision)
         decision = max(decision, found, key=_STRENGTH.__getitem__)
     reason = (
         specific.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason")
@@ -262,7 +223,7 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
     )
 
 
-def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
+def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
     """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
     problem, decision = f"`{spec.command}`: {why}", decision or spec.on_error
     if decision == "allow":
@@ -284,15 +245,12 @@ class HookSession(msgspec.Struct, kw_only=True):
     ask: Ask | None = None
 
 
-class CommandHooks(msgspec.Struct, kw_only=True):
-    """Runs the person's hooks, which are shell commands. Implements `CallHooks` and `EventHooks`."""
+class RunningHooks(msgspec.Struct, kw_only=True):
+    """Runs the hooks of a session and combines their answers. Implements `CallHooks` and `EventHooks`."""
 
     specs: Sequence[HookSpec]
     session: HookSession
-    programs: ProgramPins
     cwd: Path
-    environment: Mapping[str, str]
-    _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     _inputs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)  # of calls that run, by their ids
 
     def has(self, event: EventName) -> bool:
@@ -329,48 +287,32 @@ class CommandHooks(msgspec.Struct, kw_only=True):
         return msgspec.structs.replace(answer, reason=reason, context=context)
 
     async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
-        session, user = self.session, f"the {spec.event} hook `{spec.command}`"
-        ask = session.ask if session.mode() != "dontAsk" else None
-        async with self._asking:  # several hooks may run the same file: the person is asked once
-            why = await refusal(
-                self.programs, spec.command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
-            )
         began = time.monotonic()
-        if why:
-            why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            answer = EventAnswer("deny" if spec.event in _DENYING else "", why, problem=why)
-        else:
-            answer = await self._run(spec, input)
+        answer = await self.run(spec, input)
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
-        session.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
+        self.session.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
-    async def _run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a hook, unconfined; what is left of its process group is killed in any case."""
-        try:
-            end = await run_short_program(
-                ("/bin/sh", "-c", spec.command), timeout_s=spec.timeout_s, max_bytes=1_000_000,  # of each stream
-                environment=self.environment, cwd=self.cwd, stdin=input, ends_children=True,
-            )  # fmt: skip
-        except OSError as error:
-            return _failed(spec, f"could not start it ({error.strerror or error})")
-        if end.exit_code is None:
-            return _failed(spec, f"it timed out after {spec.timeout_s:g} s")
-        stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
-        return read_answer(spec, end.exit_code, stdout, stderr)
+    async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
+        """Run one hook on its input, a JSON object."""
+        raise NotImplementedError
 
     # Calls
 
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
-        """Return the hooks' answer about a call, which they are sent under our names and those of other agents."""
-        sent, name = field_input(call.name, input, self.cwd), FIELD_NAMES.get(call.name, call.name)
+        """Return the hooks' answer about a call, which they are sent under the names of other agents, too."""
+        sent, name = self.input_sent(call.name, input), FIELD_NAMES.get(call.name, call.name)
         fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **fields)
         if answer.input is None:
             return answer
         return msgspec.structs.replace(answer, input=own_input(call.name, answer.input, sent))
+
+    def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call as the hooks are sent them."""
+        return field_input(tool, input, self.cwd)
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:
         self._inputs[record.id] = input
@@ -393,3 +335,37 @@ class CommandHooks(msgspec.Struct, kw_only=True):
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
         answer = await self.fire_about(event, call, input, agent_id=record.caller, **fields)
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
+
+
+class CommandHooks(RunningHooks, kw_only=True):
+    """Runs the person's hooks, which are shell commands."""
+
+    programs: ProgramPins
+    environment: Mapping[str, str]
+    _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+    async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
+        session, user = self.session, f"the {spec.event} hook `{spec.command}`"
+        ask = session.ask if session.mode() != "dontAsk" else None
+        async with self._asking:  # several hooks may run the same file: the person is asked once
+            why = await refusal(
+                self.programs, spec.command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
+            )
+        if why:
+            why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
+            return EventAnswer("deny" if spec.event in _DENYING else "", why, problem=why)
+        return await self._run(spec, input)
+
+    async def _run(self, spec: HookSpec, input: bytes) -> EventAnswer:
+        """Run a hook, unconfined; what is left of its process group is killed in any case."""
+        try:
+            end = await run_short_program(
+                ("/bin/sh", "-c", spec.command), timeout_s=spec.timeout_s, max_bytes=1_000_000,  # of each stream
+                environment=self.environment, cwd=self.cwd, stdin=input, ends_children=True,
+            )  # fmt: skip
+        except OSError as error:
+            return failed(spec, f"could not start it ({error.strerror or error})")
+        if end.exit_code is None:
+            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+        stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
+        return read_answer(spec, end.exit_code, stdout, stderr)

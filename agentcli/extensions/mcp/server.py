@@ -32,7 +32,7 @@ from agentcli.tools.workspace import FileLedger
 MAX_RESTARTS, RESTARTS_WITHIN_S = 3, 600.0  # of a server that ends again and again
 MAX_INSTRUCTIONS = 2_000  # characters of a server's instructions
 
-Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
+Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed", "disabled"]
 
 _USE, _REFUSE = "Approve and use it", "Do not use it"
 
@@ -92,6 +92,7 @@ class Server:
         self.pinned = pins.load(spec) if pins else None
         self.current: Offer | None = None
         self.problem = ""
+        self.is_enabled = True  # else its tools are not offered
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
@@ -105,6 +106,8 @@ class Server:
 
     @property
     def status(self) -> Status:
+        if not self.is_enabled:
+            return "disabled"
         if self._connecting is not None:
             return "connecting"
         if self._needs_login:

@@ -157,6 +157,11 @@ class Servers:
         if [tool.spec() for tool in tools] != before:  # a new registry makes requests begin anew, without the cache
             calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
 
+    def switch(self, name: str, calls: SessionCalls, *, is_on: bool) -> None:
+        """Offer the tools of a server from the next request on, or no longer. Raises `UsageError`."""
+        self.get(name).is_enabled = is_on
+        self.add_tools(calls)
+
     def refresh(self, calls: SessionCalls) -> None:
         """Set the tools anew if a server changed, at a time when the beginning of requests changes anyway."""
         if self._has_news:
@@ -165,7 +170,7 @@ class Servers:
     def tools(self) -> Iterator[Tool]:
         """Yield the tools that are known of all servers."""
         used_names: set[str] = set()
-        for server in self:
+        for server in filter(lambda one: one.is_enabled, self):
             offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
             for tool in remote_tools(server.name, offered, server.call, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
@@ -217,7 +222,15 @@ async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) ->
 GROUP = "MCP"
 NO_SERVERS = "No MCP servers are configured here. To add one: agentcli mcp add NAME -- COMMAND, or NAME URL"
 _MAX_HELP = 80  # characters
-_MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
+_MARKS = {
+    "connected": "●",
+    "connecting": "…",
+    "idle": "○",
+    "changed": "!",
+    "needs-auth": "!",
+    "failed": "✗",
+    "disabled": "○",
+}
 
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:

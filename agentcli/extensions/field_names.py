@@ -1,0 +1,63 @@
+"""Translates calls between agentcli's names of tools and arguments and those of other agents.
+
+The log, the rules and the model keep agentcli's names; hooks and the Agent SDKs are written for the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentcli.agent.permissions.rules import ALIASES
+
+# The names that other agents give to our tools, by our names. A tool that they do not have keeps its name.
+FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
+    "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
+}  # fmt: skip
+# Our names of arguments by those of other agents, for each tool.
+ARGUMENTS: dict[str, dict[str, str]] = {
+    **{tool: {"file_path": "path"} for tool in ("file_read", "file_write", "file_edit")},
+    "bash": {"timeout": "timeout_ms", "run_in_background": "background"},
+    "grep_search": {"-i": "ignore_case", "head_limit": "limit"},
+    "todo": {"todos": "items"},
+    "create_subagent": {"prompt": "task", "subagent_type": "agent"},
+    "skill": {"skill": "name"},
+}
+
+
+def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
+    """Return the arguments under our names and under those of other agents, whose `file_path` is absolute."""
+    both = dict(input)
+    for theirs, ours in ARGUMENTS.get(tool, {}).items():
+        if ours in input:
+            value = input[ours]
+            both[theirs] = str(cwd / value) if theirs == "file_path" and isinstance(value, str) else value
+    return both
+
+
+def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a hook put in place of those it was `sent`, under our names.
+
+    The hook may have changed an argument under either name.
+    """
+    own = dict(updated)
+    for theirs, ours in ARGUMENTS.get(tool, {}).items():
+        value = own.pop(theirs, None)
+        has_changed_theirs = value != sent.get(theirs) and own.get(ours) == sent.get(ours)
+        if value is not None and (ours not in own or has_changed_theirs):
+            own[ours] = value
+    return own
+
+
+def field_call(tool: str, input: Mapping[str, Any], cwd: Path) -> tuple[str, dict[str, Any]]:
+    """Return a call under the names of other agents alone."""
+    if tool == "ask_user":
+        return FIELD_NAMES[tool], field_question(str(input.get("question", "")), input.get("options") or ())
+    own_names = ARGUMENTS.get(tool, {}).values()
+    both = field_input(tool, input, cwd)
+    return FIELD_NAMES.get(tool, tool), {name: value for name, value in both.items() if name not in own_names}
+
+
+def field_question(question: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return a question to the person as the arguments of `AskUserQuestion`."""
+    choices = [{"label": option, "description": ""} for option in options]
+    return {"questions": [{"question": question, "header": "", "options": choices, "multiSelect": False}]}

@@ -1,0 +1,210 @@
+"""Writes a session's events as Claude Code does: its names of tools, its fields, its subtypes of results."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.agent import events
+from agentcli.agent.result import Demands
+from agentcli.agent.session import Session
+from agentcli.extensions.field_names import FIELD_NAMES, field_call
+from agentcli.extensions.hooks.run import HookSpec
+from agentcli.frontends.agent_sdk.channel import ControlChannel
+from agentcli.frontends.agent_sdk.permissions import PermissionBridge
+from agentcli.frontends.agent_sdk.transcripts import mirror_object
+from agentcli.frontends.json_output import JsonOutput, entry_object
+from agentcli.version import __version__
+
+STATUSES = {"connecting": "pending", "idle": "pending", "changed": "connected"}  # of servers; the others are the same
+_SUBTYPES = {
+    "interrupted": "error_during_execution", "error_permission": "error_during_execution",
+    "error_evidence": "error_during_execution", "error_schema": "error_max_structured_output_retries",
+}  # fmt: skip
+_USAGE = {
+    "inputTokens": "input_tokens", "outputTokens": "output_tokens",
+    "cacheReadInputTokens": "cache_read_input_tokens", "cacheCreationInputTokens": "cache_creation_input_tokens",
+}  # fmt: skip
+
+
+class ClientWishes(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the output that the program wants, and its hooks."""
+
+    hooks: tuple[HookSpec, ...] = ()
+    answers_questions: bool = False
+    replays_prompts: bool = False
+    shows_hooks: bool = False
+    reads_state: bool = False
+    transcripts: Path | None = None  # the folder in which its store has them
+
+
+class FieldOutput(JsonOutput):
+    """Turns events into objects of Claude Code. Each turn begins with `init`, and the program answers the questions."""
+
+    questions: PermissionBridge
+    init: Callable[[], dict[str, Any]]
+    is_idle: Callable[[], bool]
+
+    def __init__(
+        self, session: Session, channel: ControlChannel, wishes: ClientWishes, *, partial: bool, demands: Demands
+    ) -> None:
+        super().__init__(session, self._write_translated, partial=partial, demands=demands)
+        self._channel, self._wishes = channel, wishes
+        self._entry_id = ""  # of the entry that is shown
+        self._spent_usd = 0.0
+        self._calls: dict[int, tuple[str, list[str]]] = {}  # calls that stream: name and arguments, by their index
+
+    def show(self, event: events.Event) -> None:
+        match event:
+            case events.TurnStarted(1, agent_id="main"):
+                self.write(self.init())
+            case events.QuestionEvent():
+                self.questions.ask(event)
+                return
+            case events.ApprovalSettled(id):
+                self.questions.settle(id)
+                return
+            case events.EntryStored(entry):
+                self._entry_id = entry.id
+                if self._wishes.transcripts is not None and event.agent_id == "main":
+                    self._channel.write(mirror_object(entry, self._session.id, self._wishes.transcripts))
+                if self._wishes.replays_prompts and entry.is_prompt and event.agent_id == "main":
+                    self.write({**(entry_object(entry, self._session.id) or {}), "isReplay": True})
+        super().show(event)
+
+    def report_state(self, state: str) -> None:
+        if self._wishes.reads_state:
+            about = {"session_id": self._session.id, "state": state, "sdk_host_only": True}
+            self.write({"type": "system", "subtype": "session_state_changed", **about})
+
+    def acknowledge(self, id: str | int, error: str = "") -> None:
+        if error:
+            self._channel.refuse(str(id), error)
+        else:
+            self._channel.respond(str(id), still_queued=[], mode=self._session.state.mode)
+
+    def _write_translated(self, value: dict[str, Any]) -> None:
+        for translated in self._translated(value):
+            self._channel.write(translated if "uuid" in translated else {**translated, "uuid": str(uuid.uuid4())})
+
+    def _translated(self, value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        match value:
+            case {"type": "assistant" | "user", "message": message}:
+                content = [self._block(block) for block in message["content"]]
+                yield value | {"message": message | {"content": content}, "uuid": self._entry_id}
+            case {"type": "stream_event", "event": event}:
+                yield from ({**value, "event": one, "parent_tool_use_id": None} for one in self._stream_events(event))
+            case {"type": "result"}:
+                self.questions.settle_closed()
+                if self.is_idle():
+                    self.report_state("idle")
+                yield self._result_object(value)
+            case {"subtype": "init"}:
+                yield _init_object(value)
+            case {"subtype": "subagent_started", "agent_id": id, "task": task, "agent": agent}:
+                about = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
+                yield _system("task_started", value, task_id=id, tool_use_id=value["parent_tool_use_id"], **about)
+            case {"subtype": "subagent_ended", "agent_id": id, "end": end, "usage": usage}:
+                spent = {"total_tokens": sum(usage.values()), "tool_uses": value["num_turns"], "duration_ms": 0}
+                about = {
+                    "status": end if end in ("failed", "stopped") else "completed",
+                    "output_file": "",
+                    "summary": end,
+                    "usage": spent,
+                }
+                yield _system("task_notification", value, task_id=id, tool_use_id=value["parent_tool_use_id"], **about)
+            case {"subtype": "compact_boundary", "trigger": trigger, "tokens_before": before, "tokens_after": after}:
+                kind = "manual" if trigger == "manual" else "auto"
+                yield value | {"compact_metadata": {"trigger": kind, "pre_tokens": before, "post_tokens": after}}
+            case {"subtype": "retry", "number": number, "delay_ms": delay_ms, "error": error}:
+                delay = {"attempt": number, "max_retries": number, "retry_delay_ms": delay_ms}
+                yield _system("api_retry", value, error_status=None, error=error, **delay)
+            case {"subtype": "notice", "text": text}:
+                yield _system("informational", value, content=text, level="notice")
+            case {"subtype": "hook"}:
+                yield from (_hook_object(value),) if self._wishes.shows_hooks else ()
+            case {"subtype": "command"}:
+                return  # the result has its output
+            case _:
+                yield value
+
+    def _call(self, name: str, input: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return field_call(name, input, self._session.snapshot().workspace.cwd)
+
+    def _block(self, block: dict[str, Any]) -> dict[str, Any]:
+        match block:
+            case {"type": "tool_use", "name": name, "input": input}:
+                return block | dict(zip(("name", "input"), self._call(name, input), strict=True))
+            case {"type": "thinking"}:
+                return {"signature": "", **block}
+            case _:
+                return block
+
+    def _stream_events(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield an event of a stream; the arguments of a call come at its end, because their names are translated."""
+        match event:
+            case {"type": "content_block_start", "index": index, "content_block": {"type": "tool_use"} as block}:
+                self._calls[index] = block["name"], []
+                name = FIELD_NAMES.get(block["name"], block["name"])
+                yield {**event, "content_block": {**block, "name": name}}
+            case {"type": "content_block_delta", "index": index, "delta": {"partial_json": text}}:
+                self._calls[index][1].append(text)
+            case {"type": "content_block_stop", "index": index} if index in self._calls:
+                name, parts = self._calls.pop(index)
+                delta = {"type": "input_json_delta", "partial_json": self._field_json(name, "".join(parts))}
+                yield {"type": "content_block_delta", "index": index, "delta": delta}
+                yield event
+            case _:
+                yield event
+
+    def _field_json(self, name: str, text: str) -> str:
+        try:
+            input = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        except msgspec.DecodeError:  # the model wrote no valid JSON
+            return text
+        return msgspec.json.encode(self._call(name, input)[1]).decode()
+
+    def _result_object(self, value: dict[str, Any]) -> dict[str, Any]:
+        self._spent_usd += value["total_cost_usd"] or 0.0
+        subtype, denials = value["subtype"], value["permission_denials"]
+        result = value | {
+            "subtype": _SUBTYPES.get(subtype, subtype),
+            "stop_reason": value["terminal_reason"] if subtype == "success" else None,
+            "total_cost_usd": self._spent_usd,
+            "modelUsage": {name: self._model_usage(name, usage) for name, usage in value["model_usage"].items()},
+            "permission_denials": [
+                one
+                | dict(zip(("tool_name", "tool_input"), self._call(one["tool_name"], one["tool_input"]), strict=True))
+                for one in denials
+            ],
+        }
+        return result if subtype == "success" else result | {"errors": [value["result"] or subtype]}
+
+    def _model_usage(self, name: str, usage: Mapping[str, Any]) -> dict[str, Any]:
+        info = self._session.runtime.models.info(name)
+        about = {"costUSD": usage["cost_usd"] or 0.0, "contextWindow": info.window, "maxOutputTokens": info.max_output}
+        return {theirs: usage[ours] for theirs, ours in _USAGE.items()} | about | {"webSearchRequests": 0}
+
+
+def _system(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"type": "system", "subtype": subtype, "session_id": value["session_id"], **fields}
+
+
+def _hook_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"hook_id": value["command"], "hook_name": value["command"], "hook_event": value["hook_event"]}
+    output = {"output": value["reason"], "stdout": "", "stderr": value["problem"]}
+    return _system("hook_response", value, **about, **output, outcome="error" if value["problem"] else "success")
+
+
+def _init_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"permissionMode": value["permission_mode"], "apiKeySource": "none", "output_style": "default"}
+    return {
+        **value,
+        **about,
+        "tools": list(dict.fromkeys(FIELD_NAMES.get(name, name) for name in value["tools"])),
+        "mcp_servers": [one | {"status": STATUSES.get(one["status"], one["status"])} for one in value["mcp_servers"]],
+        "plugins": [],
+        "claude_code_version": f"{__version__} (agentcli)",  # the field's name for the version of the program
+    }
