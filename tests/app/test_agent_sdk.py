@@ -209,6 +209,7 @@ def test_answers_fit_a_schema_and_agents_are_the_programs_own(sdk: Any, options:
     )
     output_format = {"type": "json_schema", "schema": schema}
     messages = run(told(sdk, options(*replies, agents=agents, output_format=output_format)))
+    assert {"counter", "explore"} <= set(messages[0].data["agents"])
     assert messages[-1].structured_output == {"n": 3}
     (started,) = [message for message in messages if isinstance(message, sdk.TaskStartedMessage)]
     assert (started.data["subagent_type"], started.description) == ("counter", "count")

@@ -4,11 +4,13 @@ from typing import Any
 
 from agentcli.agent.commands.sessions import undo_in
 from agentcli.agent.ops import Background
+from agentcli.agent.session import Session
 from agentcli.agent.undo import History
 from agentcli.errors import UsageError, UserError
 from agentcli.extensions.mcp.server import Server
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import Offer
+from agentcli.extensions.subagents.running import Subagents
 from agentcli.frontends.agent_sdk.output import STATUSES
 from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.version import __version__
@@ -23,7 +25,7 @@ def server_info(host: ScreenlessHost, *, has_hooks: bool) -> dict[str, Any]:
     commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
     return {
         "commands": commands,
-        "agents": [],
+        "agents": known_agents(host.session),
         "models": [{"value": model, "displayName": model, "description": ""}],
         "account": {},
         "output_style": "default",
@@ -32,6 +34,13 @@ def server_info(host: ScreenlessHost, *, has_hooks: bool) -> dict[str, Any]:
         "claude_code_version": f"{__version__} (agentcli)",
         **({"hooks_applied": True} if has_hooks else {}),
     }
+
+
+def known_agents(session: Session) -> list[dict[str, Any]]:
+    delegates = session.runtime.calls.delegates
+    agents = delegates.open_agents() if delegates.make_agents is not None else None
+    kinds = agents.definitions.values() if isinstance(agents, Subagents) else ()
+    return [{"name": kind.name, "description": kind.description} for kind in kinds]
 
 
 async def answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UserError
 from agentcli.frontends import json_input
 from agentcli.frontends.agent_sdk.channel import ControlChannel
-from agentcli.frontends.agent_sdk.controls import answer_request, server_info
+from agentcli.frontends.agent_sdk.controls import answer_request, known_agents, server_info
 from agentcli.frontends.agent_sdk.hooks import attach_hooks
 from agentcli.frontends.agent_sdk.output import ClientWishes, FieldOutput
 from agentcli.frontends.agent_sdk.permissions import PermissionBridge
@@ -46,6 +46,9 @@ class ControlDialogue(Dialogue):
         output.questions = PermissionBridge(session, self.channel, self.spawn)
         output.init, output.is_idle = self.init, self._is_idle
         return output
+
+    def init(self) -> dict[str, Any]:
+        return super().init() | {"agents": [agent["name"] for agent in known_agents(self.session)]}
 
     # Lines
 
