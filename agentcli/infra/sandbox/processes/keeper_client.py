@@ -186,11 +186,7 @@ class Keeper:
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
-        """Return the socket of a supervisor, where none waits of a new one; the keeper has the session's note then.
-
-        Raises:
-            OSError: If the keeper cannot be started.
-        """
+        """Return the socket of a waiting or a new supervisor, whose keeper has the note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
         while self._idle and is_running and note in (None, self._note):
             control = self._idle.pop()
