@@ -5,7 +5,6 @@ for the whole text, except that it does not find the end of a private key whose 
 """
 
 import base64
-import html
 import json
 import re
 from bisect import bisect_left, bisect_right
@@ -78,9 +77,11 @@ def is_long_enough(value: str) -> bool:
 
 
 def _written_forms(value: str) -> Iterable[str]:
+    from html import escape  # a millisecond, where no value is known
+
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
-    yield html.escape(value)
+    yield escape(value)
     if _LONG_BASE64.fullmatch(value):  # a line of a key
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):

@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
-from importlib.resources import files
 from itertools import islice, takewhile
 from math import log2
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
@@ -24,7 +24,7 @@ _ENOUGH = 80  # characters that suffice to judge a long value
 
 
 def read_table(name: str) -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
 
 
 _WORDS = read_table("words")["values"]

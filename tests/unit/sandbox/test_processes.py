@@ -159,6 +159,22 @@ async def test_a_supervisor_takes_one_command_after_another(tmp_path: Path) -> N
     assert not any(is_alive(int(output.split()[1])) for output in (first, *together))
 
 
+async def test_a_command_runs_after_one_that_was_ended_and_one_that_was_cancelled(tmp_path: Path, mark: str) -> None:
+    keeper = Keeper(ENVIRONMENT)
+    process, read = await started(keeper, tmp_path, "/bin/sleep", mark)
+    await process.end()
+    os.close(read)
+    assert await output_of(keeper, tmp_path, "/bin/echo", "after the end") == "after the end\n"
+    starting = asyncio.ensure_future(started(keeper, tmp_path, "/bin/sleep", mark))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not alive(mark)
+    assert await output_of(keeper, tmp_path, "/bin/echo", "after that") == "after that\n"
+    await keeper.aclose()
+
+
 @pytest.mark.slow
 async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT, max_processes=60)

@@ -6,7 +6,7 @@ include/uapi/asm-generic/unistd.h (aarch64).
 """
 
 import errno
-import platform
+import os
 import struct
 from collections.abc import Mapping
 from functools import cache
@@ -116,7 +116,7 @@ class _Assembler:
 
 @cache
 def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
-    """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
+    """Return the filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as uname(2) names it, by default this one.
 
     `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
     vsock, Bluetooth …) are never allowed. With `keeps_attributes` no file's mode, owner, times or attributes can be
@@ -124,7 +124,7 @@ def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: s
     refused fails with EPERM, `clone3` and `openat2` with ENOSYS: their flags are behind a pointer, and programs fall
     back to `clone` and `openat`. Raises `NotImplementedError` for a processor of another kind.
     """
-    machine = machine or platform.machine()
+    machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
         raise NotImplementedError(f"There is no filter of system calls for {machine} processors.")
     audit, column = ARCHITECTURES[machine]

@@ -149,26 +149,18 @@ def _supervise(control: socket.socket) -> int:
     """Run the commands that come on a socket until agentcli closes it; return the exit code, 0 if nothing is left."""
     _adopt_orphans()
     wakeup = _open_wakeup_on_child_end()
-    while (received := _receive_command(control)) is not None:
-        if code := Supervisor(control, wakeup).run(*received):
-            return code
-    return 0
-
-
-def _receive_command(control: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Wait for the next command, and return its request and descriptors; None if agentcli is gone."""
-    while True:
+    code, order = 0, START
+    while order and not code:
         try:
             order, descriptors = _receive(control, 1, max_descriptors=_MAX_DESCRIPTORS)
-            if order == START:
-                size = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "big")
-                return control.recv(size, socket.MSG_WAITALL), descriptors
-        except OSError:
-            return None
-        if not order:
-            return None
-        for descriptor in descriptors:  # of an order about the command before, which crossed with the report of its end
+        except OSError:  # agentcli was killed and has not read all that it was sent
+            break
+        if order == START:
+            code = Supervisor(control, wakeup).run(descriptors)
+            continue
+        for descriptor in descriptors:  # of an order that crossed with the report of an end
             os.close(descriptor)
+    return code
 
 
 class Supervisor:
@@ -186,13 +178,13 @@ class Supervisor:
         self._max_processes = MAX_PROCESSES
         self._machine_threads = threads_of_machine()  # on the whole machine, when the command or its end began
 
-    def run(self, request: bytes, descriptors: list[int]) -> int:
+    def run(self, descriptors: list[int]) -> int:
         """Supervise a command to its end; return the exit code for the keeper, 0 when nothing is left."""
         self._poll = select.poll()
         for descriptor in (self._control.fileno(), self._wakeup):
             self._poll.register(descriptor, select.POLLIN)
         try:
-            self._main = self._start_command(request, descriptors)
+            self._main = self._start_command(descriptors)
         except OSError as error:
             self._report(f"error {error.errno or 0}")
             return 0
@@ -207,8 +199,10 @@ class Supervisor:
         self._report(f"gone {time.monotonic()}")
         return 0
 
-    def _start_command(self, request: bytes, descriptors: list[int]) -> int:
-        """Start the command of a request; return the number of the process. Raises `OSError`."""
+    def _start_command(self, descriptors: list[int]) -> int:
+        """Read a request and start its command; return the number of the process. Raises `OSError`."""
+        size = int.from_bytes(self._control.recv(8, socket.MSG_WAITALL), "big")
+        request = self._control.recv(size, socket.MSG_WAITALL)
         options = marshal.loads(request)  # noqa: S302  # agentcli's own
         argv, environment, cwd, wanted, launcher_words, terminal, limit_s, self._max_processes = options
         output, *passed = descriptors

@@ -77,7 +77,8 @@ class Process:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S + PATIENCE_S):
                 await self.wait_until_gone()
-        self._take_end()
+        if not self.is_gone:
+            self._take_end()
         self.confinement.close()
 
     async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
@@ -174,23 +175,19 @@ class Keeper:
         try:
             socket.send_fds(control, [START, len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(control, request)
-            process = Process(control, launch, self._idle.append)
-            try:
-                await process.started()
-            except asyncio.CancelledError:  # it may run already
-                await asyncio.shield(process.end())
-                raise
         except BaseException:
             control.close()
+            raise
+        process = Process(control, launch, self._idle.append)
+        try:
+            await process.started()
+        except asyncio.CancelledError:  # it may run already
+            await asyncio.shield(process.end())
             raise
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
-        """Return the socket of a supervisor, where none waits of a new one; the keeper has the session's note then.
-
-        Raises:
-            OSError: If the keeper cannot be started.
-        """
+        """Return the socket of a waiting or a new supervisor, whose keeper has the note. Raises `OSError`."""
         is_running = self._process is not None and self._process.poll() is None
         while self._idle and is_running and note in (None, self._note):
             control = self._idle.pop()

@@ -5,7 +5,6 @@ process, which a parent has over its descendants unless a program (sudo, ssh-age
 """
 
 import os
-import platform
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ _SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (tra
 # System calls by their numbers: the kernel's syscall_64.tbl and asm-generic/unistd.h.
 _X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
 _GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
-_NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(platform.machine(), {})
+_NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(os.uname().machine, {})
 _CALLS = {number: call for call, numbers in _NUMBERS.items() for number in numbers}
 _BLOCKING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
