@@ -9,6 +9,8 @@ else:
 
     def __getattr__(name: str) -> object:
         """A name on demand: `agentcli --version` need not wait 300 ms for what it imports."""
+        if name.startswith("__") and name != "__all__":  # asked for by Python's own modules, such as inspect
+            raise AttributeError(f"module 'agentcli' has no attribute {name!r}")
         from agentcli.library import front
 
         return getattr(front, name) if name in ("__all__", *front.__all__) else front.find_moved(name)

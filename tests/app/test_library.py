@@ -583,7 +583,10 @@ def test_every_name_comes_from_the_package_and_importing_it_is_cheap() -> None:
         assert getattr(agentcli, name) is not None
     assert set(agentcli.__all__) <= set(dir(agentcli))
     assert len(agentcli.__all__) <= 40
-    program = "import agentcli, sys; print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
+    program = (
+        "import agentcli, sys; assert not hasattr(agentcli, '__wrapped__'); "
+        "print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
+    )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "['agentcli', 'agentcli.version']\n"
 
