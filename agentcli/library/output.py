@@ -73,7 +73,10 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
         if get_origin(kind) not in (Union, UnionType):
             raise
     # A union whose members only their fields distinguish: each answer names its type.
-    members = {getattr(member, "__name__", str(member)): _schema_and_conversion(member) for member in get_args(kind)}
+    names = [member.__name__ if isinstance(member, type) else str(member) for member in get_args(kind)]
+    if len({*names}) < len(names):
+        raise TypeError("two of its members have the same name")
+    members = dict(zip(names, map(_schema_and_conversion, get_args(kind)), strict=True))
     definitions = {name: part for schema, _ in members.values() for name, part in schema.pop("$defs", {}).items()}
 
     def convert(value: Any) -> Any:

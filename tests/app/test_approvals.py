@@ -143,6 +143,25 @@ async def test_hooks_see_changed_input_and_may_deny_it(model: MakeModel, work: P
     assert not (work / "other").exists()
 
 
+async def test_what_a_hook_makes_of_changed_input_is_asked_about_once_more(model: MakeModel, work: Path) -> None:
+    class Rewriter(Guard):
+        async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
+            return HookAnswer(input={"command": "touch other"}) if input["command"] == "touch mine" else None
+
+    asked: list[str] = []
+    options = AgentOptions(settings=NO_TRY.settings, call_hooks=[Rewriter()])
+
+    def approve(request: QuestionEvent) -> Allow:
+        asked.append(request.preview)
+        return Allow(input={"command": "touch mine"})
+
+    async with Agent(model(TOUCH, SEEN), cwd=work, approve=approve, options=options) as agent:
+        end = await finished(agent)
+    assert asked == ["touch made", "touch other"]
+    assert "Its input cannot change after a dry run, or twice" in str(end.result.content)
+    assert [*work.glob("*")] == []
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_no_has_a_reason_and_may_stop_the_turn(model: MakeModel, work: Path, is_async: bool) -> None:
     answers = [Deny("not here"), Deny("enough", stop=True)]
