@@ -39,8 +39,7 @@ class Deny(Struct, frozen=True):
     stop: bool = False
 
 
-ApprovalAnswer = Allow | Deny | bool | str  # a text is a yes with a comment, and deprecated
-Approver = Callable[[AnyQuestion], Awaitable[ApprovalAnswer] | ApprovalAnswer]
+Approver = Callable[[AnyQuestion], Awaitable[Allow | Deny | bool | str] | Allow | Deny | bool | str]  # str: deprecated
 Answerer = Callable[[Question], Awaitable[str | None] | str | None]
 
 

@@ -53,9 +53,8 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
     is_wrapped = schema.get("type") != "object"
     schema = _object({"value": schema}) if is_wrapped else schema
 
-    def value(answer: Any) -> Any:
-        is_wrapper = is_wrapped and isinstance(answer, dict) and answer.keys() == {"value"}  # models may leave it out
-        return convert(answer["value"] if is_wrapper else answer)
+    def value(given: Any) -> Any:  # a model may leave the wrapper out
+        return convert(given["value"] if is_wrapped and isinstance(given, dict) and [*given] == ["value"] else given)
 
     return AnswerSchema(schema | ({"$defs": definitions} if definitions else {}), value)
 
@@ -95,10 +94,9 @@ def strict_form(schema: Schema) -> Schema:
     words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
     if words:
         strict["description"] = "; ".join(filter(None, (schema.get("description"), *words)))
-    choices = schema.get("anyOf") or schema.get("oneOf")
     if "$ref" in strict and len(strict) > 1:  # a reference must stand alone
-        choices = [{"$ref": strict.pop("$ref")}]
-    if choices:
+        strict["anyOf"] = [{"$ref": strict.pop("$ref")}]
+    elif choices := schema.get("anyOf") or schema.get("oneOf"):
         strict["anyOf"] = [strict_form(choice) for choice in choices]
     if "enum" in strict and "type" not in strict:
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})

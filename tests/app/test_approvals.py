@@ -55,7 +55,7 @@ async def test_a_call_runs_with_the_input_that_the_person_gave(model: MakeModel,
         end = await finished(agent)
         log = (await agent.session()).state.conversation.path
     assert [(work / name).exists() for name in ("made", "other")] == [False, True]
-    assert end.result.content == 'ok\n[The user changed the input of this call: {"command":"touch other; echo ok"}]'
+    assert end.result.content == 'ok\n[The user changed the input: {"command":"touch other; echo ok"}]'
     assert end.answer == "allowed with changed input"
     allowed = [entry.body for entry in log if isinstance(entry.body, CallAllowed)]
     assert [body.input for body in allowed] == [{"command": "touch other; echo ok"}]
@@ -79,7 +79,7 @@ async def test_changed_input_is_checked_like_the_models_own(
         end = await finished(agent)
     assert end.result.is_error
     assert why in str(end.result.content)
-    assert "[The user changed the input of this call: " in str(end.result.content)
+    assert "[The user changed the input: " in str(end.result.content)
 
 
 async def test_a_file_that_was_not_read_is_not_replaced_by_changed_input(model: MakeModel, work: Path) -> None:
