@@ -187,10 +187,7 @@ _MAX_PROBLEM_CHARS = 500  # of a validator's message
 
 
 class AnswerSchema:
-    """A JSON Schema that an answer must fit, by default of 2020-12. Raises `UsageError` for an invalid schema.
-
-    `convert` checks an answer's JSON in place of the schema, and returns its value. It raises `ValueError`.
-    """
+    """A JSON Schema that an answer must fit, by default of 2020-12; else `convert` checks it. Raises `UsageError`."""
 
     max_tries = 2  # how often the model is asked again
 

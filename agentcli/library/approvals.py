@@ -22,9 +22,8 @@ from agentcli.tools.own_tools import in_thread
 class Allow(Struct, frozen=True, kw_only=True):
     """Lets a call run, or a turn go on.
 
-    `input` replaces the call's arguments; they are checked like the model's own, which learns of it. `remember` also
-    allows what `rule` covers (empty: the narrowest of the request's `rules`), for the session or always in the project.
-    Of an edit or of changes only `hunks` are made, by their numbers in the request.
+    `input` replaces its arguments, which are checked like the model's own. `remember` also allows what `rule` covers
+    (empty: the narrowest of the request's). `hunks` are the numbers of the parts that are made.
     """
 
     input: dict[str, Any] | None = None
@@ -40,8 +39,7 @@ class Deny(Struct, frozen=True):
     stop: bool = False
 
 
-ApprovalAnswer = Allow | Deny | bool | str  # a text is a yes with a comment, and deprecated
-Approver = Callable[[AnyQuestion], Awaitable[ApprovalAnswer] | ApprovalAnswer]
+Approver = Callable[[AnyQuestion], Awaitable[Allow | Deny | bool | str] | Allow | Deny | bool | str]  # str: deprecated
 Answerer = Callable[[Question], Awaitable[str | None] | str | None]
 
 
@@ -53,41 +51,35 @@ class Callbacks(Struct, frozen=True):
 
     async def decide(self, question: AnyQuestion, decide_now: Decide | None = None) -> Approve:
         """Return the caller's answer. Raises whatever their function does, and `UsageError` for a wrong answer."""
-        answer = Approve(question.id, False, comment=NOBODY_LEFT)
-        if isinstance(question, Question) and self.answer is not None:
-            text = await _call(self.answer, question)
-            answer = Approve(question.id, text is not None, comment=text or "")
-        elif self.approve is not None:
-            answer = _as_op(question.id, await _call(self.approve, question))
+        is_asked = isinstance(question, Question) and self.answer is not None
+        function: Callable[[Any], Any] | None = self.answer if is_asked else self.approve
+        if function is None:
+            return Approve(question.id, False, comment=NOBODY_LEFT)
+        value = function(question) if inspect.iscoroutinefunction(function) else await in_thread(function, (question,))
+        answer = _as_op(question.id, await value if inspect.isawaitable(value) else value, is_text=is_asked)
         check_offered(question, answer)
         return answer
 
 
-def _as_op(id: str, answer: object) -> Approve:
+def _as_op(id: str, answer: object, *, is_text: bool) -> Approve:
     match answer:
+        case str() | None if is_text:
+            return Approve(id, answer is not None, comment=answer or "")
         case Allow(input=input, remember=scope, rule=rule, hunks=hunks):
-            return Approve(id, True, scope=scope, rule=rule, hunks=hunks, input=input)
+            return Approve(id, True, scope=scope, rule=rule, hunks=None if hunks is None else tuple(hunks), input=input)
         case Deny(reason, stop):
             return Approve(id, False, comment=reason, stops=stop)
-        case bool(is_allowed):
-            return Approve(id, is_allowed)
-        case str(text):
+        case bool():
+            return Approve(id, answer)
+        case str():
             warn("approve returns Allow or Deny; AgentOptions(answer=…) has texts.", DeprecationWarning, stacklevel=1)
-            return Approve(id, True, comment=text)
-    raise UsageError(f"approve must return Allow(…), Deny(…), True or False, not {answer!r}.")
-
-
-async def _call(function: Callable[[Any], Any], question: AnyQuestion) -> Any:
-    value = function(question) if inspect.iscoroutinefunction(function) else await in_thread(function, (question,))
-    return await value if inspect.isawaitable(value) else value
+            return Approve(id, True, comment=answer)
+    raise UsageError(f"This is no answer to the question: {answer!r}. approve returns Allow(…), Deny(…) or a bool.")
 
 
 @asynccontextmanager
 async def running_callbacks(callbacks: Callbacks | None, session: Session) -> AsyncIterator[Callable[[Event], None]]:
-    """Answer the questions among the events that the body passes on, one at a time.
-
-    An error of the caller's function denies the call, stops the turn, and is raised at the end.
-    """
+    """Answer the questions among the events that the body passes on. The first error is raised at the end."""
     tasks: dict[str, asyncio.Task[None]] = {}
     errors: list[BaseException] = []
     lock = asyncio.Lock()

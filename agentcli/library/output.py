@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
@@ -21,9 +20,8 @@ else:
     OutputType = type[Output] | UnionType | dict[str, Any]
 
 Schema = dict[str, Any]
-
-_KEPT = frozenset("type description enum const format $ref".split())
-_STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required additionalProperties $defs".split())
+_KEPT = frozenset("type description enum const format $ref additionalProperties".split())
+_STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required $defs".split())
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # strict modes' own
 _TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
@@ -37,8 +35,7 @@ def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] 
     except ValueError as problem:
         why = f"The answer ({end.reason}) does not fit the output type: {problem}."
     shared = {name: getattr(end, name) for name in ("turns", "usage", "cost_usd", "denials")}
-    error = f"{why} The answer was: {cut_middle(end.text, 2_000)}"
-    return TurnFailed(error, False, "MisfitAnswer", **shared)
+    return TurnFailed(f"{why} The answer was: {cut_middle(end.text, 2_000)}", False, "MisfitAnswer", **shared)
 
 
 def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
@@ -56,28 +53,29 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
     is_wrapped = schema.get("type") != "object"
     schema = _object({"value": schema}) if is_wrapped else schema
 
-    def value(answer: Any) -> Any:
-        # A model that no API holds to the schema may leave the wrapper out.
-        is_wrapper = is_wrapped and isinstance(answer, dict) and answer.keys() == {"value"}
-        return convert(answer["value"] if is_wrapper else answer)
+    def value(given: Any) -> Any:  # a model may leave the wrapper out
+        return convert(given["value"] if is_wrapped and isinstance(given, dict) and [*given] == ["value"] else given)
 
     return AnswerSchema(schema | ({"$defs": definitions} if definitions else {}), value)
 
 
 def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
     """Return the JSON Schema of a type, and what makes an instance of JSON. Raises `TypeError` for an unknown kind."""
-    if _is_pydantic(kind):
+    if any(hasattr(each, "__pydantic_complete__") for each in (kind, *get_args(kind))):
         from pydantic import TypeAdapter  # installed, because the caller's type is made with it
 
         adapter = TypeAdapter(kind)
         return adapter.json_schema(), lambda value: adapter.validate_json(msgspec.json.encode(value))
     try:
-        return msgspec.json.schema(kind), partial(msgspec.convert, type=kind)
+        return msgspec.json.schema(kind), lambda value: msgspec.convert(value, kind)
     except TypeError:
         if get_origin(kind) not in (Union, UnionType):
             raise
     # A union whose members only their fields distinguish: each answer names its type.
-    members = {getattr(member, "__name__", str(member)): _schema_and_conversion(member) for member in get_args(kind)}
+    names = [member.__name__ if isinstance(member, type) else str(member) for member in get_args(kind)]
+    if len({*names}) < len(names):
+        raise TypeError("two of its members have the same name")
+    members = dict(zip(names, map(_schema_and_conversion, get_args(kind)), strict=True))
     definitions = {name: part for schema, _ in members.values() for name, part in schema.pop("$defs", {}).items()}
 
     def convert(value: Any) -> Any:
@@ -86,26 +84,19 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
                 return members[name][1](named[name])
         raise ValueError(f"$: expected an object with one key of {', '.join(members)}")
 
-    choices = [_object({name: schema}) for name, (schema, _) in members.items()]
-    return {"anyOf": choices, "$defs": definitions}, convert
-
-
-def _is_pydantic(kind: Any) -> bool:
-    return hasattr(kind, "__pydantic_complete__") or any(map(_is_pydantic, get_args(kind)))
+    return {"anyOf": [_object({name: part}) for name, (part, _) in members.items()], "$defs": definitions}, convert
 
 
 def strict_form(schema: Schema) -> Schema:
     """Return a schema as strict modes accept it: fields are required, limits are words, other keywords are left out."""
-    strict: Schema = {key: schema[key] for key in schema if key in _KEPT}
-    words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in _KEPT | _STRUCTURE]
-    if strict.get("format", "date") not in _FORMATS:
-        words.append(f"format: {strict.pop('format')}")
+    kept = _KEPT if schema.get("format", "date") in _FORMATS else _KEPT - {"format"}
+    strict: Schema = {key: schema[key] for key in schema if key in kept}
+    words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]
     if words:
         strict["description"] = "; ".join(filter(None, (schema.get("description"), *words)))
-    choices = schema.get("anyOf") or schema.get("oneOf")
     if "$ref" in strict and len(strict) > 1:  # a reference must stand alone
-        choices = [{"$ref": strict.pop("$ref")}]
-    if choices:
+        strict["anyOf"] = [{"$ref": strict.pop("$ref")}]
+    elif choices := schema.get("anyOf") or schema.get("oneOf"):
         strict["anyOf"] = [strict_form(choice) for choice in choices]
     if "enum" in strict and "type" not in strict:
         types = sorted({_TYPES[type(value)] for value in strict["enum"]})
@@ -114,8 +105,6 @@ def strict_form(schema: Schema) -> Schema:
         strict["items"] = strict_form(schema.get("items") or {"anyOf": schema["prefixItems"]})
     if "properties" in schema:
         strict |= _object({name: strict_form(part) for name, part in schema["properties"].items()})
-    elif isinstance(values := schema.get("additionalProperties"), dict):  # a mapping, which strict modes do not have
-        strict["additionalProperties"] = strict_form(values)
     if "$defs" in schema:
         strict["$defs"] = {name: strict_form(part) for name, part in schema["$defs"].items()}
     return strict

@@ -55,7 +55,7 @@ async def test_a_call_runs_with_the_input_that_the_person_gave(model: MakeModel,
         end = await finished(agent)
         log = (await agent.session()).state.conversation.path
     assert [(work / name).exists() for name in ("made", "other")] == [False, True]
-    assert end.result.content == 'ok\n[The user changed the input of this call: {"command":"touch other; echo ok"}]'
+    assert end.result.content == 'ok\n[The user changed the input: {"command":"touch other; echo ok"}]'
     assert end.answer == "allowed with changed input"
     allowed = [entry.body for entry in log if isinstance(entry.body, CallAllowed)]
     assert [body.input for body in allowed] == [{"command": "touch other; echo ok"}]
@@ -79,7 +79,7 @@ async def test_changed_input_is_checked_like_the_models_own(
         end = await finished(agent)
     assert end.result.is_error
     assert why in str(end.result.content)
-    assert "[The user changed the input of this call: " in str(end.result.content)
+    assert "[The user changed the input: " in str(end.result.content)
 
 
 async def test_a_file_that_was_not_read_is_not_replaced_by_changed_input(model: MakeModel, work: Path) -> None:
@@ -141,6 +141,25 @@ async def test_hooks_see_changed_input_and_may_deny_it(model: MakeModel, work: P
     assert guard.inputs == [{"command": "touch made"}, {"command": "touch other"}]
     assert "a hook says no" in str(end.result.content)
     assert not (work / "other").exists()
+
+
+async def test_what_a_hook_makes_of_changed_input_is_asked_about_once_more(model: MakeModel, work: Path) -> None:
+    class Rewriter(Guard):
+        async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
+            return HookAnswer(input={"command": "touch other"}) if input["command"] == "touch mine" else None
+
+    asked: list[str] = []
+    options = AgentOptions(settings=NO_TRY.settings, call_hooks=[Rewriter()])
+
+    def approve(request: QuestionEvent) -> Allow:
+        asked.append(request.preview)
+        return Allow(input={"command": "touch mine"})
+
+    async with Agent(model(TOUCH, SEEN), cwd=work, approve=approve, options=options) as agent:
+        end = await finished(agent)
+    assert asked == ["touch made", "touch other"]
+    assert "Its input cannot change after a dry run, or twice" in str(end.result.content)
+    assert [*work.glob("*")] == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent
+from agentcli import Agent, AgentOptions, Allow, QuestionEvent
 from tests.app.running import Place, Ran, Running, call
 from tests.app.terminal import Open
 
@@ -49,10 +49,12 @@ def test_without_anyone_present_the_model_is_informed(place: Place) -> None:
 
 
 async def test_a_program_answers_with_a_text(place: Place) -> None:
-    async def approve(request: Any) -> bool | str:
-        return "blue" if request.kind == "ask" else False
+    async def approve(request: QuestionEvent) -> Allow:
+        return Allow()
 
-    async with Agent(place.script(ask(), {"text": "{{last_result}}"}), cwd=place.folder, approve=approve) as agent:
+    options = AgentOptions(answer=lambda question: "blue")
+    script = place.script(ask(), {"text": "{{last_result}}"})
+    async with Agent(script, cwd=place.folder, approve=approve, options=options) as agent:
         assert (await agent.run("go")).text == "blue"
 
 

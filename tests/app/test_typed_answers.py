@@ -182,7 +182,9 @@ async def test_providers_that_can_are_sent_the_schema(work: Path, monkeypatch: p
     assert sent == output_schema(Size).schema
 
 
-@pytest.mark.parametrize("kind", [object, list[object], {"type": "objct"}, Callable[[], int]])
+@pytest.mark.parametrize(
+    "kind", [object, list[object], {"type": "objct"}, Callable[[], int], City | type("City", (City,), {})]
+)
 def test_a_type_without_a_schema_is_an_error_before_any_request(work: Path, kind: Any) -> None:
     with pytest.raises(UsageError, match="output_type"):
         Agent("scripted/none", cwd=work, output_type=kind)

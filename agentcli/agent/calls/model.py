@@ -366,8 +366,7 @@ class Call:
 
     def change_input(self, answer: Approve, input: dict[str, Any]) -> None:
         """Replace the input by the person's, and let the model know what they changed."""
-        shown = cut_middle(msgspec.json.encode(input).decode())
-        self.report.remarks.append(f"[The user changed the input of this call: {shown}]")
+        self.report.remarks.append(f"[The user changed the input: {cut_middle(msgspec.json.encode(input).decode())}]")
         self.use, self.changed = msgspec.structs.replace(self.use, input=input), answer
 
     async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:

@@ -77,8 +77,8 @@ class CallPolicy(Struct, frozen=True):
         if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():  # a yes to no hunk is a no
             try:
                 check_offered(question, answer)
-                if answer.input is not None and decide_now is None:
-                    raise UsageError("Its input cannot change after its dry run.")
+                if answer.input is not None and (decide_now is None or self.call.changed is not None):
+                    raise UsageError("Its input cannot change after a dry run, or twice.")
             except UsageError as error:
                 raise ToolError(f"The approval is invalid: {error}", kind="permission_denied") from error
             if answer.input is None:
@@ -138,7 +138,9 @@ async def permit(
         facts = structs.replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
     policy = CallPolicy(call, facts, hooks)
     verdict = policy.decide()
-    if call.changed is not None and verdict.decision != "deny":
+    # What a hook has made of the person's input, they have not seen: that is asked about as any call.
+    is_answered = call.changed is not None and hooks.input in (None, call.changed.input)
+    if call.changed is not None and is_answered and verdict.decision != "deny":
         context.workspace.session_grants.exposed.update(verdict.exposes)
         await policy.grant(call.changed, policy.offered_rules)
         verdict = structs.replace(verdict, decision="dry_run" if verdict.decision == "dry_run" else "allow")
@@ -222,12 +224,11 @@ async def _as_answered(
         report.remarks += [f"[The user allowed this call and said: {comment}]"] if comment else []
         return permitted
     arguments = await narrow(permitted.arguments, context, chosen)
-    share = f"{len(chosen)} of {len(hunks)} hunks"
     lasting = "" if answer.scope == "once" else scope
     left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
     said = f"\nThey said: {comment}" if comment else ""
     report.remarks.append(f"[The user applied only the change above and rejected these hunks:]\n{left_out}{said}")
-    report.answer = " · ".join(filter(None, (share, lasting, quoted)))
+    report.answer = " · ".join(filter(None, (f"{len(chosen)} of {len(hunks)} hunks", lasting, quoted)))
     return structs.replace(permitted, arguments=arguments)
 
 

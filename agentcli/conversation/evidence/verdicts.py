@@ -7,8 +7,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agentcli.conversation.entries import (
     Assistant,
@@ -86,7 +85,7 @@ class Record:
                     uses = [block for block in content if isinstance(block, ToolUse)]
                     calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
                 case CallAllowed(id, dict(input)) if id in calls:  # the person changed what the model wrote
-                    calls[id] = (calls[id][0], replace(calls[id][1], input=input))
+                    calls[id] = (calls[id][0], structs.replace(calls[id][1], input=input))
                 case FilesChanged(id, changes):
                     at = calls[id][0] if id in calls else (n, 0)
                     self.changes += [(change, at, entry.id) for change in changes]
