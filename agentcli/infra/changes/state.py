@@ -13,7 +13,6 @@ programs.
 
 import hashlib
 import os
-import re
 import stat
 import tempfile
 import zlib
@@ -29,6 +28,7 @@ import msgspec
 from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.writing import CHUNK_BYTES, open_source
 from agentcli.infra.sandbox.git_config import find_git, text_of
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.files import make_private_folder
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -42,7 +42,7 @@ _PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--
 # Filters and encodings make a file's bytes differ from its blob. Line ends and `ident` do too, but change the size.
 _UNCONVERTED = ":(attr:!filter !working-tree-encoding)"
 # An entry of the index: its tag (H where git looks at the file), mode, blob and stage (0 where it is merged).
-_ENTRY = re.compile(
+_ENTRY = lazy_pattern(
     r"(\S+) (\d+) ([0-9a-f]+) (\d)\t([^\0]+)\0  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n"
     r"  dev: \d+\tino: (\d+)\n  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
 )

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Collection, Mapping
 
+from agentcli.patterns import lazy_pattern
+
 # Everything else stays out: what runs code in every shell or program (BASH_ENV, ENV, LD_PRELOAD, PROMPT_COMMAND,
 # BASH_FUNC_*, PYTHONSTARTUP), what steers git, and what leads to other programs' doors (SSH_AUTH_SOCK, DBUS_*).
 _NAMES = frozenset(
@@ -64,13 +66,13 @@ _CACHES = {
 # Where no host can be reached, trying again takes minutes.
 WITHOUT_NETWORK = {"npm_config_fetch_retries": "0", "PIP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 
-_SECRET_NAME = re.compile(
+_SECRET_NAME = lazy_pattern(
     r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"
     r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS|OTLP_(\w+_)?HEADERS|OBSERVABILITY_HEADERS",
     re.IGNORECASE,
 )
 # Keys of providers by their form, and addresses that carry a password.
-_SECRET_VALUE = re.compile(
+_SECRET_VALUE = lazy_pattern(
     r"\bsk-[\w-]{16,}|\b(sk|rk|pk)_(live|test)_\w{10,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
     r"|\bxox[abeoprs]-[\w-]{10,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_\w{20,}"
     r"|\bnpm_\w{30,}|\bpypi-[\w-]{30,}|\btvly-[\w-]{16,}|\bgsk_\w{20,}|\bxai-\w{20,}|\bnvapi-[\w-]{20,}|\br8_\w{20,}"

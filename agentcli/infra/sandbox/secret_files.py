@@ -5,7 +5,6 @@ known to be plain by a look at their names; only the others are judged.
 """
 
 import os
-import re
 import subprocess
 import threading
 import time
@@ -17,10 +16,11 @@ from pathlib import Path
 
 from agentcli.infra.changes.writing import open_to_read
 from agentcli.infra.sandbox.git_config import find_git, path_in, run_git, text_of
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
-_OTHERS = re.compile("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
+_OTHERS = lazy_pattern("|".join(translate(glob) for glob in SECRET_GLOBS if not glob.startswith("*")).encode())
 
 # A secret folder, or one that leads to one, has a part of such a name.
 _FOLDERS = frozenset(

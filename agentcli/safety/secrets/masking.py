@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.secrets.private_keys import MAX_MARK_CHARS, KeyStart, find_key, find_key_ends, follow_key
 from agentcli.safety.secrets.rules import MAX_CONTEXT_CHARS, MAX_MATCH_CHARS, Secret, bytes_for_search, find_tokens
 
@@ -24,9 +25,9 @@ _MIN_MIXED_CHARS = 6  # if letters and digits are mixed
 _MAX_DFA_CHARS = 20_000  # of known values; beyond that a DFA would take hundreds of megabytes
 
 # Codes of ECMA-48, 5.4: raw, and as source code and `cat -v` spell them.
-_CODE = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
+_CODE = lazy_pattern(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
 _SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # searching for each is ten times faster than for all
-_BEGUN = re.compile(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
+_BEGUN = lazy_pattern(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
 _MAX_BEGUN_CHARS = 64
 
 
@@ -254,5 +255,5 @@ class StreamMask:
             self._key = self._key._replace(start=self._key.start - count, position=self._key.position - count)
 
 
-_LONG_BASE64 = re.compile(r"[0-9A-Za-z+/=]{60,}")
+_LONG_BASE64 = lazy_pattern(r"[0-9A-Za-z+/=]{60,}")
 mask, find_secrets = Masker().mask, Masker().secrets  # for known formats only

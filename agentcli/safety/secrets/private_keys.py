@@ -7,6 +7,8 @@ file name or an author. If its end is missing, lines that look like more of the 
 import re
 from typing import NamedTuple
 
+from agentcli.patterns import lazy_pattern
+
 MAX_MARK_CHARS = 15  # of a mark that begins a key
 
 _MAX_LINE_CHARS = 400  # of a line that are looked at
@@ -22,25 +24,25 @@ _FRAME = r"(?:[\w./\\-]{1,200}[:-]\d{1,7}[:-]|\d{1,7}[ \t:|│→]{1,3})"
 _BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
 _END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
-_BEGINNING = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
+_BEGINNING = lazy_pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
 _MAX_BEGINNING_CHARS = 80  # of a whole marker
-_POSSIBLE_BEGINNING = re.compile("|".join(_BEGINNINGS))
-_RUN_OF_BASE64 = re.compile(rf"{_BETWEEN}{_BASE64}{{16}}")
-_REST_OF_RUN = re.compile(rf"{_BASE64}*")
-_KEY_END = re.compile(
+_POSSIBLE_BEGINNING = lazy_pattern("|".join(_BEGINNINGS))
+_RUN_OF_BASE64 = lazy_pattern(rf"{_BETWEEN}{_BASE64}{{16}}")
+_REST_OF_RUN = lazy_pattern(rf"{_BASE64}*")
+_KEY_END = lazy_pattern(
     rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
 )
 # Line by line, for frames that need more than that.
-_LINE_END = re.compile(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
-_ANY_LINE_END = re.compile(r"\n|\\+n")
-_KNOWN_FRAME = re.compile(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
+_LINE_END = lazy_pattern(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
+_ANY_LINE_END = lazy_pattern(r"\n|\\+n")
+_KNOWN_FRAME = lazy_pattern(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
 # Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
-_HEADER = re.compile(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
-_LAST_LINE = re.compile(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
-_LONG_LINE = re.compile(rf"{_BASE64}{{32}}")
-_SHORT_LINE = re.compile(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
-_END_MARK = re.compile(_END)
-_BODY_LINE = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
+_HEADER = lazy_pattern(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
+_LAST_LINE = lazy_pattern(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
+_LONG_LINE = lazy_pattern(rf"{_BASE64}{{32}}")
+_SHORT_LINE = lazy_pattern(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
+_END_MARK = lazy_pattern(_END)
+_BODY_LINE = lazy_pattern(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
 _MIN_BODY_CHARS = 16
 
 

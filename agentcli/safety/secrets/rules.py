@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 from msgspec import Struct, convert
 
+from agentcli.patterns import lazy_pattern
+
 _ENOUGH = 80  # characters that suffice to judge a long value
 
 
@@ -29,39 +31,39 @@ def read_table(name: str) -> dict[str, Any]:
 
 _WORDS = read_table("words")["values"]
 _EXAMPLES = frozenset(_WORDS["examples"])
-_VARIABLE = re.compile(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
+_VARIABLE = lazy_pattern(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
 # A path, an address, a name with dots, a hash that says so
-_NO_VALUE = re.compile(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
-_CODE = re.compile(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
+_NO_VALUE = lazy_pattern(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
+_CODE = lazy_pattern(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
 # Names that a cluster makes, `namespace/name-of-it-x7k9p`; rules for passwords, `minLength8AndMaxLength64`
-_NAMED_THING = re.compile(
+_NAMED_THING = lazy_pattern(
     r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
 )
-_BOUNDS = re.compile(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
+_BOUNDS = lazy_pattern(r"(?:min|max|atLeast|atMost|between)(?:[A-Z][a-z]+|\d{1,4}){2,12}")
 # Numbered names: `password2`, `newPassword1`, `uint32`
-_COUNTED_NAME = re.compile(
+_COUNTED_NAME = lazy_pattern(
     r"(?:[a-z]+(?:[A-Z][a-z]+)+|(?i:p|pw|pwd|pass|passw?d|passwords?|passphrase|secrets?|tokens?|keys?|args?|values?|val|str"
     r"|strings?|users?|usernames?|names?|inputs?|params?|fields?|texts?|data|login|credentials?|hash|hashed|encrypted|plain"
     r"|u?int|float|char|varchar|n?varchar|bytes?|base|utf|sha|md|bcrypt|argon|scrypt|pbkdf|tests?|examples?|var|tmp|temp|x"
     r"|option|version|type|level|group|step|item|line|column|row))\d{1,3}"
 )
-_NO_LONE_WORD = re.compile(
+_NO_LONE_WORD = lazy_pattern(
     r"(?i:pass|pwd|secret|token|user|name|input|value|string|text|default|prompt|config|hash|crypt|key|none|null|true"
     r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
     r"|enable|credential|argument|param|setting|environ|variable)"
 )
 # A path, an address without a password, a name with dots, a yes or no
-_PLAIN_SETTING = re.compile(
+_PLAIN_SETTING = lazy_pattern(
     r"(?:\.{0,2}|~|[A-Za-z]:)[/\\][\w./\\ -]*|\w+://[^\s:@]*(?::\d+)?(?:/[^\s:@]*)?|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
     r"|(?i:true|false|yes|no|on|off|none|null)"
 )
-_BASE64_VALUE = re.compile(r"(?:base64:)?[\w+/-]+={0,2}")
-_HEXADECIMAL = re.compile(r"[\da-fA-F]+")
-_LETTER = re.compile("[A-Za-z]")
-_SYMBOL = re.compile(r"[!@#$%^&*?]")
-_UUID = re.compile(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
-_RUN = re.compile(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
-_PLACEHOLDER = re.compile(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
+_BASE64_VALUE = lazy_pattern(r"(?:base64:)?[\w+/-]+={0,2}")
+_HEXADECIMAL = lazy_pattern(r"[\da-fA-F]+")
+_LETTER = lazy_pattern("[A-Za-z]")
+_SYMBOL = lazy_pattern(r"[!@#$%^&*?]")
+_UUID = lazy_pattern(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
+_RUN = lazy_pattern(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
+_PLACEHOLDER = lazy_pattern(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
 # A word counts only in one case: FaKe is four letters of a token.
 _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
 
@@ -241,14 +243,14 @@ _LEFT = (
 )
 _RIGHT = r"(?![0-9A-Za-z])"
 # The rest of names that only say something about a secret, and tokens that turn pages.
-_ABOUT_SECRETS = re.compile(
+_ABOUT_SECRETS = lazy_pattern(
     r"[\w.-]{0,40}?(?i:id|url|uri|name|file|path|dir|size|len|length|count|type|expiry|hash|host|version|min|max|ttl"
     r"|field|label|prefix|policy)s?(?![a-z])"
     r"|[\w.-]{0,40}?(?i:sha\d{0,3}|md5|digest|checksum|commit|revision|mode|flow|method|scheme|strategy|provider|backend|transport)s?(?![\w.-])|(?:(?<=[Nn]ext_)|(?<=[Nn]ext)|(?<=[Pp]age_)|(?<=[Pp]age)"
     r"|(?<=[Cc]ontinuation))",
     re.ASCII,
 )
-_LINE_END = re.compile(r"(?<!\\)(?<!\\\r)\n")
+_LINE_END = lazy_pattern(r"(?<!\\)(?<!\\\r)\n")
 
 
 class Secret(NamedTuple):

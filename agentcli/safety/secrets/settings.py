@@ -11,6 +11,7 @@ from itertools import islice, pairwise
 from typing import Literal
 from urllib.parse import unquote
 
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
 from agentcli.safety.secrets.rules import is_hidden_setting, read_table
 
@@ -25,23 +26,23 @@ _CLOSED = {  # only the end of a setting may follow the value
     quote: re.compile(rf"((?:\\.|(?!{quote})[^\\]){{0,4000}}){quote}[ \t]{{0,20}}(?=[,;}})\]#\r\n]|\Z)", re.DOTALL)
     for quote in ('"""', "'''", '"', "'", "`")
 }
-_PAIR = re.compile(
+_PAIR = lazy_pattern(
     rf"(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.\-]{{0,100}})(?P=quote)\]?[ \t]{{0,20}}(?:=>|:=|=|:(?![/:]))[ \t]{{0,20}}"
     rf"(?:(?P<opens>{_OPENS})|(?P<quoted>{_QUOTED})|"
     rf"(?P<block>[|>][+-]?[ \t]{{0,9}}(?:\n(?P<indent>[ \t]{{1,40}})[^\n]{{0,4000}})"
     r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,1000}))"
 )
-_ELEMENT = re.compile(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
-_NETRC = re.compile(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
-_KEY_LINE = re.compile(rf"[0-9A-Za-z+/=]{{{_MIN_KEY_LINE_CHARS},}}")
-_ALONE = re.compile(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
+_ELEMENT = lazy_pattern(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
+_NETRC = lazy_pattern(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
+_KEY_LINE = lazy_pattern(rf"[0-9A-Za-z+/=]{{{_MIN_KEY_LINE_CHARS},}}")
+_ALONE = lazy_pattern(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORDS = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TABLE = read_table("words")
 _NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
 _COMMON = frozenset(_TABLE["values"]["common"])
 # Dictionary words describe how or where, and are no secrets.
-_WORD = re.compile(
+_WORD = lazy_pattern(
     r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
 )
 

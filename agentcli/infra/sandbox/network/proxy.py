@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.hosts import HostGrant, find_grant, may_lead_to, read_host, split_port
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -21,8 +22,8 @@ _MAX_HEAD_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0  # for the head of a request, and for a connection
 _MAX_CONNECTIONS = 256
 _CHUNK = 65_536
-_REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
+_REQUEST_LINE = lazy_pattern(rb"([A-Z]{1,20}) ([!-~]{1,8192}) HTTP/1\.[01]")
+_HEADER = lazy_pattern(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
 # Headers that are between the client and the proxy alone (RFC 9110, section 7.6.1), or that are written anew.
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 

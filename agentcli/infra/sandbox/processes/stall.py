@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.infra.sandbox.processes.process_tree import processes_below
+from agentcli.patterns import lazy_pattern
 
 Kind = Literal["password", "input", "lock", "listens"]
 
@@ -25,11 +26,11 @@ BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test ru
 _MAX_CPU_SHARE = 0.03  # of one processor; above it a command works
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
-_PROMPT = re.compile(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
-_PASSWORD_PROGRAM = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
-_TERMINAL = re.compile(r"/dev/(tty\d*|pts/\d+|console)$")
+_PROMPT = lazy_pattern(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
+_PASSWORD_PROGRAM = lazy_pattern(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
+_TERMINAL = lazy_pattern(r"/dev/(tty\d*|pts/\d+|console)$")
 # With this a shell that is started here reports that it runs (shell.py); the command follows.
-_SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
+_SHELL_PREFIX = lazy_pattern(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
 # System calls by their numbers: the kernel's syscall_64.tbl and asm-generic/unistd.h.
 _X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.sandbox import FoundRows
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class NameReader(Reader[str]):
             self._take(names.decode(errors="surrogateescape"))
 
 
-_COUNT = re.compile(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
+_COUNT = lazy_pattern(rb"\./([^\0]*)\0(\d+)\n")  # a path and its count
 
 
 class CountReader(Reader[Sequence[FoundRows]]):
@@ -67,8 +68,8 @@ class CountReader(Reader[Sequence[FoundRows]]):
 # Messages behind the rows of a file in which a NUL byte was met, and in place of rows that hold one.
 _STOPPED = b": WARNING: stopped searching binary file after match (found "
 _MATCHES = b": binary file matches (found "
-_FILE = re.compile(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and its rows, up to the next one's path
-_END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
+_FILE = lazy_pattern(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and its rows, up to the next one's path
+_END_OF_STOPPED = lazy_pattern(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
 
 
 class RowReader(Reader[Sequence[FoundRows]]):
