@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.modes import MODES
+from agentcli.agent.permissions.modes import MODES, parse_mode
 from agentcli.cli import field_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
@@ -59,7 +59,7 @@ FLAGS: Flags = (
     _flag("--session-id", "the id for the new session", metavar="UUID"),
     _flag("-n --name", "a name for the session, for use with --resume", default="", **_TEXT),
     _flag("--no-session", "store nothing"),
-    _flag("--permission-mode", "what requires approval", choices=MODES),
+    _flag("--permission-mode", "what requires approval", type=parse_mode, choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
     _flag(

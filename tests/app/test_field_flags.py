@@ -46,7 +46,8 @@ def test_a_script_for_claude_code_runs_unchanged(place: Place) -> None:
 
 def test_all_permissions_are_skipped_only_where_that_is_asked_for(place: Place) -> None:
     script = place.script({"tool_calls": [call("file_write", path="made", content="x")]}, {"text": "done"})
-    for flags, is_made in (((), False), (("--dangerously-skip-permissions",), True)):
+    modes = (("--permission-mode", "manual"), ("--dangerously-skip-permissions",))
+    for flags, is_made in zip(modes, (False, True), strict=True):
         assert place.run("-p", "go", "--model", script, *flags).code == 0
         assert (place.folder / "made").exists() is is_made
 

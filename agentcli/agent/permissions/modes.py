@@ -17,7 +17,7 @@ MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, 
     "dontAsk": ("never ask", "never asks; denies instead"),
     "bypassPermissions": ("bypass permissions", "never asks; allows nearly everything"),
 }
-_LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
+_LIKE_MODES = {"manual": "default", "auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
 
 
 def parse_mode(text: str) -> Mode:
