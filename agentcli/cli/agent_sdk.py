@@ -28,7 +28,7 @@ _STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SES
 class InitializeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The first request: what the program has and asks for; unknown fields are ignored."""
 
-    hooks: dict[str, Any] | None = None
+    hooks: dict[str, list[dict[str, Any]] | None] | None = None
     sdk_mcp_servers: tuple[str, ...] | None = None
     mcp_servers: dict[str, Any] | None = None
     agents: dict[str, Any] | None = None

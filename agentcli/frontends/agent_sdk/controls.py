@@ -19,7 +19,7 @@ from agentcli.version import __version__
 _COMMANDS = {"mcp_reconnect": ("/mcp restart", "serverName"), "rename_session": ("/rename", "title")}
 
 
-def server_info(host: ScreenlessHost, *, has_hooks: bool) -> dict[str, Any]:
+def server_info(host: ScreenlessHost) -> dict[str, Any]:
     """Return the answer to `initialize`."""
     model = host.session.state.model.name
     commands = [{"name": one.name, "description": one.help, "argumentHint": one.argument} for one in host.commands]
@@ -32,7 +32,6 @@ def server_info(host: ScreenlessHost, *, has_hooks: bool) -> dict[str, Any]:
         "available_output_styles": ["default"],
         "hook_on_failure_supported": True,
         "claude_code_version": f"{__version__} (agentcli)",
-        **({"hooks_applied": True} if has_hooks else {}),
     }
 
 

@@ -34,6 +34,7 @@ class ControlDialogue(Dialogue):
         leaving: asyncio.Event,
     ) -> None:
         self.channel, self._wishes = channel, wishes
+        self._is_initialized = False
         self._first_model = host.session.state.model.name
         self._handling: dict[str, asyncio.Task[None]] = {}  # requests that are being answered, by their ids
         super().__init__(host, channel.write, partial=partial, demands=demands, leaving=leaving)
@@ -98,7 +99,9 @@ class ControlDialogue(Dialogue):
         """Answer a control request; one that cannot be carried out gets an error."""
         try:
             if request["subtype"] == "initialize":
-                answer = server_info(self.host, has_hooks=bool(request.get("hooks")))
+                answer = server_info(self.host)
+                answer |= {"hooks_applied": not self._is_initialized} if request.get("hooks") else {}
+                self._is_initialized = True
             else:
                 answer = await answer_request(self.host, request)
         except (UserError, ToolError) as error:
