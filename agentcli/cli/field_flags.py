@@ -5,7 +5,7 @@ They are other names for flags of agentcli, or have no meaning here. `--help` na
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,21 +189,24 @@ def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
     return load_for(options, config.cwd)
 
 
-def settings_layer(values: dict[str, Any], source: str) -> tuple["SettingsLayer", list[str]]:
-    """Return settings in agentcli's form or in that of Claude Code as a layer, and a note on each that is left out.
+def settings_layer(settings: str) -> tuple["SettingsLayer", list[str]]:
+    """Return the layer of `--settings`, a file or JSON, and a note on each setting of Claude Code that is left out.
 
-    Raises `ConfigError` for wrong values in agentcli's own form.
+    Raises:
+        ConfigError, UsageError: If it cannot be read, or a value in agentcli's own form is wrong.
     """
-    from agentcli.settings.load import SettingsLayer, check_layer
+    from agentcli.settings.load import SettingsLayer, check_layer, read_unchecked
 
-    tables = {f"{name}.{key}" for name, table in values.items() if isinstance(table, Mapping) for key in table}
-    if _FIELD_KEYS.isdisjoint(tables | values.keys()):
-        layer = SettingsLayer(source, values)
+    given = json_argument("--settings", settings)
+    layer = read_unchecked(Path(settings).absolute()) if given is None else SettingsLayer("--settings", given)
+    values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # none of TOML
+    tables = (f"{name}.{key}" for name, table in values.items() if isinstance(table, dict) for key in table)
+    if _FIELD_KEYS.isdisjoint((*tables, *values)):
         check_layer(layer)
         return layer, []
     from agentcli.cli.importing import CLAUDE_CODE, Draft, take_table
 
-    draft = Draft(Path(source), is_project=False)
-    draft.source = Path(source)
-    take_table(draft, CLAUDE_CODE, values)
-    return SettingsLayer(source, draft.values), draft.left_out
+    draft = Draft(Path(layer.source), is_project=False)
+    draft.source = draft.target
+    take_table(draft, CLAUDE_CODE, layer.values)
+    return SettingsLayer(layer.source, draft.values), draft.left_out

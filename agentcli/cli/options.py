@@ -15,7 +15,7 @@ from agentcli.agent.permissions.modes import MODES, parse_mode
 from agentcli.cli import field_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
-from agentcli.settings.load import Config, SettingsLayer, load_config, read_layer, read_unchecked
+from agentcli.settings.load import Config, load_config
 from agentcli.version import __version__
 
 
@@ -181,7 +181,7 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     if folders:
         added = flags["permissions"].get("additional_directories", [])
         flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    extra, notes = _extra_layer(options.settings) if options.settings else (None, ())
+    extra, notes = field_flags.settings_layer(options.settings) if options.settings else (None, ())
     config = load_config(
         cwd,
         flags=flags,
@@ -191,21 +191,6 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         sources=field_flags.setting_sources(options.setting_sources),
     )
     return replace(config, notices=(*config.notices, *field_flags.notes(options), *notes))
-
-
-def _extra_layer(settings: str) -> tuple[SettingsLayer, Sequence[str]]:
-    """Return the layer of `--settings`, a file or JSON, and a note on each setting that is left out.
-
-    Raises:
-        ConfigError, UsageError: If it is wrong.
-    """
-    values = field_flags.json_argument("--settings", settings)
-    if values is not None:
-        return field_flags.settings_layer(values, "--settings")
-    file = Path(settings).absolute()
-    if file.suffix != ".json":
-        return read_layer(file), ()
-    return field_flags.settings_layer(read_unchecked(file).values, str(file))
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:

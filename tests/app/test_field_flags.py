@@ -81,6 +81,7 @@ def test_a_session_resumes_at_a_message(place: Place) -> None:
         (("--allowedTools", "Raed"), "did you mean"),
         (("--allowedTools", "Bash(git"), "is not a permission rule"),
         (("--settings", "{"), "--settings is not valid JSON"),
+        (("--settings", '{"premissions": {}}'), "did you mean permissions"),
         (("--agents", "{}x"), "--agents is not valid JSON"),
         (("--agents", '{"a": {}}'), "--agents: a: Object missing required field"),
         (("--setting-sources", "usr"), "takes user, project and local"),

@@ -103,18 +103,13 @@ class FieldOutput(JsonOutput):
                 yield self._result_object(value)
             case {"subtype": "init"}:
                 yield _init_object(value)
-            case {"subtype": "subagent_started", "agent_id": id, "task": task, "agent": agent}:
+            case {"subtype": "subagent_started", "task": task, "agent": agent}:
                 about = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
-                yield _system("task_started", value, task_id=id, tool_use_id=value["parent_tool_use_id"], **about)
-            case {"subtype": "subagent_ended", "agent_id": id, "end": end, "usage": usage}:
-                spent = {"total_tokens": sum(usage.values()), "tool_uses": value["num_turns"], "duration_ms": 0}
-                about = {
-                    "status": end if end in ("failed", "stopped") else "completed",
-                    "output_file": "",
-                    "summary": end,
-                    "usage": spent,
-                }
-                yield _system("task_notification", value, task_id=id, tool_use_id=value["parent_tool_use_id"], **about)
+                yield _task_object("task_started", value, **about)
+            case {"subtype": "subagent_ended", "end": end, "usage": usage, "num_turns": rounds}:
+                spent = {"total_tokens": sum(usage.values()), "tool_uses": rounds, "duration_ms": 0}
+                status = end if end in ("failed", "stopped") else "completed"
+                yield _task_object("task_notification", value, status=status, output_file="", summary=end, usage=spent)
             case {"subtype": "compact_boundary", "trigger": trigger, "tokens_before": before, "tokens_after": after}:
                 kind = "manual" if trigger == "manual" else "auto"
                 yield value | {"compact_metadata": {"trigger": kind, "pre_tokens": before, "post_tokens": after}}
@@ -190,6 +185,10 @@ class FieldOutput(JsonOutput):
 
 def _system(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     return {"type": "system", "subtype": subtype, "session_id": value["session_id"], **fields}
+
+
+def _task_object(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return _system(subtype, value, task_id=value["agent_id"], tool_use_id=value["parent_tool_use_id"], **fields)
 
 
 def _hook_object(value: Mapping[str, Any]) -> dict[str, Any]:
