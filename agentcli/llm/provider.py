@@ -168,15 +168,6 @@ class Provider(Protocol):
         """Release connections and processes; safe to call twice."""
 
 
-async def complete(provider: Provider, request: Request) -> Done:
-    """Return the whole reply at once. Raises `ProviderError`."""
-    async with aclosing(provider.stream(request)) as events:
-        async for event in events:
-            if isinstance(event, Done):
-                return event
-    raise AssertionError(f"{provider.name} ended its stream without Done")
-
-
 class ReplyLimits(Struct, frozen=True):
     """The limits of one reply's size and time, named like the settings in `limits`."""
 

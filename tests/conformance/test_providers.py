@@ -32,7 +32,6 @@ from agentcli.llm.provider import (
     ToolCallDelta,
     ToolCallEnded,
     ToolCallStarted,
-    complete,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from tests.conformance.backends import CHAT_BACKENDS, KEY, ONE_EACH, Backend, ScriptedBackend
@@ -90,7 +89,7 @@ async def heard_from(backend: Backend, answer: Any, **options: Any) -> Heard:
 async def test_text_arrives_in_deltas_and_whole_in_done(backend: Backend) -> None:
     async with backend.playing("The parser drops the last line of the file.", "Hi.") as stage:
         heard = await hear(stage.provider)
-        assert (await complete(stage.provider, asking())).message.text == "Hi."
+        assert [event async for event in stage.provider.stream(asking())][-1].message.text == "Hi."
     assert heard.text == heard.done.message.text == "The parser drops the last line of the file."
     assert heard.done.message == Message("assistant", (Text("The parser drops the last line of the file."),))
     assert heard.done.stop_reason == "end_turn"

@@ -20,7 +20,7 @@ from agentcli.llm.errors import AuthError, ContextOverflow
 from agentcli.llm.local_server import LocalServer, acquire
 from agentcli.llm.messages import Message, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, ToolSpec, UsageUpdate, complete
+from agentcli.llm.provider import Done, Request, ToolSpec, UsageUpdate
 from agentcli.llm.providers.local import LocalProvider
 from tests.conformance.reading import asking
 
@@ -68,9 +68,13 @@ async def model_of(server: LocalServer, **other: str) -> AsyncIterator[LocalProv
         await provider.aclose()
 
 
+async def last_event(model: LocalProvider, request: Request) -> Any:
+    return [event async for event in model.stream(request)][-1]
+
+
 async def ask(server: LocalServer, *messages: Message | str, **options: Any) -> Done:
     async with model_of(server) as model:
-        return await complete(model, asked(*messages, **options))
+        return await last_event(model, asked(*messages, **options))
 
 
 def asked(*messages: Message | str, tools: tuple[ToolSpec, ...] = TOOLS, max_tokens: int = 120) -> Request:
@@ -80,7 +84,7 @@ def asked(*messages: Message | str, tools: tuple[ToolSpec, ...] = TOOLS, max_tok
 async def test_a_request_without_the_key_is_refused(server: LocalServer) -> None:
     async with model_of(server, api_key="") as stranger:
         with pytest.raises(AuthError):
-            await complete(stranger, asked("Hi"))
+            await last_event(stranger, asked("Hi"))
 
 
 async def test_a_tool_call_comes_back_as_a_real_call_and_its_result_as_an_answer(server: LocalServer) -> None:

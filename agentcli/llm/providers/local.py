@@ -14,7 +14,7 @@ from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complete
+from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta
 from agentcli.llm.providers import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.chat_completions import Quirks, media_rules
@@ -61,7 +61,8 @@ class LocalProvider(BaseProvider):
     async def warm(self, request: Request) -> None:
         """Start the server and let it read the fixed beginning of `request`, so that the first answer comes sooner."""
         with suppress(ProviderError):  # the first prompt will report it
-            await complete(self, msgspec.structs.replace(request, max_tokens=1))
+            async for _ in self.stream(msgspec.structs.replace(request, max_tokens=1)):
+                pass
 
     async def _connected(self) -> HttpClient:
         async with self._starting:

@@ -46,13 +46,7 @@ class Process:
         self._keeps_output = False  # True once the supervisor copies a job's output to its file
         self._control = control
         self._unfinished_line = b""
-        self._error = OSError(0, "no process could be made for it")  # why the command did not start, if it did not
-
-    async def started(self) -> None:
-        """Wait until the command runs. Raises `OSError` if it could not be started."""
-        await self.until(lambda: bool(self.pid) or self.is_gone)
-        if not self.pid:
-            raise self._error
+        self.error = OSError(0, "no process could be made for it")  # why the command did not start, if it did not
 
     async def wait_until_gone(self) -> None:
         await self.until(lambda: self.is_gone)
@@ -115,7 +109,7 @@ class Process:
             case [b"pid", pid, supervisor]:
                 self.pid, self.supervisor = int(pid), int(supervisor)
             case [b"error", number]:
-                self._error = OSError(int(number), os.strerror(int(number)))
+                self.error = OSError(int(number), os.strerror(int(number)))
                 self._take_end()
             case [b"exit", code]:
                 self.exit_code = int(code)
@@ -180,10 +174,12 @@ class Keeper:
             raise
         process = Process(control, launch, self._idle.append)
         try:
-            await process.started()
+            await process.until(lambda: bool(process.pid) or process.is_gone)
         except asyncio.CancelledError:  # it may run already
             await asyncio.shield(process.end())
             raise
+        if not process.pid:
+            raise process.error
         return process
 
     def _open_supervisor(self, note: int | None) -> socket.socket:
