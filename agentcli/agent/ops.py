@@ -72,18 +72,13 @@ class Pause(Struct, frozen=True, tag="pause"):
     """End the turn once it waits for nothing but the client, whose calls stay open: `ClientResult`s continue it."""
 
 
-class ApprovalTerms(Struct, frozen=True, kw_only=True):
-    """The terms of an answer to a question, as `Approve` explains them."""
+class Answer(Struct, frozen=True):
+    """Answers what waits under an id."""
 
-    scope: Literal["once", "session", "always", "try"] = "once"
-    comment: str = ""
-    rule: str = ""
-    hunks: tuple[int, ...] | None = None
-    mode: str = ""
-    input: dict[str, Any] | None = None
+    id: str
 
 
-class Approve(ApprovalTerms, frozen=True, tag="approve"):
+class Approve(Answer, frozen=True, tag="approve"):
     """Answer a `QuestionEvent`; a comment goes to the model.
 
     `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
@@ -93,9 +88,14 @@ class Approve(ApprovalTerms, frozen=True, tag="approve"):
     ends the turn, which waits for the person.
     """
 
-    id: str
-    allowed: bool
+    allowed: bool = True
+    scope: Literal["once", "session", "always", "try"] = "once"
+    comment: str = ""
+    rule: str = ""
+    hunks: tuple[int, ...] | None = None
+    mode: str = ""
     stops: bool = False
+    input: dict[str, Any] | None = None
 
 
 class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
@@ -158,10 +158,9 @@ class CommandRan(Struct, frozen=True, tag="command_ran"):
     to_model: bool = True
 
 
-class ClientResult(Struct, frozen=True, tag="client_result"):
+class ClientResult(Answer, frozen=True, tag="client_result"):
     """The result of a call that the client ran. It continues a turn that was paused once no call waits any more."""
 
-    id: str
     content: str | tuple[Text | Image, ...]
     is_error: bool = False
     structured: Any = None

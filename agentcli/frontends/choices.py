@@ -66,7 +66,7 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
 
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     """Yield the choices beside a yes for this once: for the session, for good by the narrowest rule, a dry run."""
-    lasting = Approve(question.id, True, scope="session")
+    lasting = Approve(question.id, True, "session")
     mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"

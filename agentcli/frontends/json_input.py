@@ -56,10 +56,6 @@ class SteerControl(msgspec.Struct, frozen=True, tag="steer"):
     message: InputMessage
 
 
-class ApproveControl(ops.ApprovalTerms, frozen=True, tag="approve"):
-    id: str
-
-
 class AnswerControl(msgspec.Struct, frozen=True, tag="answer"):
     id: str
     text: str
@@ -78,14 +74,14 @@ class ClientToolsControl(msgspec.Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
-Decision = ApproveControl | AnswerControl | DenyControl
+Decision = ops.Approve | AnswerControl | DenyControl
 # In the order in which error messages list them. The tag is a control's `subtype`, and an op's `type` for the server.
 Control = (
     InterruptControl
     | SteerControl
     | ModeControl
     | ops.SetModel
-    | ApproveControl
+    | ops.Approve
     | AnswerControl
     | DenyControl
     | CommandControl
@@ -285,9 +281,8 @@ async def control(host: ScreenlessHost, request: Control) -> None:
             host.interrupt()
         case AnswerControl(id, text):
             session.submit(ops.Approve(id, True, comment=text))
-        case ApproveControl(id=id, mode=mode, rule=rule):
-            fields = msgspec.structs.asdict(request) | {"mode": parse_mode(mode) if mode else ""}
-            answer = ops.Approve(allowed=True, **fields)
+        case ops.Approve(id=id, mode=mode, rule=rule):
+            answer = msgspec.structs.replace(request, mode=parse_mode(mode) if mode else "")
             check_offered(session.open_questions[id], answer)
             if rule:
                 session.check_rule(rule)

@@ -95,7 +95,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (control("set_permission_mode", mode="loose"), "bypassPermissions"),
     (control("set_permission_mode", mode=None), "`$.mode`"),
     (control("command", text=["/usage"]), "`$.text`"),
-    (control("approve"), "Expected approve with id, scope?, comment?, rule?, hunks?, mode?, input?."),
+    (control("approve"), "Expected approve with id, allowed?, scope?, comment?, rule?, hunks?, mode?, stops?, input?."),
     (control("approve", id=7), "Expected `str`, got `int` - at `$.id`"),
     (control("approve", id="nothing"), "No question 'nothing' is waiting for an answer; none is waiting."),
     (control("deny", id="nothing"), "No question 'nothing' is waiting for an answer"),

@@ -673,8 +673,10 @@ async def main() -> str:
 asyncio.run(main())
 """
 WRONG = """
-from agentcli import Agent, Agnet
+from agentcli import Agent, Agnet, query_sync
 Agent(7)
+Agent(output_type=list[int]).run_sync("go").output.append("one")
+query_sync("go", output_type=int).output.upper()
 """
 
 
@@ -690,9 +692,11 @@ def test_a_strict_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     lines = ran.stdout.splitlines()
-    assert len(lines) == 3, ran.stdout
+    assert len(lines) == 5, ran.stdout
     assert 'has no attribute "Agnet"' in lines[0]
     assert "incompatible type" in lines[1]
+    assert '"append" of "list" has incompatible type "str"; expected "int"' in lines[2]
+    assert '"int" has no attribute "upper"' in lines[3]
 
 
 async def test_a_stream_that_was_left_is_not_an_obstacle_to_the_next_prompt(model: MakeModel, work: Path) -> None:
