@@ -58,7 +58,7 @@ def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
     text = text.replace("\r\n", "\n")
     if not text.isascii() or not text.isprintable():
         text = _steering().sub(replace, text)
-    return _hidden_in_request().sub(replace, text) if _is_suspect(text) else text
+    return _HIDDEN_IN_REQUEST.sub(replace, text) if _is_suspect(text) else text
 
 
 def _without_controls(text: str) -> str:
@@ -72,35 +72,35 @@ def _without_hidden(text: str, before: str) -> str:
     if not _is_suspect(full):
         return text
     pieces: list[str] = []
-    for hidden in _hidden_in_prose().finditer(full, position):
+    for hidden in _HIDDEN_IN_PROSE.finditer(full, position):
         pieces += (full[position : hidden.start()], hidden["stays"] or "�" * len(hidden["alike"] or ""))
         position = hidden.end()
     return "".join([*pieces, full[position:]])
 
 
 def _is_suspect(text: str) -> bool:
-    return "\n" * MAX_LINE_ENDS in text if text.isascii() else _suspects().search(text) is not None
+    return "\n" * MAX_LINE_ENDS in text if text.isascii() else _SUSPECTS.search(text) is not None
 
 
-# These take milliseconds to compile, which the first frame need not wait for.
-
-
-@cache
-def _suspects() -> re.Pattern[str]:
-    """Match a character with which every match of the two patterns below begins; few texts have any."""
-    return re.compile(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MAX_LINE_ENDS},}}")
-
-
-@cache
-def _hidden_in_prose() -> re.Pattern[str]:
-    """Match, in order: invisible characters that may stay, those that may not, look-alike letters."""
-    return re.compile(
-        rf"(?P<stays>{_IN_EMOJI}|(?<=[{_JOINED}])[\u200c\u200d]|(?<=[{_CJK}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
-        rf"|(?<=[#*0-9])\ufe0f|\U0001f3f4[\U000e0020-\U000e007e]{{1,6}}\U000e007f)"
-        rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MAX_LINE_ENDS}}})\n+"
-        # A word of Russian may end in a Latin name, and a Latin name in a Russian ending: neither is a disguise.
-        rf"|(?<![{_NOT_LATIN}])(?P<alike>[{_ALIKE}]+)(?=[A-Za-z])"
-    )
+# A character with which every match of the next two patterns begins; few texts have any.
+_SUSPECTS = lazy_pattern(rf"[{_INVISIBLE}{_NOT_LATIN}\u200c\u200d\ufe00-\ufe0f\U0001f3f4]|\n{{{MAX_LINE_ENDS},}}")
+# In order: invisible characters that may stay, those that may not, look-alike letters.
+_HIDDEN_IN_PROSE = lazy_pattern(
+    rf"(?P<stays>{_IN_EMOJI}|(?<=[{_JOINED}])[\u200c\u200d]|(?<=[{_CJK}])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+    rf"|(?<=[#*0-9])\ufe0f|\U0001f3f4[\U000e0020-\U000e007e]{{1,6}}\U000e007f)"
+    rf"|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]|(?<=\n{{{MAX_LINE_ENDS}}})\n+"
+    # A word of Russian may end in a Latin name, and a Latin name in a Russian ending: neither is a disguise.
+    rf"|(?<![{_NOT_LATIN}])(?P<alike>[{_ALIKE}]+)(?=[A-Za-z])"
+)
+# The same where only the inside of emoji may stay, and where any word of mixed scripts is suspect.
+_HIDDEN_IN_REQUEST = lazy_pattern(
+    rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
+    rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
+    rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<empty>\n+)"
+)
+_FLAG = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
+# The end of a text in prose whose meaning depends on the text that follows.
+_UNDECIDED = lazy_pattern(rf"(?:\u200d(?:{_FLAG})?|{_FLAG}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
 
 @cache
@@ -108,23 +108,6 @@ def _steering() -> re.Pattern[str]:
     """Match characters that control a terminal, change the direction of text, or are drawn as nothing."""
     blank = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u206a-\u206f\u2800\u3164\uffa0"
     return re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}{blank}\U0001d173-\U0001d17a]")
-
-
-@cache
-def _hidden_in_request() -> re.Pattern[str]:
-    """Match the same where only the inside of emoji may stay, and where any word of mixed scripts is suspect."""
-    return re.compile(
-        rf"(?P<stays>{_IN_EMOJI})|[{_INVISIBLE}\u200c\u200d\ufe00-\ufe0f]"
-        rf"|(?:(?<=[A-Za-z])|(?<![{_NOT_LATIN}])(?=[{_ALIKE}]+[A-Za-z]))[{_ALIKE}]+(?![{_NOT_LATIN}])"
-        rf"|(?<=\n{{{MAX_LINE_ENDS}}})(?P<empty>\n+)"
-    )
-
-
-@cache
-def _undecided() -> re.Pattern[str]:
-    """Match the end of a text in prose whose meaning depends on the text that follows."""
-    flag = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
-    return re.compile(rf"(?:\u200d(?:{flag})?|{flag}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
 
 def _escape_of(character: str) -> str:
@@ -153,7 +136,7 @@ class PrintableStream:
         end = unfinished.start() if unfinished and is_held else len(text)
         self._sequence = text[end:]
         self._text += _without_controls(text[:end])
-        if self._text.isascii() or not (undecided := _undecided().search(self._text, self._returned)):
+        if self._text.isascii() or not (undecided := _UNDECIDED.search(self._text, self._returned)):
             return self._take(len(self._text))
         is_word = len(undecided.group()) <= self._MAX_HELD_CHARS
         return self._take(undecided.start() if is_word else len(self._text))

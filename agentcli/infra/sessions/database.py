@@ -230,7 +230,7 @@ class SessionLock:
         self.release = self._lock.release
 
     def acquire(self, *, address: str = "") -> None:
-        """Take the lock. Raises `LockTimeout` if another program has it, and `OSError`."""
+        """Take the lock. Raises `TimeoutError` if another program has it, and `OSError`."""
         make_private_folder(self.wanted.parent)
         self._lock.acquire()
         self.wanted.unlink(missing_ok=True)  # the program that waited for it has it now, or is gone

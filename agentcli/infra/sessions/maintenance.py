@@ -23,7 +23,7 @@ from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import counted, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database, tables
-from agentcli.settings.files import FileLock, LockTimeout, make_private_folder
+from agentcli.settings.files import FileLock, make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +290,7 @@ def _faults(path: Path) -> list[Fault]:
 
 
 def copying(path: Path, *, timeout_s: float) -> FileLock:
-    """Return the lock that keeps other programs from making a copy. Entering it raises `LockTimeout`."""
+    """Return the lock that keeps other programs from making a copy. Entering it raises `TimeoutError`."""
     folder = path.parent / "locks"
     make_private_folder(folder)
     return FileLock(folder / f"{path.name}.copy", timeout_s=timeout_s)
@@ -302,7 +302,7 @@ def make_copy(path: Path) -> None:
         with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
             if has_file_fault(found := _faults(part)):
                 raise StorageError(found[0].text)
-    except LockTimeout:
+    except TimeoutError:
         log.info("Another program makes a copy of %s.", path)
     except (apsw.Error, OSError, StorageError) as error:
         log.warning(

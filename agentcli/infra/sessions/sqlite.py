@@ -18,7 +18,7 @@ from agentcli.agent.interfaces import SearchHit, StoredEntries
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database, store, tables
-from agentcli.settings.files import LockTimeout, folder_text, make_private_folder
+from agentcli.settings.files import folder_text, make_private_folder
 
 _LARGE_BYTES = 64 * 1024 * 1024  # a larger database is copied while the program runs, not at its end
 _COPY_DELAY_S = 60.0  # a program that ends earlier does not begin a copy in vain
@@ -178,7 +178,7 @@ class SqliteSessions(_WriterSessions):
             try:
                 lock.acquire(address=self._address)
                 return store.Ownership(lock.release, lock.wanted.exists)
-            except LockTimeout as error:
+            except TimeoutError as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
                 if time.monotonic() > deadline:

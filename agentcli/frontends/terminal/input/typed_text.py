@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import unquote
 
 import msgspec
@@ -20,7 +19,7 @@ from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.llm.media import dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
 from agentcli.patterns import lazy_pattern
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import FileLock, make_private_folder, replace_file
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024  # of the Messages API
 MAX_CLIPBOARD_BYTES = 64 * 1024 * 1024
@@ -307,19 +306,16 @@ def drafts_of(folder: Path, cwd: Path) -> "Drafts | None":
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)
         for number in range(MAX_SESSIONS):
-            lock = (folder / f"{key}.{number}.lock").open("w")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = FileLock(folder / f"{key}.{number}.lock")
+            if lock.try_acquire():
                 return Drafts(folder / f"{key}.{number}", lock)
-            except OSError:
-                lock.close()
     return None
 
 
 class Drafts:
     """One draft in one file, whose `lock` is held as long. A failing disk costs the draft, never the session."""
 
-    def __init__(self, file: Path, lock: TextIO | None = None) -> None:
+    def __init__(self, file: Path, lock: FileLock | None = None) -> None:
         self._file, self._lock = file, lock
 
     def save(self, draft: TypedText) -> None:
