@@ -216,7 +216,7 @@ def test_a_letter_of_a_sentence_is_not_an_answer(open_terminal: Open, tmp_path: 
     for letter in "definitely ":
         terminal.type(letter)
         terminal.settle(0.1)
-    terminal.see("Send or stash .* your draft")
+    terminal.see("Send .* your draft")
     terminal.settle(1.5)  # a pause to think is no end of the sentence
     terminal.type("yes")
     terminal.see("› definitely yes")
@@ -232,7 +232,7 @@ def test_keys_typed_as_a_question_appears_are_not_an_answer(open_terminal: Open,
     terminal = open_terminal([EDIT, {"text": "heard you"}])
     terminal.see("script.jsonl")
     terminal.type("go\ryes do it like this")
-    terminal.see("Send or stash .* your draft")
+    terminal.see("Send .* your draft")
     terminal.type("\r")
     terminal.see("next: yes do it like this")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -30,6 +31,16 @@ from agentcli.llm.messages import Base64Source, Block, Image, Text
 SAVE_DRAFT_AFTER_S = 0.4
 _NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
+
+Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
+MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
+    "prompt": ("› ", ""),
+    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
+    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
+    "secret": ("key: ", "Enter to use this key · Esc to go back"),
+    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
+}
 
 
 class InputContext(Struct, frozen=True, kw_only=True):
@@ -78,7 +89,7 @@ class Composer:
         self._attach_named_images()
         shown, text, pastes = self.area.buffer.text, self.text, self.pastes
         self.remember()
-        self.area.buffer.reset()
+        self.area.replace_text("")
         self.pastes, self._last_paste = Pastes(), ("", "")
         self.forget_draft()
         return shown, text, pastes

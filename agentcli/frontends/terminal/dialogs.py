@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Collection
-from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
@@ -12,7 +11,7 @@ from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
-from agentcli.frontends.terminal.composer import Composer
+from agentcli.frontends.terminal.composer import MARKS, Composer, Purpose
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
@@ -20,24 +19,13 @@ from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
-TYPING_PAUSE_S = 0.8  # text typed so shortly before a question came up belongs to a sentence that goes on
+TYPING_PAUSE_S = 0.8  # keys that follow each other so soon belong to one sentence
 KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
 REACTION_S = 0.25  # no key answers a question sooner: nobody has read it
 LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
 MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
 MAX_ANSWER_ROWS = 3  # of an answer in words, below the hunk or the plan that it is about
-PAGE_ROWS = 10  # by which PageUp and PageDown move in a hunk or a plan
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
-
-Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
-_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
-    "prompt": ("› ", ""),
-    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
-    "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
-    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
-    "secret": ("key: ", "Enter to use this key · Esc to go back"),
-    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
-}
 
 
 class Dialogs:
@@ -61,9 +49,8 @@ class Dialogs:
         self._shown: QuestionPanel | None = None
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
-        self._is_writing = False  # a message is finished before the question takes keys
-        # Letters that may be an answer, or the beginning of a sentence; early ones came before anybody could have
-        # read the question.
+        self.is_writing = False  # a message is finished before the question takes keys
+        # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
         self._held, self._is_held_early = "", False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._draft = self._text_before = ""  # of the prompt behind questions, of the input while it takes an answer
@@ -72,7 +59,7 @@ class Dialogs:
     @property
     def mark_and_hint(self) -> tuple[str, str]:
         """The mark before the input, and a hint on what it is used for."""
-        return _MARKS[self.purpose]
+        return MARKS[self.purpose]
 
     @property
     def is_open(self) -> bool:
@@ -96,7 +83,7 @@ class Dialogs:
         if self.purpose != "prompt":
             return self.panel.reviewed(columns, max_rows - MAX_ANSWER_ROWS)
         is_ready, more = time.monotonic() - self._shown_at >= REACTION_S, len(self._panels) - 1
-        return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self._is_writing, is_ready=is_ready)
+        return self.panel.rows(columns, more, max_rows=max_rows, is_writing=self.is_writing, is_ready=is_ready)
 
     # Lists
 
@@ -128,7 +115,7 @@ class Dialogs:
 
     @property
     def takes_keys(self) -> bool:
-        return self.panel is not None and self.purpose == "prompt" and not self._is_writing
+        return self.panel is not None and self.purpose == "prompt" and not self.is_writing
 
     @property
     def hides_input(self) -> bool:
@@ -149,7 +136,7 @@ class Dialogs:
     def _show_next(self) -> None:
         if (panel := self.panel) is not None and panel is not self._shown:
             self._shown, self._answered = panel, None
-            self._is_writing = self.purpose == "prompt" and self._is_mid_sentence()
+            self.is_writing = self.purpose == "prompt" and self._is_mid_sentence()
             self._set_draft_aside()
             self._start_reading()
             self._show(panel, panel.preview(self._console.columns))
@@ -185,10 +172,14 @@ class Dialogs:
     def _text_changed(self, _: Buffer) -> None:
         """Let the question take keys once the sentence is sent or stashed."""
         self._typed_at = time.monotonic() if self._area.buffer.text else 0.0
-        if self._is_writing and not self._area.buffer.text:
-            self._is_writing = False
-            self._start_reading(KEY_ALONE_S)  # a second Enter is no answer
-            self._set_draft_aside()
+        if self.is_writing and not self._area.buffer.text:
+            self.end_writing()
+
+    def end_writing(self) -> None:
+        """Let the question take keys; an unsent message comes back after it."""
+        self.is_writing = False
+        self._start_reading(KEY_ALONE_S)  # a second Enter is no answer
+        self._set_draft_aside()
 
     def _set_draft_aside(self) -> None:
         if self.takes_keys:
@@ -200,7 +191,7 @@ class Dialogs:
     def _restore_draft(self) -> None:
         """Restore the draft after the last question; text that was typed since stands behind it."""
         if self.panel is None and self.purpose == "prompt":
-            self._answered, self._is_writing = None, False
+            self._answered, self.is_writing = None, False
             self._area.completes = True
             if self._draft:
                 self._area.replace_text(self._draft + self._area.buffer.text)
@@ -229,9 +220,9 @@ class Dialogs:
 
     # Keys at a question
 
-    def _hold(self, letters: str, *, is_early: bool) -> None:
+    def _hold(self, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
         self._held, self._is_held_early = letters, is_early
-        self._hold_timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_held)
+        self._hold_timer = asyncio.get_running_loop().call_later(for_s, self._take_held)
 
     def _drop_held(self) -> str:
         held, self._held = self._held, ""
@@ -248,21 +239,34 @@ class Dialogs:
             self.decide(choice)
 
     def type(self, text: str) -> None:
-        """Take a key that writes: alone it may choose, else it begins an answer in words."""
-        before = self._drop_held()
+        """Take a key that writes: alone it may choose, else it begins a text."""
+        panel, before = self._panels[0], self._drop_held()
         # A letter that came too early to be an answer may be given again.
-        if self._panels[0].choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
+        if panel.choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
             self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
-        else:
-            self.answer_in_words(before + text)
+        elif before or panel.takes_typed_words:
+            self._begin_text(before + text)
+        else:  # nothing but the beginning of a sentence, if more follows
+            self._hold(text, is_early=True, for_s=TYPING_PAUSE_S)
+            self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
+
+    def _begin_text(self, text: str) -> None:
+        """Begin an answer where the question takes one in words; else a message, for which the question waits."""
+        if self._panels[0].takes_typed_words:
+            self.answer_in_words(text)
+            return
+        self.is_writing = self._area.completes = True
+        self._console.begin_inserting()
+        self._area.set_text(text)
 
     def answer_in_words(self, text: str = "") -> None:
         purpose, before = self._panels[0].words
         self.start_answer(purpose, text or before)
 
     def paste(self, data: str) -> None:
-        self.answer_in_words(self._drop_held())
+        self._begin_text(self._drop_held())
         self._composer.paste(data)
+        self.is_writing &= bool(self._area.buffer.text)
 
     def press(self, key: str) -> None:
         panel = self._panels[0]
@@ -284,7 +288,7 @@ class Dialogs:
             case "up" | "down" if not panel.rest or panel.review is not None:
                 panel.move(1 if key == "down" else -1)
             case "pageup" | "pagedown" | "end" if panel.review is not None:
-                panel.review.page({"pageup": -PAGE_ROWS, "pagedown": PAGE_ROWS}.get(key, sys.maxsize))
+                panel.review.page(panel.review.page_rows * {"pageup": -1, "pagedown": 1}.get(key, sys.maxsize))
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
@@ -390,10 +394,6 @@ class Dialogs:
         if purpose == "rule":
             if text and not panel.set_rule(text):
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
-        elif self._controller.commands.is_command(text) and purpose == "comment":
-            self._draft += text  # back in the input after the question
-            self._start_reading(TYPING_PAUSE_S)  # a second Enter is no answer
-            self._console.hint.show("Answer the question first, or Esc to decline.")
         elif panel.review is not None:
             self._review("words", text)
         elif text or purpose == "comment":

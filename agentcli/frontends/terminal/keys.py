@@ -73,7 +73,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
     @property
     def has_card(self) -> bool:
         """True while something is open that Esc closes, also if the action `interrupt` has another key."""
-        is_view_open = self.shows_todo or bool(self.controller.view.opened_agent)
+        is_view_open = self.shows_todo or bool(self.controller.view.opened_agent) or self.dialogs.is_writing
         return self.shows_keys or is_view_open or self.dialogs.purpose != "prompt"
 
     # Sending
@@ -164,6 +164,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.dialogs.end_answer()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
+        elif self.dialogs.is_writing:
+            self.dialogs.end_writing()
         elif self.shows_keys:
             self.composer.area.replace_text("")
         elif self.controller.view.opened_agent:

@@ -1,5 +1,6 @@
 """Draws the questions of a session, with the choices that the person has."""
 
+from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Literal
 
@@ -113,8 +114,13 @@ class QuestionPanel:
             return "line", self.review.comment
         return ("words" if isinstance(self.question, events.Question) else "comment"), ""
 
+    @property
+    def takes_typed_words(self) -> bool:
+        """True where typing alone begins an answer or a comment; elsewhere it begins a message."""
+        return isinstance(self.question, events.Question) or isinstance(self.review, PlanComments)
+
     def choice_for(self, key: str) -> Choice | None:
-        """Return the choice of a letter, or of a digit by its place; other keys may begin an answer in words."""
+        """Return the choice of a letter, or of a digit by its place; other keys may begin a text."""
         if isinstance(self.question, events.Question):
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
@@ -282,7 +288,9 @@ class QuestionPanel:
         No keys count until the panel `is_ready`.
         """
         if is_writing:
-            return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
+            return _rows(
+                "warning", "? Waiting for your approval. Send (Enter) or set aside (Esc) your draft first.", columns
+            )
         if self.rest and not self.review:
             count = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
             keys = "↓ row · PageDown page · End all · v pager"
@@ -291,17 +299,25 @@ class QuestionPanel:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
+        if (
+            self.review
+        ):  # first of all, because its end on the screen is what brings the yes; it has room for all choices
+            room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
+            head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, room)), *head]
+        rows = self._choice_rows(self.offered, columns, is_ready=is_ready)
+        room = max(1, max_rows - len(head) - len(below))
+        first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
+        return [*head, *rows[first : first + room], *below]
+
+    def _choice_rows(self, choices: Sequence[Choice], columns: int, *, is_ready: bool = True) -> list[Row]:
         marked = None if isinstance(self.review, PlanComments) else self.selected  # there a line is marked
         rows: list[Row] = []
-        for choice in self.offered:
+        for choice in choices:
             mark, role = (MARK, "selected") if choice == marked else (("", " "), "")
             roles = ("bold accent", role) if is_ready else ("muted", "muted")
             row: Row = [mark, (roles[0], f" {choice.key:<{KEY_COLUMNS}}"), (roles[1], choice.label)]
             rows += folded(row, columns, hang=KEY_COLUMNS + 2)
-        head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, max_rows - len(head) - len(rows))), *head]
-        room = max(1, max_rows - len(head) - len(below))
-        first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
-        return [*head, *rows[first : first + room], *below]
+        return rows
 
     def reviewed(self, columns: int, max_rows: int) -> list[Row]:
         """Return the hunk that is decided, or the lines of the plan around the marked one; empty without a review."""

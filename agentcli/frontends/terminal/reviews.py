@@ -35,6 +35,8 @@ def is_risky(change: ChangeSummary) -> bool:
 class HunkReview:
     """The hunks of a change or of several files, of which each is taken or left."""
 
+    page_rows = 1  # by which PageUp and PageDown move: those that are shown, less one
+
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
         self._hunks: tuple[str, ...] = question.hunks
@@ -71,6 +73,7 @@ class HunkReview:
         change = self._changes[self._number] if self._changes else None
         rows = _hunk_rows(self._hunks[self._number], change, columns)
         shown, self._top = _window(rows, self._top, max_rows, columns)
+        self.page_rows = max(1, max_rows - 2)  # a note takes one
         self.has_shown_end |= len(shown) == len(rows) or self._top + len(shown) > len(rows)  # a note is the last row
         return shown
 
@@ -98,6 +101,7 @@ class PlanComments:
 
     default = "words"  # the choice that Enter takes
     heading = "Comment on which line?"
+    page_rows = 1
 
     def __init__(self, question: AnyQuestion) -> None:
         self._question = question
@@ -129,6 +133,7 @@ class PlanComments:
             rows += folded(row, columns, hang=digits + 4)
             if comment := " ".join(exposed(self.comments.get(number, "")).split()):
                 rows += folded([("warning", f"{' ' * (digits + 4)}↳ {comment}")], columns, hang=digits + 6)
+        self.page_rows = max(1, max_rows - 2)
         return _window(rows, marked_cell(rows)[0] - max_rows // 2, max_rows, columns)[0]
 
     def page(self, by: int) -> None:

@@ -342,3 +342,25 @@ def test_before_all_was_on_the_screen_only_a_hunk_that_was_can_be_taken() -> Non
     asked.review.page(100)
     asked.rows(60, max_rows=20)
     assert asked.offered[0].id == "take"
+
+
+def test_the_draw_that_shows_the_end_of_a_hunk_offers_the_yes_and_pages_overlap_by_a_row() -> None:
+    long = "@@ -0,0 +1,90 @@\n" + "".join(f"+line {number}\n" for number in range(90))
+    asked = panel(hunks=(long, HUNK))
+    asked.rest = [("", "not shown yet")]
+    asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
+    assert asked.review is not None
+
+    def lines() -> list[str]:
+        return [plain(row) for row in asked.rows(80, max_rows=24)]
+
+    def numbers() -> list[int]:
+        return [int(row.split("line ")[1]) for row in lines() if "line " in row]
+
+    first = numbers()
+    assert not any(row.startswith(("❯ y", "  y")) for row in lines())
+    asked.review.page(asked.review.page_rows)
+    assert numbers()[0] == first[-1]
+    asked.review.page(999)
+    assert any(row.startswith(("❯ y", "  y")) for row in lines())
+    assert numbers()[-1] == 89
