@@ -259,8 +259,9 @@ class Summaries(Struct, kw_only=True, dict=True):
             gate = asyncio.Semaphore(MAX_AT_ONCE)
 
             async def write_one(turn: TurnSteps) -> None:
-                async with gate:
-                    self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
+                await gate.acquire()  # and not released after an error: then no other summary is begun
+                self.cache[self._key(turn, focus)] = await self._summarize(turn_text(turn), focus, provider, writer)
+                gate.release()
 
             async with asyncio.TaskGroup() as group:
                 for turn in missing:
