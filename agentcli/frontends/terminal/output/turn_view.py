@@ -101,6 +101,8 @@ class TurnView:
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
+        if not isinstance(event, events.QueueChanged):  # which the person's own messages change
+            activity.clock.heard = time.monotonic()
         match event:
             case events.TextDelta(text):
                 self._add_text(text)
