@@ -14,13 +14,14 @@ ClaimVerdict = Literal["verified", "refuted", "unverified"]
 class Claim(Struct, frozen=True):
     """A claim of a final message, in its words. `entries` has the ids of the log's entries that support or refute it.
 
-    docs/evidence.md lists the values of `kind`.
+    docs/evidence.md lists the values of `kind`. `subject` is the file or the command that it names, if any.
     """
 
     text: str
     kind: str
     verdict: ClaimVerdict
     entries: tuple[str, ...] = ()
+    subject: str = ""
 
 
 class Statement(Struct, frozen=True, kw_only=True):

@@ -240,7 +240,8 @@ def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]
     comparisons = {"file": _file, "command": _command, "checks": _all_checks}
     for claim in claims:
         is_true, entries = comparisons.get(claim.topic, _check)(claim, record)
-        yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)))
+        subject = claim.target if claim.topic in ("file", "command") else ""
+        yield Claim(claim.text, claim.kind, _VERDICTS[is_true], tuple(dict.fromkeys(entries)), subject)
 
 
 def _check(claim: Statement, record: Record) -> Comparison:

@@ -19,6 +19,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.25
 TAIL_ROWS = 3
 SHOW_TAIL_AFTER_S = 0.5
+SILENCE_S = 30.0  # of the model, after which the row says so
 MAX_TAIL_CHARS = 4_000  # kept of a running command's output
 MAX_HEAD_CHARS = 1_000  # of a call's arguments, in which the path is searched for
 
@@ -102,6 +103,7 @@ class TurnClock(Struct):
     started: float | None = None
     questions: dict[str, float] = field(default_factory=dict)  # the time at which each was asked, by its id
     paused: float = 0.0  # when the first of them was asked
+    heard: float = 0.0  # when something was last received, from the model mostly
 
     def pause(self, question_id: str) -> None:
         now = time.monotonic()
@@ -262,10 +264,15 @@ class Activity(Struct, kw_only=True):
 
     def _status_rows(self, columns: int) -> list[Row]:
         started, pending, now = self.clock.started, self.pending, time.monotonic()
-        if started is not None and isinstance(pending, PendingRetry | ArrivingCall):
+        resent = pending.at if isinstance(pending, PendingRetry) else 0.0
+        silent_s = now - max(resent, self.clock.heard, started or 0.0)
+        if started is not None and silent_s < SILENCE_S and isinstance(pending, PendingRetry | ArrivingCall):
             return [pending.row(now, columns)]
         if started is None or self.calls or self.clock.questions:
             return []
+        if silent_s >= SILENCE_S:
+            text = f"{spinner(now)} Nothing received for {silent_s:.0f} s · Esc to stop"
+            return [clipped([("warning", text)], columns)]
         work = (
             f"Reading the prompt · {pending.tokens_read:,} of {pending.tokens:,} tokens ·"
             if isinstance(pending, events.PromptProgress) else "Thinking" if self.thinking else "Working"

@@ -1,4 +1,4 @@
-"""Shows finished calls, with the part of their output worth a look, and what is doubtful of an answer's claims."""
+"""Shows finished calls, with the part of their output worth a look, and what the log says of an answer's claims."""
 
 import re
 import signal
@@ -21,6 +21,7 @@ from agentcli.tools.command import BackgroundJob
 MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5
 MAX_JOB_CHARS = 60  # of the command of a job that has ended
+MAX_CLAIM_CHARS = 60  # of its subject
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
 
 # Lines of a result that repeat what the call's own line says.
@@ -161,15 +162,39 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
 
 # Why a claim is not verified: without entries of the log that are about it, and with some.
 _REASONS = {
-    "file": ("no change of it is recorded", "it has changed since"),
-    "command": ("it is not in the log", "its exit code is not known"),
-    "checks": ("no run is in the log", "no full run with a clear result since the last edit"),
+    "file": ("no change recorded", "it has changed since"),
+    "command": ("not in the log", "its exit code is not known"),
+    "checks": ("no run in the log", "no full run with a clear result since the last edit"),
 }
+_NOT_ALL_RECORDED = ("not all changes are recorded",) * 2
 
 
-def describe_doubt(claim: Claim) -> Fragment:
-    """Return a claim that is not verified by its kind, and the reason."""
-    topic, kind = claim.kind.partition("_")[0], claim.kind.replace("_", " ")
+def describe_claim(claim: Claim) -> Fragment:
+    """Return what a claim is about, in its own words if it names nothing, and what the log says of that."""
+    topic, _, outcome = claim.kind.partition("_")
+    words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
+    subject = words if claim.subject or topic in ("file", "command") else topic
+    if claim.verdict == "verified":
+        outcome = re.sub(r"(?<=pass|fail)(?:es|s)?$", "ed", outcome)
+        return "ok", subject if subject.startswith("“") else f"{subject} {outcome}"
     if claim.verdict == "refuted":
-        return "error", f"✗ {kind}: the log says otherwise"
-    return "warning", f"? {kind}: {_REASONS.get(topic, _REASONS['checks'])[bool(claim.entries)]}"
+        says = (
+            "the log says otherwise" if topic != "file" else "changed" if outcome == "unchanged" else f"not {outcome}"
+        )
+        return "error", f"✗ {subject}: {says}"
+    reasons = _NOT_ALL_RECORDED if outcome == "unchanged" else _REASONS.get(topic, _REASONS["checks"])
+    return "warning", f"? {subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
+
+
+def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
+    """Return a row of the verified claims, as many as it has room for, and the others below it."""
+    verified, others = (
+        [*dict.fromkeys(describe_claim(claim) for claim in claims if (claim.verdict == "verified") is is_verified)]
+        for is_verified in (True, False)
+    )
+    count = len(verified)
+    forms = ("✓ " + " · ".join(text for _, text in verified[:shown]) for shown in range(count, 0, -1))
+    rows = [form + (f" +{hidden}" if hidden else "") for hidden, form in enumerate(forms)]
+    row = next((row for row in rows if width(row) <= columns), rows[-1] if rows else "")
+    doubts = [part for other in others for part in (("muted", " · "), other)][1:]
+    return [*clipped([("ok", row)], columns), *[("", "\n")] * bool(row and doubts), *wrapped(doubts, columns, hang=2)]

@@ -10,7 +10,6 @@ from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import STRATEGY_NAMES, Assistant, Queued, Result, Unreadable, User
-from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.output.activity import (
     MAX_TAIL_CHARS,
@@ -21,7 +20,7 @@ from agentcli.frontends.terminal.output.activity import (
     TurnClock,
     message_text,
 )
-from agentcli.frontends.terminal.output.tool_views import FoldedText, describe_doubt, duration, job_end, tool_view
+from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_lines, duration, job_end, tool_view
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
@@ -102,6 +101,8 @@ class TurnView:
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
+        if not isinstance(event, events.QueueChanged):  # which the person's own messages change
+            activity.clock.heard = time.monotonic()
         match event:
             case events.TextDelta(text):
                 self._add_text(text)
@@ -336,22 +337,13 @@ class TurnView:
         self._end_turn()
         if why := _ENDINGS.get(done.reason):
             self.print_line(why, "warning")
-        if self._shows_claims:
-            self._print_claims(done.claims)
+        if self._shows_claims and done.claims:
+            self.print_block([*claim_lines(done.claims, self._printer.columns), ("", "\n")])
         if took >= LONG_TURN_S:
             tokens = f"{done.usage.prompt_tokens:,} tokens in, {done.usage.output_tokens:,} out"
             cost = f" · ${done.cost_usd:.4f}" if done.cost_usd else ""
             self.print_line(f"{duration(took * 1000)} · {tokens}{cost}", "muted")
         self.print_gap()
-
-    def _print_claims(self, claims: Sequence[Claim]) -> None:
-        """Print one line: how many claims are verified, and the kinds of the others with the reason."""
-        verified = sum(claim.verdict == "verified" for claim in claims)
-        marks = [("ok", f"✓ {verified} claim{'' if verified == 1 else 's'} verified")] if verified else []
-        marks += dict.fromkeys(describe_doubt(claim) for claim in claims if claim.verdict != "verified")
-        if marks:
-            line = [part for mark in marks for part in (mark, ("muted", " · "))]
-            self.print_block(self._wrapped([*line[:-1], ("", "\n")], hang=2))
 
 
 def replay(conversation: Conversation, view: TurnView) -> None:

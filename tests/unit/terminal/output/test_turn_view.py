@@ -55,19 +55,27 @@ def test_a_text_is_printed_to_its_last_word_when_the_call_behind_it_begins() -> 
     assert view.activity.pending is None
 
 
-def test_claims_are_one_line_with_the_reasons_of_those_that_are_not_verified() -> None:
+def test_claims_name_what_they_are_about_and_the_reasons_of_those_that_are_not_verified() -> None:
     printed = Page()
-    printed.columns = 200
+    printed.columns = 50
     claims = (
-        Claim("I changed a.py.", "file_changed", "verified"),
-        Claim("I changed b.py.", "file_changed", "verified"),
-        Claim("All tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("I created t/test_a.py.", "file_created", "verified", ("e1",), "t/test_a.py"),
+        Claim("docs/acp.md is as it was.", "file_unchanged", "verified", (), "docs/acp.md"),
+        *(Claim(f"I ran make {n}.", "command_passed", "verified", ("e2",), f"make {n}") for n in range(3)),
         Claim("All 12 tests pass.", "tests_pass", "unverified", ("e1",)),
-        Claim("Lint is clean.", "lint_clean", "refuted", ("e2",)),
-        Claim("I ran make.", "command_ran", "unverified"),
+        Claim("All tests pass.", "tests_pass", "unverified", ("e1",)),
+        Claim("I created new.txt.", "file_created", "refuted", ("e2",), "new.txt"),
+        Claim("I changed\x1b it.", "file_changed", "unverified"),
     )
     TurnView(printed).show(Done("", 1, Usage(), claims=claims))
-    assert plain(printed) == (
-        "✓ 2 claims verified · ? tests pass: no full run with a clear result since the last edit"
-        " · ✗ lint clean: the log says otherwise · ? command ran: it is not in the log\n\n"
-    )
+    assert plain(printed).splitlines() == [
+        "✓ t/test_a.py created · docs/acp.md unchanged +3",
+        "? tests: no full run with a clear result since the",
+        "  last edit · ✗ new.txt: not created · ? “I",
+        r"  changed\x1b it.”: no change recorded",
+        "",
+    ]
+    printed.clear()
+    passed = Claim("Tests pass.", "tests_pass", "verified", ("e1",))
+    TurnView(printed).show(Done("", 1, Usage(), claims=(passed,)))
+    assert plain(printed) == "✓ tests passed\n\n"
