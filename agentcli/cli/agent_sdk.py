@@ -3,22 +3,18 @@
 import argparse
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agentcli.agent.interfaces import SessionStore
 from agentcli.cli import field_flags
 from agentcli.cli.output import warn
 from agentcli.errors import UsageError
 from agentcli.frontends.agent_sdk.channel import ControlChannel
-from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
 from agentcli.frontends.agent_sdk.hooks import callbacks
-from agentcli.frontends.agent_sdk.output import ClientWishes
+from agentcli.frontends.agent_sdk.output import ControlClient
 from agentcli.frontends.agent_sdk.servers import HostedServer
-from agentcli.frontends.agent_sdk.transcripts import import_missing, transcript_folder
-from agentcli.frontends.hosts import ScreenlessHost
+from agentcli.frontends.agent_sdk.transcripts import transcript_folder
 from agentcli.frontends.json_stream import write_line
 from agentcli.settings.load import Config
 
@@ -38,22 +34,6 @@ class InitializeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     title: str | None = None
 
 
-class ControlClient(msgspec.Struct, frozen=True):
-    """The program: the id of its first request, the channel to it, and what it asks of the output."""
-
-    id: str
-    channel: ControlChannel
-    wishes: ClientWishes
-
-    async def import_session(self, store: SessionStore, session_id: str, cwd: Path) -> None:
-        """Store the session to resume if only the program's own store has it. Raises `UserError`."""
-        if session_id and self.wishes.transcripts is not None:
-            await import_missing(store, session_id, self.wishes.transcripts, cwd)
-
-    def dialogue(self, host: ScreenlessHost, **more: Any) -> ControlDialogue:
-        return ControlDialogue(host, self.channel, self.wishes, **more)
-
-
 def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> ControlClient:
     """Return the program that has sent a first request, after setting the flags that the request stands for.
 
@@ -66,7 +46,9 @@ def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, c
     except (msgspec.ValidationError, UsageError) as error:
         channel.refuse(id, str(error))
         raise UsageError(f"The initialize request is not valid: {error}") from error
-    wishes = ClientWishes(
+    return ControlClient(
+        channel=channel,
+        first_id=id,
         hooks=tuple(callbacks(request.hooks or {}, warn)),
         answers_questions=options.permission_prompt_tool == "stdio",
         replays_prompts=options.replay_user_messages,
@@ -74,7 +56,6 @@ def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, c
         reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),
         transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
     )
-    return ControlClient(id, channel, wishes)
 
 
 def _set_flags(request: InitializeRequest, options: argparse.Namespace) -> Iterable[str]:

@@ -14,7 +14,7 @@ from agentcli.frontends.json_input import InputLines
 from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
-    from agentcli.cli.agent_sdk import ControlClient
+    from agentcli.frontends.agent_sdk.output import ControlClient
 
 FIRST_LINE_S = 10.0  # a program that waits for our first object is not kept waiting longer
 
