@@ -131,6 +131,30 @@ def test_tools_of_the_program_are_tools_of_the_model(sdk: Any, options: Any) -> 
 
 
 @pytest.mark.full
+def test_a_server_is_switched_off_and_on(sdk: Any, options: Any) -> None:
+    @sdk.tool("add", "Adds numbers", {"a": float})  # type: ignore[untyped-decorator]
+    async def add(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "sum"}]}
+
+    servers = {"calc": sdk.create_sdk_mcp_server("calc", tools=[add])}
+    uses = {"tool_calls": [call("mcp__calc__add", a=2)]}
+    replies = (uses, {"text": "{{last_result}}"}, uses, {"text": "{{last_result}}"}, uses, {"text": "{{last_result}}"})
+
+    async def work() -> None:
+        chosen = options(*replies, mcp_servers=servers, allowed_tools=["mcp__calc"])
+        async with sdk.ClaudeSDKClient(chosen) as client:
+            assert "sum" in (await answered(client)).result
+            await client.toggle_mcp_server("calc", enabled=False)
+            assert [one["status"] for one in (await client.get_mcp_status())["mcpServers"]] == ["disabled"]
+            assert "sum" not in (await answered(client)).result
+            await client.toggle_mcp_server("calc", enabled=True)
+            await client.reconnect_mcp_server("calc")
+            assert "sum" in (await answered(client)).result
+
+    run(work())
+
+
+@pytest.mark.full
 def test_hooks_of_the_program_see_change_and_deny_calls(sdk: Any, options: Any, place: Place) -> None:
     seen: list[Any] = []
 
