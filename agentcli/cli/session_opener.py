@@ -264,15 +264,20 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     _check_flags(options)
     if options.input_format == "text":
         return await _answer(field_flags.with_agent(options, config), options, prompt, ending)
-    from agentcli.cli.input_stream import open_stream
+    from agentcli.cli.input_stream import open_stream, stream_of
+    from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
-    try:
-        return await _answer(field_flags.with_agent(options, config), options, prompt, ending, stream=stream)
-    except UserError as error:
-        if stream.client is not None:
-            stream.client.channel.refuse(stream.client.first_id, str(error))
-        raise
+    while True:
+        try:
+            return await _answer(field_flags.with_agent(options, config), options, prompt, ending, stream=stream)
+        except ControlRequested as late:  # the first line came after the session was opened
+            stream.lines.put_back(late.line)
+            stream = stream_of(stream.lines, late.line, options, config)
+        except UserError as error:
+            if stream.client is not None:
+                stream.client.channel.refuse(stream.client.first_id, str(error))
+            raise
 
 
 async def _answer(
