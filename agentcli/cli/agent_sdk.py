@@ -2,56 +2,27 @@
 
 import argparse
 import json
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
-from agentcli.agent.interfaces import SessionStore
 from agentcli.cli import field_flags
 from agentcli.cli.output import warn
 from agentcli.errors import UsageError
 from agentcli.frontends.agent_sdk.channel import ControlChannel
-from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
 from agentcli.frontends.agent_sdk.hooks import callbacks
-from agentcli.frontends.agent_sdk.output import ClientWishes
+from agentcli.frontends.agent_sdk.output import ControlClient
 from agentcli.frontends.agent_sdk.servers import HostedServer
-from agentcli.frontends.agent_sdk.transcripts import import_missing, transcript_folder
-from agentcli.frontends.hosts import ScreenlessHost
+from agentcli.frontends.agent_sdk.transcripts import transcript_folder
 from agentcli.frontends.json_stream import write_line
 from agentcli.settings.load import Config
 
 _STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS")
-
-
-class InitializeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first request: what the program has and asks for; unknown fields are ignored."""
-
-    hooks: dict[str, list[dict[str, Any]] | None] | None = None
-    sdk_mcp_servers: tuple[str, ...] | None = None
-    mcp_servers: dict[str, Any] | None = None
-    agents: dict[str, Any] | None = None
-    json_schema: dict[str, Any] | None = None
-    system_prompt: str | tuple[str, ...] | None = None
-    append_system_prompt: str | None = None
-    title: str | None = None
-
-
-class ControlClient(msgspec.Struct, frozen=True):
-    """The program: the id of its first request, the channel to it, and what it asks of the output."""
-
-    id: str
-    channel: ControlChannel
-    wishes: ClientWishes
-
-    async def import_session(self, store: SessionStore, session_id: str, cwd: Path) -> None:
-        """Store the session to resume if only the program's own store has it. Raises `UserError`."""
-        if session_id and self.wishes.transcripts is not None:
-            await import_missing(store, session_id, self.wishes.transcripts, cwd)
-
-    def dialogue(self, host: ScreenlessHost, **more: Any) -> ControlDialogue:
-        return ControlDialogue(host, self.channel, self.wishes, **more)
+_FLAGS = (  # fields of the request, and the flags that they stand for
+    ("agents", "agents"),
+    ("jsonSchema", "json_schema"),
+    ("appendSystemPrompt", "append_system_prompt"),
+    ("title", "name"),
+)
 
 
 def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> ControlClient:
@@ -59,36 +30,36 @@ def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, c
 
     Raises `UsageError` for a request that makes no sense.
     """
-    channel = ControlChannel(write_line)
+    channel, request = ControlChannel(write_line), content if content["subtype"] == "initialize" else {}
     try:
-        request = msgspec.convert(content if content["subtype"] == "initialize" else {}, InitializeRequest)
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
-    except (msgspec.ValidationError, UsageError) as error:
-        channel.refuse(id, str(error))
+        hooks = tuple(callbacks(request.get("hooks") or {}, warn))
+    except (AttributeError, TypeError, UsageError) as error:
+        channel.refuse(id, f"The initialize request is not valid: {error}")
         raise UsageError(f"The initialize request is not valid: {error}") from error
-    wishes = ClientWishes(
-        hooks=tuple(callbacks(request.hooks or {}, warn)),
+    return ControlClient(
+        channel=channel,
+        first_id=id,
+        hooks=hooks,
         answers_questions=options.permission_prompt_tool == "stdio",
         replays_prompts=options.replay_user_messages,
         shows_hooks=options.include_hook_events,
         reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),
         transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
     )
-    return ControlClient(id, channel, wishes)
 
 
-def _set_flags(request: InitializeRequest, options: argparse.Namespace) -> Iterable[str]:
+def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:
     """Set the flags that a request stands for; return the names of the servers in the program. Raises `UsageError`."""
-    text = request.system_prompt if isinstance(request.system_prompt, str) else "\n\n".join(request.system_prompt or ())
-    # The SDKs send an empty prompt where the program names none.
+    for key, flag in _FLAGS:
+        if value := request.get(key):
+            setattr(options, flag, value if isinstance(value, str) else json.dumps(value))
+    prompt = request.get("systemPrompt") or ()  # empty, as `--system-prompt` is, where the program names none
+    text = prompt if isinstance(prompt, str) else "\n\n".join(prompt)
     options.system_prompt = text or options.system_prompt or None
-    options.append_system_prompt = request.append_system_prompt or options.append_system_prompt
-    options.name = request.title or options.name
-    options.json_schema = json.dumps(request.json_schema) if request.json_schema else options.json_schema
-    options.agents = json.dumps(request.agents) if request.agents else options.agents
     files, servers = field_flags.servers_and_files(options.mcp_config)
-    servers |= request.mcp_servers or {}
+    servers |= request.get("mcpServers") or {}
     hosted = [name for name, one in servers.items() if isinstance(one, dict) and one.get("type") == "sdk"]
     others = {name: server for name, server in servers.items() if name not in hosted}
     options.mcp_config = [*files, json.dumps({"mcpServers": others})]
-    return dict.fromkeys((*hosted, *(request.sdk_mcp_servers or ())))
+    return dict.fromkeys((*hosted, *(request.get("sdkMcpServers") or ())))

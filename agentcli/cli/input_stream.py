@@ -14,7 +14,7 @@ from agentcli.frontends.json_input import InputLines
 from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
-    from agentcli.cli.agent_sdk import ControlClient
+    from agentcli.frontends.agent_sdk.output import ControlClient
 
 FIRST_LINE_S = 10.0  # a program that waits for our first object is not kept waiting longer
 
@@ -30,7 +30,12 @@ async def open_stream(options: argparse.Namespace, config: Config) -> InputStrea
     """Return the stream, after setting the flags that a program's first request stands for. Raises `UsageError`."""
     is_awaited = _is_first_line_awaited(options, config.environment)  # before a thread reads it
     lines = InputLines(unshared_stdin())
-    if (request := control_request(await lines.first(FIRST_LINE_S)) if is_awaited else None) is None:
+    return stream_of(lines, await lines.first(FIRST_LINE_S) if is_awaited else None, options, config)
+
+
+def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespace, config: Config) -> InputStream:
+    """Return the stream of these lines, whose first one is known unless it is None. Raises `UsageError`."""
+    if (request := control_request(first)) is None:
         return InputStream(lines)
     from agentcli.cli.agent_sdk import make_client
 

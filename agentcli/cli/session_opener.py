@@ -263,34 +263,40 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
     """
     _check_flags(options)
     if options.input_format == "text":
-        return await _answer(config, options, prompt, ending)
-    from agentcli.cli.input_stream import open_stream
+        return await _answer(field_flags.with_agent(options, config), options, prompt, ending)
+    from agentcli.cli.input_stream import open_stream, stream_of
+    from agentcli.frontends.json_stream import ControlRequested
 
     stream = await open_stream(options, config)
-    try:
-        return await _answer(config, options, prompt, ending, stream=stream)
-    except UserError as error:
-        if stream.client is not None:
-            stream.client.channel.refuse(stream.client.id, str(error))
-        raise
+    while True:
+        try:
+            return await _answer(field_flags.with_agent(options, config), options, prompt, ending, stream=stream)
+        except ControlRequested as late:  # the first line came after the session was opened
+            stream.lines.put_back(late.line)
+            stream = stream_of(stream.lines, late.line, options, config)
+        except UserError as error:
+            if stream.client is not None:
+                stream.client.channel.refuse(stream.client.first_id, str(error))
+            raise
 
 
 async def _answer(
     config: Config, options: argparse.Namespace, prompt: str, ending: Ending, *, stream: "InputStream | None" = None
 ) -> int:
     """Answer a prompt, or those of a stream, in a session; return the exit code. Raises `UserError`."""
-    config = field_flags.with_agent(options, config)
     takes_stream, client = stream is not None, stream.client if stream else None
     choice, store = session_choice(options), make_store(config, options, warn)
-    if client is not None:
-        await client.import_session(store, choice.id, config.cwd)
+    if client is not None and client.transcripts is not None and choice.id:
+        from agentcli.frontends.agent_sdk.transcripts import import_missing
+
+        await import_missing(store, choice.id, client.transcripts, config.cwd)
     answer_schema = None if options.json_schema is None else _answer_schema(options.json_schema)
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
         config,
         store=store,
         options=options_from(options),
-        can_ask=takes_stream and (client is None or client.wishes.answers_questions),
+        can_ask=takes_stream and (client is None or client.answers_questions),
         goes_on=not takes_stream,
         on_notice=warn,
     )
@@ -364,7 +370,11 @@ async def _run_front_end(
     if options.output_format == "stream-json":
         from agentcli.frontends.json_stream import Dialogue, write_line
 
-        make = stream.client.dialogue if stream and stream.client else partial(Dialogue, write=write_line)
+        make: Callable[..., Dialogue] = partial(Dialogue, write=write_line)
+        if stream is not None and stream.client is not None:
+            from agentcli.frontends.agent_sdk.dialogue import ControlDialogue
+
+            make = partial(ControlDialogue, client=stream.client)
         dialogue = make(host, partial=options.include_partial_messages, demands=demands, leaving=leaving)
         return await dialogue.run(prompt, stream.lines if stream else None)
     from agentcli.frontends import print_mode

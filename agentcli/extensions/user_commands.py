@@ -122,7 +122,7 @@ def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule
         raise ValueError("it is empty")
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
     template = Template(name=":".join(parts), body=body.strip(), allowed=allowed, file=file)
-    model = one_line(keys, "model")
+    model = one_line(keys, "model").removeprefix("inherit")  # that is the session's model, as an empty one is
 
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:

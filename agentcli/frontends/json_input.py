@@ -125,9 +125,14 @@ class InputLines:
                     self._lines.put_nowait(None)
         return self._first
 
+    def put_back(self, line: bytes) -> None:
+        """Let the next iteration begin with a line that was taken."""
+        self._first = line
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._first is not None:
-            yield self._first
+            first, self._first = self._first, None
+            yield first
         while (line := await self._lines.get()) is not None:
             yield line
 

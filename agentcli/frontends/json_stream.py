@@ -14,6 +14,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends import json_input
+from agentcli.frontends.agent_sdk.channel import control_request
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.frontends.json_output import JsonOutput, init_object
 from agentcli.frontends.run_end import jobs_that_end
@@ -24,6 +25,14 @@ def write_line(value: dict[str, Any]) -> None:
     """Write an object to stdout."""
     sys.stdout.buffer.write(to_json_line(value))
     sys.stdout.buffer.flush()
+
+
+class ControlRequested(UserError):
+    """The first line is in the protocol of the Agent SDKs."""
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__("The first line is a control request.")
+        self.line = line
 
 
 class CommandFailed(UserError):
@@ -172,7 +181,12 @@ class Dialogue:
         self._lines.put_nowait(None)
 
     def parse(self, raw: bytes) -> json_input.InputLine | None:
-        """Return the request of a line; None if nothing is to be done in the order of the lines."""
+        """Return the request of a line; None if nothing is to be done in the order of the lines.
+
+        Raises `ControlRequested` for a first line in another protocol.
+        """
+        if not (self._has_accepted or self._has_rejected) and control_request(raw) is not None:
+            raise ControlRequested(raw)
         return json_input.parse_line(raw)
 
     def end_input(self) -> None:

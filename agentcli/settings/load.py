@@ -152,7 +152,10 @@ def load_config(
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     uses_own = paths.user_config != without and _may_exist(paths.user_config)
-    layers = [_user_layer(paths.user_config, sources)] if uses_own else []
+    layers = [read_layer(paths.user_config)] if uses_own else []
+    if uses_own and sources is not None and "user" not in sources:  # what reaches models and limits runs stays
+        for section in ("permissions", "hooks", "mcp_servers"):
+            layers[0].values.pop(section, None)
     trusted = _trusted_files(paths, cwd, notices, trust=trust) if sources is None or sources - {"user"} else []
     layers += [_project_layer(file, paths, notices) for file in trusted if file.suffix == ".toml" and file != without]
     layers += [extra] if extra is not None else []
@@ -188,15 +191,6 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
         "session, or `agentcli config trust` here. To use without a review: --trust."
     )
     return []
-
-
-def _user_layer(file: Path, sources: frozenset[str] | None) -> SettingsLayer:
-    """Read the user's settings; where `sources` do not name them, only what reaches models and limits runs is used."""
-    layer = read_layer(file)
-    if sources is not None and "user" not in sources:
-        for section in ("permissions", "hooks", "mcp_servers"):
-            layer.values.pop(section, None)
-    return layer
 
 
 def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLayer:

@@ -131,6 +131,30 @@ def test_tools_of_the_program_are_tools_of_the_model(sdk: Any, options: Any) -> 
 
 
 @pytest.mark.full
+def test_a_server_is_switched_off_and_on(sdk: Any, options: Any) -> None:
+    @sdk.tool("add", "Adds numbers", {"a": float})  # type: ignore[untyped-decorator]
+    async def add(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "sum"}]}
+
+    servers = {"calc": sdk.create_sdk_mcp_server("calc", tools=[add])}
+    uses = {"tool_calls": [call("mcp__calc__add", a=2)]}
+    replies = (uses, {"text": "{{last_result}}"}, uses, {"text": "{{last_result}}"}, uses, {"text": "{{last_result}}"})
+
+    async def work() -> None:
+        chosen = options(*replies, mcp_servers=servers, allowed_tools=["mcp__calc"])
+        async with sdk.ClaudeSDKClient(chosen) as client:
+            assert "sum" in (await answered(client)).result
+            await client.toggle_mcp_server("calc", enabled=False)
+            assert [one["status"] for one in (await client.get_mcp_status())["mcpServers"]] == ["disabled"]
+            assert "sum" not in (await answered(client)).result
+            await client.toggle_mcp_server("calc", enabled=True)
+            await client.reconnect_mcp_server("calc")
+            assert "sum" in (await answered(client)).result
+
+    run(work())
+
+
+@pytest.mark.full
 def test_hooks_of_the_program_see_change_and_deny_calls(sdk: Any, options: Any, place: Place) -> None:
     seen: list[Any] = []
 
@@ -255,6 +279,9 @@ def lines(*objects: dict[str, Any]) -> str:
     return "".join(json.dumps(one) + "\n" for one in objects)
 
 
+STARTED_BY_AN_SDK = {"CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
+
+
 def request(id: str, subtype: str, **fields: Any) -> dict[str, Any]:
     return {"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}}
 
@@ -269,7 +296,7 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
         prompt,
         request("4", "get_context_usage"),
     ]
-    ran = place.run(*flags, "-m", place.script({"text": "hi"}), stdin=lines(*asked))
+    ran = place.run(*flags, "-m", place.script({"text": "hi"}), stdin=lines(*asked), env=STARTED_BY_AN_SDK)
     responses = {one["response"]["request_id"]: one["response"] for one in ran.of("control_response")}
     assert {id: one["subtype"] for id, one in responses.items()} == {
         "1": "success", "2": "error", "3": "error", "4": "success",
@@ -280,11 +307,34 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     assert [one["permissionMode"] for one in ran.of("system", "init")] == ["default"]
 
 
-def test_a_session_that_cannot_begin_is_an_error_of_the_first_request(place: Place) -> None:
-    flags = ("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--resume", "nothing")
-    ran = place.run(*flags, "-m", place.script({"text": "hi"}), stdin=lines(request("1", "initialize")))
+@pytest.mark.full
+def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
+    with place.talk(place.script(*[{"text": "hi"}] * 3)) as client:
+        client.wait_for_type("system", "init")
+        client.send(request("1", "initialize", jsonSchema={"type": "string"}))
+        client.wait_for_type("control_response")
+        client.send({"type": "user", "message": {"role": "user", "content": "go"}})
+        assert client.wait_for_type("result")["subtype"] == "error_max_structured_output_retries"
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "why"),
+    [
+        (("--resume", "nothing"), {}, "There is no session 'nothing'"),
+        ((), {"hooks": 5}, "The initialize request is not valid"),
+        ((), {"jsonSchema": {"type": "nonsense"}}, "--json-schema is not valid"),
+        (("--agent", "nobody"), {"agents": {"some": {"description": "d", "prompt": "p"}}}, "Unknown agent 'nobody'"),
+    ],
+)
+def test_a_session_that_cannot_begin_is_an_error_of_the_first_request(
+    place: Place, flags: tuple[str, ...], fields: dict[str, Any], why: str
+) -> None:
+    flags = ("-p", "--input-format", "stream-json", "--output-format", "stream-json", *flags)
+    begins = lines(request("1", "initialize", **fields))
+    ran = place.run(*flags, "-m", place.script({"text": "hi"}), stdin=begins, env=STARTED_BY_AN_SDK)
     (response,) = ran.of("control_response")
-    assert (response["response"]["subtype"], "nothing" in response["response"]["error"]) == ("error", True)
+    assert response["response"]["subtype"] == "error"
+    assert why in response["response"]["error"]
     assert ran.code != 0
 
 

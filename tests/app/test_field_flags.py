@@ -100,3 +100,13 @@ def test_the_rules_of_sources_that_are_not_named_do_not_count(place: Place) -> N
     for flags, is_made in (((), False), (("--setting-sources", "project"), True)):
         assert place.run("-p", "go", "--model", script, "--allow", "bash", *flags).code == 0
         assert (place.folder / "made").exists() is is_made
+
+
+def test_commands_and_agents_inherit_the_model(place: Place) -> None:
+    (place.home / "commands").mkdir(parents=True)
+    (place.home / "commands/greet.md").write_text("---\nmodel: inherit\n---\nSay hello.\n")
+    agents = {"tester": {"description": "tests", "prompt": "Test.", "model": "inherit"}}
+    delegates = {"tool_calls": [call("create_subagent", task="test", agent="tester")]}
+    script = place.script(delegates, {"text": "tested"}, {"text": "hello"})
+    ran = place.run("-p", "/greet", "--model", script, "--agents", json.dumps(agents))
+    assert (ran.code, ran.out, ran.err) == (0, "hello\n", "")

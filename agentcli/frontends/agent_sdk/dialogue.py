@@ -4,14 +4,12 @@ import asyncio
 from typing import Any
 
 from agentcli.agent import ops
-from agentcli.agent.result import Demands
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UserError
 from agentcli.frontends import json_input
-from agentcli.frontends.agent_sdk.channel import ControlChannel
 from agentcli.frontends.agent_sdk.controls import answer_request, known_agents, server_info
 from agentcli.frontends.agent_sdk.hooks import attach_hooks
-from agentcli.frontends.agent_sdk.output import ClientWishes, FieldOutput
+from agentcli.frontends.agent_sdk.output import ControlClient, FieldOutput
 from agentcli.frontends.agent_sdk.permissions import PermissionBridge
 from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.frontends.json_stream import Dialogue
@@ -23,28 +21,19 @@ class ControlDialogue(Dialogue):
 
     output: FieldOutput
 
-    def __init__(
-        self,
-        host: ScreenlessHost,
-        channel: ControlChannel,
-        wishes: ClientWishes,
-        *,
-        partial: bool,
-        demands: Demands,
-        leaving: asyncio.Event,
-    ) -> None:
-        self.channel, self._wishes = channel, wishes
+    def __init__(self, host: ScreenlessHost, *, client: ControlClient, **options: Any) -> None:
+        self._client, self._channel = client, client.channel
         self._is_initialized = False
         self._first_model = host.session.state.model.name
         self._handling: dict[str, asyncio.Task[None]] = {}  # requests that are being answered, by their ids
-        super().__init__(host, channel.write, partial=partial, demands=demands, leaving=leaving)
+        super().__init__(host, client.channel.write, **options)
 
     def make_output(self, session: Session) -> FieldOutput:
-        if self._wishes.answers_questions:  # before a command runs, not about what a dry run has changed
+        if self._client.answers_questions:  # before a command runs, not about what a dry run has changed
             session.runtime.calls.services.dry_runs = False
-        self._attaching = self.spawn(attach_hooks(session, self._wishes.hooks, self.channel))
-        output = FieldOutput(session, self.channel, self._wishes, partial=self.partial, demands=self.demands)
-        output.questions = PermissionBridge(session, self.channel, self.spawn)
+        self._attaching = self.spawn(attach_hooks(session, self._client.hooks, self._channel))
+        output = FieldOutput(session, self._client, partial=self.partial, demands=self.demands)
+        output.questions = PermissionBridge(session, self._channel, self.spawn)
         output.init, output.is_idle = self.init, self._is_idle
         return output
 
@@ -63,7 +52,7 @@ class ControlDialogue(Dialogue):
             case {"type": "control_request", "request_id": str(id), "request": {"subtype": str()} as request}:
                 return self._parse_request(raw, id, request)
             case {"type": "control_response", "response": response} if isinstance(response, dict):
-                self.channel.deliver(response)
+                self._channel.deliver(response)
                 return None
             case {"type": "control_cancel_request", "request_id": str(id)}:
                 if (task := self._handling.get(id)) is not None:
@@ -105,11 +94,11 @@ class ControlDialogue(Dialogue):
             else:
                 answer = await answer_request(self.host, request)
         except (UserError, ToolError) as error:
-            self.channel.refuse(id, str(error))
+            self._channel.refuse(id, str(error))
         except (KeyError, TypeError, ValueError) as error:
-            self.channel.refuse(id, f"The request {request['subtype']} is not complete: {error!r}.")
+            self._channel.refuse(id, f"The request {request['subtype']} is not complete: {error!r}.")
         else:
-            self.channel.respond(id, **answer)
+            self._channel.respond(id, **answer)
 
     async def carry_out(self, request: json_input.Request) -> None:
         if isinstance(request, json_input.UserMessage | ops.Prompt):
@@ -119,7 +108,7 @@ class ControlDialogue(Dialogue):
 
     def end_input(self) -> None:
         super().end_input()
-        self.channel.close()
+        self._channel.close()
 
     def _is_idle(self) -> bool:
         """Return True if no other turn follows the one that ends."""

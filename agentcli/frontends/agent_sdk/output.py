@@ -29,15 +29,20 @@ _USAGE = {
 }  # fmt: skip
 
 
-class ClientWishes(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the output that the program wants, and its hooks."""
+class ControlClient(msgspec.Struct, frozen=True, kw_only=True):
+    """The program at the other end: the id of its first request, its hooks, and what it wants to see.
 
-    hooks: tuple[HookSpec, ...] = ()
-    answers_questions: bool = False
-    replays_prompts: bool = False
-    shows_hooks: bool = False
-    reads_state: bool = False
-    transcripts: Path | None = None  # the folder in which its store has them
+    `transcripts` is the folder in which its store of sessions has them, if it has one.
+    """
+
+    channel: ControlChannel
+    first_id: str
+    hooks: tuple[HookSpec, ...]
+    answers_questions: bool
+    replays_prompts: bool
+    shows_hooks: bool
+    reads_state: bool
+    transcripts: Path | None
 
 
 class FieldOutput(JsonOutput):
@@ -47,11 +52,9 @@ class FieldOutput(JsonOutput):
     init: Callable[[], dict[str, Any]]
     is_idle: Callable[[], bool]
 
-    def __init__(
-        self, session: Session, channel: ControlChannel, wishes: ClientWishes, *, partial: bool, demands: Demands
-    ) -> None:
+    def __init__(self, session: Session, client: ControlClient, *, partial: bool, demands: Demands) -> None:
         super().__init__(session, self._write_translated, partial=partial, demands=demands)
-        self._channel, self._wishes = channel, wishes
+        self._channel, self._client = client.channel, client
         self._entry_id = ""  # of the entry that is shown
         self._spent_usd = 0.0
         self._calls: dict[int, tuple[str, list[str]]] = {}  # calls that stream: name and arguments, by their index
@@ -68,14 +71,14 @@ class FieldOutput(JsonOutput):
                 return
             case events.EntryStored(entry):
                 self._entry_id = entry.id
-                if self._wishes.transcripts is not None and event.agent_id == "main":
-                    self._channel.write(mirror_object(entry, self._session.id, self._wishes.transcripts))
-                if self._wishes.replays_prompts and entry.is_prompt and event.agent_id == "main":
+                if self._client.transcripts is not None and event.agent_id == "main":
+                    self._channel.write(mirror_object(entry, self._session.id, self._client.transcripts))
+                if self._client.replays_prompts and entry.is_prompt and event.agent_id == "main":
                     self.write({**(entry_object(entry, self._session.id) or {}), "isReplay": True})
         super().show(event)
 
     def report_state(self, state: str) -> None:
-        if self._wishes.reads_state:
+        if self._client.reads_state:
             about = {"session_id": self._session.id, "state": state, "sdk_host_only": True}
             self.write({"type": "system", "subtype": "session_state_changed", **about})
 
@@ -119,7 +122,7 @@ class FieldOutput(JsonOutput):
             case {"subtype": "notice", "text": text}:
                 yield _system("informational", value, content=text, level="notice")
             case {"subtype": "hook"}:
-                yield from (_hook_object(value),) if self._wishes.shows_hooks else ()
+                yield from (_hook_object(value),) if self._client.shows_hooks else ()
             case {"subtype": "command"}:
                 return  # the result has its output
             case _:
