@@ -239,6 +239,7 @@ class FileLock:
     def release(self) -> None:
         """Free the lock, if this object holds it."""
         if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # closing frees nothing that a fork of this process has, too
             os.close(self._descriptor)
             self._descriptor = None
 
