@@ -129,10 +129,8 @@ class SessionConfinement:
         secrets, below_roots = self.scan.protected(roots)
         bounding = profile or limits.profile
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
-        protected: tuple[str, ...] = ()  # a command that only reads can write nothing anyway
-        if bounding != "read-only":
-            own_paths = (self._state, *limits.folders.own, *limits.programs(roots))
-            protected = tuple(map(str, (*self._protected_names(roots), *own_paths, *below_roots[:MAX_AUTO_EXECUTED])))
+        # A command that only reads can write nothing anyway.
+        protected = () if bounding == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
         # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
         return Bounds(
@@ -142,7 +140,7 @@ class SessionConfinement:
             masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
-            protected=protected,
+            protected=tuple(map(str, protected)),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 # A cache inside a root is not used: a command could replace it by a link for the next command.
@@ -153,8 +151,8 @@ class SessionConfinement:
             ),
         )
 
-    def _protected_names(self, roots: Sequence[Path]) -> Iterator[str | Path]:
-        """Yield the auto-executed names in the roots, and the paths of those at home if commands can write there.
+    def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
+        """Yield the auto-executed names in the roots, and all paths that commands could write but must not.
 
         Of missing names only a few are protected, because commands see each as an empty folder.
         """
@@ -169,6 +167,7 @@ class SessionConfinement:
             for name in dict.fromkeys((*at_start, *at_home)):
                 if name != ".git" and (sys.platform == "darwin" or not name.startswith("Library/")):  # macOS alone
                     yield home / name
+        yield from (self._state, *self.limits.folders.own, *self.limits.programs(roots), *below_roots)
 
     def is_protected(self, path: Path, grants: Grants) -> bool:
         """Return True if git or a trusted command runs this file or obeys its contents, whatever its name is."""
