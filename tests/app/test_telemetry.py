@@ -75,7 +75,7 @@ def test_a_turn_is_a_span_with_one_for_each_request_and_each_call(place: Place, 
     about = {"provider.name": "scripted", "response.finish_reasons": ["tool_use"]}
     about |= {f"usage.{name}": value for name, value in usage.items()}
     assert {f"gen_ai.{name}": value for name, value in about.items()}.items() <= first.attributes.items()
-    assert 0.05 <= second.attributes["gen_ai.response.time_to_first_chunk"] <= second.end - second.start
+    assert 0 < second.attributes["gen_ai.response.time_to_first_chunk"] <= second.end - second.start
     tools = [span for span in came.spans if span.name.startswith("execute_tool")]
     assert sorted(span.name for span in tools) == ["execute_tool file_list", *["execute_tool file_read"] * 2]
     assert {span.attributes["gen_ai.tool.call.id"] for span in tools} == {"call_1_1", "call_1_2", "call_1_3"}

@@ -50,6 +50,7 @@ def change(path: Path, *statements: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("cuts", "seed"), [(20, 1), (60, 2)])
 def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, cuts: int, seed: int) -> None:
     found = cut_power(tmp_path, cuts=cuts, seed=seed)

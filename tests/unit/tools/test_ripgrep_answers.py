@@ -219,6 +219,6 @@ def test_listings_and_searches_are_those_of_ripgrep(tmp_path: Path) -> None:
     compare(tmp_path, range(20), 4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_hundreds_of_listings_and_searches_are_those_of_ripgrep(tmp_path: Path) -> None:
     compare(tmp_path, range(2_000, 2_025), 10)

@@ -355,6 +355,7 @@ def work(source: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "unit", ["word ", "x", "*a ", "**a_ ", "[", "[a](", "`a``b ", "<a ", "_a*b", "![a", "日", "- a\n", "> ", "```\na\n"]
 )
