@@ -148,7 +148,11 @@ def _dd(arguments: Sequence[Field], state: State) -> Effects:
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     output_option = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
-    output_indices = [at + 1 for at, field in enumerate(arguments[:-1]) if re.fullmatch(output_option, field.text)]
+    output_indices = [
+        at + 1
+        for at, field in enumerate(arguments[:-1])
+        if re.fullmatch(output_option, field.text) and not _URL.match(arguments[at + 1].text)  # curl -O URL
+    ]
     writes = [arguments[at] for at in output_indices]
     others = [field.text for at, field in enumerate(arguments) if at not in output_indices]
     hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))

@@ -248,8 +248,8 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
         protected = [word for word, path in paths.items() if path.is_auto_executed]
     if protected:
         yield (
-            f"[the sandbox keeps {', '.join(protected)} from commands, because other programs run or obey it. "
-            "file_edit changes it if the user agrees; unconfined asks them to let this command do it.]"
+            f"[the sandbox does not let commands write {', '.join(protected)}, because other programs execute it. "
+            "To change it, use file_edit or unconfined, which ask the user.]"
         )
     if secret := sorted(name for name in names if is_secret(PurePath(name), None)):
         yield (
