@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -385,3 +386,26 @@ def test_a_wanted_dry_run_that_failed_is_no_result(open_terminal: Open) -> None:
     terminal.asked()
     terminal.type("n")
     assert "as a dry run only" in " ".join(terminal.see("END").split())
+
+
+def test_a_server_that_a_job_runs_is_reached_by_a_command_that_names_its_port(open_terminal: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as any_server:
+        port = any_server.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/a.py"
+    script = [
+        {"tool_calls": [call("bash", command=f"python3 -m http.server {port}", background=True)]},
+        {"tool_calls": [call("bash", command=f"sleep 3; curl -sS {address}")]},
+        {"tool_calls": [call("bash", command=f"python3 -c 'import urllib.request as u; u.urlopen(\"{address}\")'")]},
+        {"text": "{{last_result}} END"},
+    ]
+    terminal = open_terminal(script, "go")
+    terminal.asked()
+    terminal.type("y")
+    terminal.see("job_1")
+    assert f"Reaches 127.0.0.1:{port}" in terminal.asked()
+    terminal.type("y")
+    terminal.see(r'print\("hi"\)')
+    screen = " ".join(terminal.see("END").split())
+    assert "the sandbox has a network of its own" in screen, "nobody allowed the dry run to reach it"
+    terminal.type("/sandbox host localhost\r")
+    terminal.see("can now reach localhost on ports 80 and 443")
