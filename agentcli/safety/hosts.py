@@ -123,6 +123,13 @@ class HostGrant(NamedTuple):
     is_pattern: bool = False
     port: int | None = None  # None: the web's ports
 
+    @property
+    def is_this_machine(self) -> bool:
+        return self.host in ("localhost", "127.0.0.1", "::1") and not self.is_pattern
+
+    def address(self, port: int) -> str:
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
     def covers(self, host: str, port: int) -> bool:
         """Return True if the grant covers a port of a host, which is in the form of `read_host`."""
         is_host = host.endswith(f".{self.host}") if self.is_pattern else host == self.host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -344,3 +345,67 @@ def test_a_mode_that_settles_a_question_by_a_dry_run_makes_one(place: Place) -> 
         running.control("set_permission_mode", mode="plan")
         assert "plan mode discards all changes" in running.wait_for_type("result")["result"]
     assert not (place.folder / "made").exists()
+
+
+OFFLINE = "git ls-remote origin; echo half >made"  # which host that is the text does not say, so none is opened
+
+
+@pytest.mark.parametrize("answers", ["nn", "ny", "y"])
+def test_a_dry_run_that_was_wanted_leads_back_to_the_decision(
+    open_terminal: Open, tmp_path: Path, answers: str
+) -> None:
+    terminal = open_terminal([{"tool_calls": [call("bash", command=OFFLINE)]}, {"text": "{{last_result}} END"}], "go")
+    terminal.asked()
+    terminal.type("t")
+    screen = " ".join(terminal.see("for real").split())
+    assert "The dry run had no network; run it for real?" in screen
+    assert "The dry run printed: fatal" in screen
+    made = tmp_path / "project/made"
+    terminal.asked()
+    assert not made.exists()
+    terminal.type(answers[0])
+    if answers[1:]:
+        screen = terminal.see("Apply these changes")
+        assert "it had no network" in screen
+        assert "❯ n" in screen, "what it made may be broken"
+        terminal.asked()
+        terminal.type(answers[1])
+    screen = " ".join(terminal.see("END").split())
+    assert made.exists() == ("y" in answers)
+    assert ("The user let it run as a dry run only, which had no network." in screen) == (answers != "y")
+
+
+def test_a_wanted_dry_run_that_failed_is_no_result(open_terminal: Open) -> None:
+    command = "curl -sS http://127.0.0.1:9/"
+    terminal = open_terminal([{"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}} END"}], "go")
+    terminal.asked()
+    terminal.type("t")
+    assert "The dry run failed (exit 7), changed nothing, could reach 127.0.0.1; run it" in " ".join(
+        terminal.see("for real").split()
+    )
+    terminal.asked()
+    terminal.type("n")
+    assert "as a dry run only" in " ".join(terminal.see("END").split())
+
+
+def test_a_server_that_a_job_runs_is_reached_by_a_command_that_names_its_port(open_terminal: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as any_server:
+        port = any_server.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/a.py"
+    script = [
+        {"tool_calls": [call("bash", command=f"python3 -m http.server {port}", background=True)]},
+        {"tool_calls": [call("bash", command=f"sleep 3; curl -sS {address}")]},
+        {"tool_calls": [call("bash", command=f"python3 -c 'import urllib.request as u; u.urlopen(\"{address}\")'")]},
+        {"text": "{{last_result}} END"},
+    ]
+    terminal = open_terminal(script, "go")
+    terminal.asked()
+    terminal.type("y")
+    terminal.see("job_1")
+    assert f"Reaches 127.0.0.1:{port}" in terminal.asked()
+    terminal.type("y")
+    terminal.see(r'print\("hi"\)')
+    screen = " ".join(terminal.see("END").split())
+    assert "the sandbox has a network of its own" in screen, "nobody allowed the dry run to reach it"
+    terminal.type("/sandbox host localhost\r")
+    terminal.see("can now reach localhost on ports 80 and 443")

@@ -84,11 +84,11 @@ def test_a_script_in_an_added_folder_is_pinned_like_one_of_the_project(place: Pl
 def test_a_command_that_cannot_write_a_script_reads_why(place: Place) -> None:
     trusted_hook(place)
     (told,) = results(stream(place, {"tool_calls": [call("bash", command="x=scripts; echo evil > $x/guard.sh")]}))
-    assert "[the sandbox keeps scripts/guard.sh from commands" in told
+    assert "[the sandbox does not let commands write scripts/guard.sh" in told
     (place.folder / "sub").mkdir()
     given = call("bash", command="x=../scripts; echo evil > $x/guard.sh", cwd="sub")
     (told,) = results(stream(place, {"tool_calls": [given]}))
-    assert "[the sandbox keeps ../scripts/guard.sh from commands" in told
+    assert "[the sandbox does not let commands write ../scripts/guard.sh" in told
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field, structs
 
 from agentcli.agent.calls.model import Call
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import ChangesApproval, CommandApproval
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PermittedCall
@@ -14,6 +15,7 @@ from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_ab
 from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.conversation.history import counted, listed_names
+from agentcli.safety.commands.records import UNKNOWN
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
 from agentcli.tools.observation import STANDARD_CHARS, as_shown, call_title, cut_line
@@ -61,6 +63,8 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
         grave=obstacle.grave,
     )
     answer = await permitted.policy.ask(question, None)
+    if isinstance(answer, Approve) and answer.comment:
+        call.report.remarks.append(f"[The user said: {answer.comment}]")
     return isinstance(answer, Approve) and answer.allowed
 
 
@@ -253,9 +257,10 @@ def _question(
     if has_failed := result.timed_out or result.exit_code != 0:
         end = "it was killed" if result.exit_code is None else f"exit code {result.exit_code}"
         reasons.insert(0, "it timed out" if result.timed_out else end)
-    output = as_shown(result.output if mask is None else mask.text(result.output)).strip("\n").split("\n")
     if is_auto_executed := changes[0].is_obeyed:  # those that are obeyed come first in a group
         reasons.insert(0, "other programs execute these files automatically")
+    if permitted.dry_run == "on_request":
+        reasons.insert(0, f"it {permitted.network}")
     if asking is not None:
         reasons.insert(0, f"{asking.phrase} requires approval")
     line, *more = str(use.input.get("command", use.name)).strip().splitlines() or [""]
@@ -269,9 +274,22 @@ def _question(
         rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
         hunks=tuple(hunk for parts in hunks for hunk in parts),
         changes=summaries,
-        output="\n".join(cut_line(line, STANDARD_CHARS) for line in output[-_MAX_OUTPUT_LINES:]),
-        has_failed=has_failed,
+        output=last_lines(result.output, mask),
+        has_failed=has_failed or is_cut_off(permitted),
     )
+
+
+def last_lines(output: str, mask: Mask | None) -> str:
+    """Return the end of a command's output, as a person reads it."""
+    lines = as_shown(output if mask is None else mask.text(output)).strip("\n").split("\n")
+    return "\n".join(cut_line(line, STANDARD_CHARS) for line in lines[-_MAX_OUTPUT_LINES:])
+
+
+def is_cut_off(permitted: PermittedCall) -> bool:
+    """Return True if the command is known to need hosts that its text does not tell, so that none was open."""
+    command = permitted.policy.facts.command
+    may_reach = command is not None and command.verdict == "ask" and UNKNOWN in command.effects.hosts
+    return may_reach and not permitted.grants.hosts
 
 
 def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:

@@ -9,12 +9,19 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dry_run_output, review_changes
+from agentcli.agent.calls.dry_run_review import (
+    Obstacle,
+    ask_about_obstacle,
+    dry_run_output,
+    is_cut_off,
+    last_lines,
+    review_changes,
+)
 from agentcli.agent.calls.model import Call, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
 from agentcli.agent.interfaces import LOCK_TIMEOUT_S, MAX_LOCKED, Checkpoints
-from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.agent.permissions.approvals import PermittedCall, call_effects
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
@@ -117,6 +124,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
     """Make a dry run of a command and apply what may stay. Return its output, or the call to run instead.
 
     If a host or path hindered it, and the person opens that, there is a second dry run; nothing is asked after it.
+    After a dry run that the person wanted they may run the command itself.
     """
     opened: Obstacle | None = None
     while True:
@@ -127,7 +135,11 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
         report, obstacle = output.dry_run, None
         assert report is not None, "a tool that runs commands makes a dry run if the terms say so"
         try:
-            if opened is None and permitted.dry_run == "always":
+            if permitted.dry_run == "on_request":
+                obstacle = await asyncio.to_thread(_find_doubt, permitted, report)
+                if obstacle is not None and (lines := last_lines(report.result.output, call.report.mask)):
+                    call.turn.emit(Notice(f"The dry run printed:\n{lines}"))
+            elif opened is None:
                 obstacle = await asyncio.to_thread(_find_obstacle, call, permitted, report)
             if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
                 return await _apply(call, permitted, report)
@@ -151,7 +163,7 @@ async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, o
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())
     terms = RunTerms(grants=grants, dry_run="narrow" if permitted.dry_run == "always" else "full")
     call.turn.store(CallTried(call.use.id))
-    call.report.is_dry_run = opened is None or not opened.host  # what is sent to a host is more than a dry run
+    call.report.is_dry_run = not grants.hosts  # what is sent to a host is more than a dry run
     run, maker = permitted.policy.facts.tool.output, call.turn.session.made_by
     if maker is None:
         return await run(permitted.arguments, replace(context, terms=terms))
@@ -184,6 +196,26 @@ async def _apply_later(call: Call, permitted: PermittedCall, later: Callable[[],
     title = call_title(call.use.name, call.use.input)
     turn.emit(Notice(f"Background dry run finished: {title} · {summary}"))
     turn.state.notes.append(reminder(f"The dry run in the background has finished: {title}\n{text}"))
+
+
+def _find_doubt(permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
+    """Return why a dry run that the person wanted may not show what the command would do, if so. Blocks."""
+    result, facts = report.result, permitted.policy.facts
+    too_much = report.dry_run.too_much
+    findings = [
+        too_much and f"was ended: {too_much}",
+        "timed out" if result.timed_out else f"failed (exit {result.exit_code})" if result.exit_code else "",
+        "" if report.dry_run.changes or too_much else "changed nothing",
+    ]
+    if not (any(findings) or is_cut_off(permitted)):
+        return None
+    why, effects = ", ".join(filter(None, (*findings, permitted.network))), call_effects(facts, permitted.verdict)
+    return Obstacle(
+        why=f"it {why}",
+        then="runs it for real",
+        effects=(f"the dry run {why}; run it for real?", *effects.lines),
+        grave=effects.grave,
+    )
 
 
 def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
@@ -225,6 +257,8 @@ def _find_obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -
 async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> ToolOutput:
     """Apply the changes that the rules, the mode and the person let stay."""
     turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
+    if permitted.dry_run == "on_request":
+        call.report.remarks.append(f"[The user let it run as a dry run only, which {permitted.network}.]")
     if dry_run.too_much:
         is_planning = turn.state.mode == "plan"  # then nothing would have been applied anyway
         if not is_planning:

@@ -312,11 +312,12 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
             from agentcli.safety.hosts import read_grant
 
             try:
-                read_grant(name)
+                grant = read_grant(name)
             except ValueError as error:
                 raise UsageError(f"Could not allow {name!r}: {error}") from error
             workspace.grants += Grants(hosts=(name,))
-            return f"Commands in this session can now reach {name}."
+            more = f" on ports 80 and 443. For another port: /sandbox host {name}:PORT" if not grant.port else "."
+            return f"Commands in this session can now reach {name}{more if grant.is_this_machine else '.'}"
         case "forget" if name:
             workspace.grants -= Grants(hosts=(name,))
             return f"New commands can no longer reach {name}. Jobs that are already running still can."

@@ -25,7 +25,7 @@ from agentcli.conversation.entries import CallDenied
 from agentcli.conversation.history import listed_names
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Segment, known
 from agentcli.safety.paths.judge import WHY
 from agentcli.tools.command import NO_GRANTS, Grants
 from agentcli.tools.observation import call_title
@@ -42,6 +42,13 @@ _RUNS_AS_ANOTHER = lazy_pattern(r"(sudo|doas|pkexec|su)(?= |\Z)")
 _FORCED_PUSH = lazy_pattern(r"git push\b.* (-[a-zA-Z46]*f[a-zA-Z46]*|--force\S*|--mirror|\+\S+)(?= |\Z)", re.DOTALL)
 # Programs that run what they read: from a host, it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
+_DOWNLOADERS = frozenset("curl wget http https xh".split())
+_READS_INPUT = lazy_pattern("(-|-[seux]+)?")  # the first argument of an interpreter that runs its input, or none
+_RUNS_SUBSTITUTION = lazy_pattern(
+    rf"(eval|source|\.|{'|'.join(sorted(_INTERPRETERS))})\b.*[<$]\(\s*({'|'.join(_DOWNLOADERS)})\b"
+)
+_PACKAGE_MANAGERS = frozenset("npm pnpm yarn bun pip pip3 uv poetry pdm pipenv cargo go gem bundle composer".split())
+_INSTALLS = frozenset("add ci i install install-test it get require restore sync update up upgrade".split())
 
 
 class CallPolicy(Struct, frozen=True):
@@ -125,6 +132,12 @@ class PermittedCall(Struct, frozen=True, kw_only=True):
     @property
     def grants(self) -> Grants:
         return self.policy.facts.grants if self.verdict.opens else NO_GRANTS
+
+    @property
+    def network(self) -> str:
+        """The hosts that its dry run could reach, as the end of a sentence."""
+        hosts = dict.fromkeys((self.policy.facts.workspace.grants + self.grants).hosts)
+        return f"could reach {listed_names([*hosts], MAX_SHOWN)}" if hosts else "had no network"
 
 
 async def permit(
@@ -300,7 +313,8 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     programs = ["something" if program == UNKNOWN else PurePath(program).name for program in effects.runs]
     # Nothing shows what an opaque command does, for instance a program that agentcli does not know.
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
-    is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)  # curl … | sh
+    is_script = bool(hosts) and _runs_download(command)
+    registries = [host for segment in command.segments if _installs(segment) for host in known(segment.effects.hosts)]
     deletes_found = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
@@ -308,7 +322,10 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
     outside = tuple(str(need.real) for need in needs if need.kind == "outside")
     grave = [
         _effect_line("deletes", [*shown(effects.deletes), *(["everything find matches"] if deletes_found else [])]),
-        _effect_line("runs a script from" if is_script else "reaches", hosts),
+        _effect_line(
+            "runs a script from" if is_script else "reaches", [host for host in hosts if host not in registries]
+        ),
+        _effect_line("installs packages (their scripts may run) from", registries),
         _effect_line("writes outside the project:", shown(outside)),
         *(
             f"{need.access}s {shown((str(need.real),))[0]}, which {WHY[need.kind]}"
@@ -339,6 +356,26 @@ def command_effects(facts: CallFacts, command: CommandAnalysis) -> CallEffects:
         *grave,
     ]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
+
+
+def _runs_download(command: CommandAnalysis) -> bool:
+    """Return True if a command runs what it has downloaded: from a pipe, a substitution or a file."""
+    has_downloaded, files = False, set[str]()
+    for segment in command.segments:
+        name, *arguments = segment.words or ("",)
+        if name in _DOWNLOADERS:
+            has_downloaded = True
+            files.update(PurePath(word).name for word in (*arguments, *segment.effects.writes))
+        runs_input = name in _INTERPRETERS and _READS_INPUT.fullmatch(arguments[0] if arguments else "")
+        runs_file = any(PurePath(program).name in files for program in segment.effects.runs)
+        if has_downloaded and (runs_input or runs_file or _RUNS_SUBSTITUTION.match(segment.text)):
+            return True
+    return False
+
+
+def _installs(segment: Segment) -> bool:
+    name, *arguments = segment.words or ("",)
+    return name in _PACKAGE_MANAGERS and not _INSTALLS.isdisjoint(arguments)
 
 
 def _unpredictable_line(command: CommandAnalysis) -> str:

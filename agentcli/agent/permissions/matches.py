@@ -13,15 +13,18 @@ import msgspec
 
 from agentcli.agent.permissions.facts import CallFacts, GlobSearch, opened_files
 from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands import records
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_auto_executed, is_secret
 from agentcli.safety.urls import host_meant
 from agentcli.tools.tool import kind_argument
 
+_PORT = lazy_pattern(r"\A(\[.*\]|[^:]*):\d+\Z")  # with the host before it
+
 
 def matches_host(pattern: str, host: str) -> bool:
     """Return True if `domain:example.org` covers a host: that one, and those below it."""
-    domain = host_meant(pattern)
+    domain, host = host_meant(pattern), _PORT.sub(r"\1", host)
     return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
 
 

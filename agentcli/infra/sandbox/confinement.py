@@ -29,7 +29,8 @@ from agentcli.tools.command import Profile, Reverts
 class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources that a session provides for its commands, and for the planning of their confinement.
 
-    Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`. In `cache`
+    Commands reach the hosts that were granted to them through `proxy_socket`, that of a `NetworkProxy`, and the `ports`
+    of this machine, such as `127.0.0.1:8000`, as if they were open in their own network. In `cache`
     package managers and compilers keep their caches instead of in HOME. The folder belongs to this workspace's commands
     alone and outlives them; without it they use the private /tmp. Mount points are noted in `note` before they are
     made, so that they can be removed after a kill. Sharing a `scan` of the roots saves the walk. `git` is asked what a
@@ -37,6 +38,7 @@ class CommandResources(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     proxy_socket: Path | None = None
+    ports: tuple[str, ...] = ()
     cache: Path | None = None
     note: Note | None = None
     scan: Scan = msgspec.field(default_factory=Scan)

@@ -58,6 +58,7 @@ class LocalSandbox:
             denied,
             state=limits.folders.state or job_folder / "state",
             search_path=environment.get("PATH", ""),
+            running_jobs=lambda: [job.pid for job in self.jobs.list() if job.is_running],
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home

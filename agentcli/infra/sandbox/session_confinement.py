@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.auto_executed import may_exist, present_names
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
-from agentcli.safety.hosts import read_grant
+from agentcli.safety.hosts import WEB_PORTS, read_grant
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits, Grants, Profile, Reverts
@@ -75,7 +76,10 @@ class CommandLimits(Struct, frozen=True, kw_only=True):
 
 
 class SessionConfinement:
-    """Holds a session's commands to their bounds; `choose` finds what confines them, `denied` tests paths by rules."""
+    """Holds a session's commands to their bounds; `choose` finds what confines them, `denied` tests paths by rules.
+
+    `running_jobs` returns the processes below which its jobs run.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class SessionConfinement:
         *,
         state: Path,
         search_path: str,
+        running_jobs: Callable[[], Sequence[int]] = lambda: (),
     ) -> None:
         self.limits = limits
         self.scan = Scan(lambda path: is_secret(path, limits.home), denied)
@@ -93,6 +98,7 @@ class SessionConfinement:
         self._roots = tuple(root.resolve() for root in roots)
         self._choose = choose
         self._search_path = search_path
+        self._running_jobs = running_jobs
         self._state = state
         self._aside = state / "put_aside"  # holds what stood in the way of something that was put back
         self._proxies: dict[frozenset[str], NetworkProxy] = {}  # by the hosts that each leads to
@@ -143,6 +149,7 @@ class SessionConfinement:
             protected=tuple(map(str, protected)),
             resources=CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
+                ports=self._open_ports(grants) if proxy is not None else (),
                 # A cache inside a root is not used: a command could replace it by a link for the next command.
                 cache=None if cache is None or any(map(cache.is_relative_to, roots)) else cache,
                 note=note,
@@ -150,6 +157,24 @@ class SessionConfinement:
                 git=self.git(grants),
             ),
         )
+
+    def _open_ports(self, grants: Grants) -> tuple[str, ...]:
+        """Return the granted ports of this machine on which a server listens, or a job may begin to listen."""
+        from agentcli.infra.sandbox.processes.stall import is_listened_on
+
+        hosts = [grant for grant in map(read_grant, dict.fromkeys(grants.hosts)) if grant.is_this_machine]
+        ports = [(grant, port) for grant in hosts for port in ((grant.port,) if grant.port else WEB_PORTS)]
+        has_jobs = bool(ports) and bool(self._running_jobs())
+        return tuple(grant.address(port) for grant, port in ports if has_jobs or is_listened_on(port))
+
+    def _connect_to_job(self, port: int) -> socket.socket | None:
+        from agentcli.infra.sandbox.network.jobs import connect_beside
+        from agentcli.infra.sandbox.processes.stall import find_listener
+
+        for job in self._running_jobs():
+            if (server := find_listener(job, port)) is not None:
+                return connect_beside(server, port)
+        return None
 
     def _protected(self, roots: Sequence[Path], below_roots: Sequence[Path]) -> Iterator[str | Path]:
         """Yield the auto-executed names in the roots, and all paths that commands could write but must not.
@@ -284,7 +309,7 @@ class SessionConfinement:
             except ValueError as error:
                 raise ToolError(f"A host cannot be granted: {error}", kind="invalid_parameters") from error
             folder = Path(tempfile.mkdtemp(prefix="agentcli-"))  # mode 0700
-            proxy = NetworkProxy(grants, folder=folder, how_to_grant=_HOW_TO_GRANT)
+            proxy = NetworkProxy(grants, folder=folder, how_to_grant=_HOW_TO_GRANT, connect_to_job=self._connect_to_job)
             await proxy.start()
             self._proxies[hosts] = proxy
 

@@ -15,11 +15,20 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
+from agentcli.safety.hosts import WEB_PORTS
 from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 
-_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
-_HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?")
-_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")  # `user@host:path`
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)(?::(\d{1,5})\b)?")
+_HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+|localhost)(?::(\d{1,5}))?(?:/\S*)?")
+_REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)()")  # `user@host:path`
+
+
+def _host_in(found: re.Match[str]) -> str:
+    """Return a host that was found in a word, with its port unless that is one of the web's, which each grant has."""
+    has_port = found[2] and int(found[2]) not in WEB_PORTS and 0 < int(found[2]) < 65_536
+    return f"{found[1]}:{found[2]}" if has_port else found[1]
+
+
 Program = Callable[[Sequence[Field], State], Effects]
 UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,), hosts=(UNKNOWN,), runs=(UNKNOWN,))
 
@@ -36,7 +45,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     if not hosts:  # besides those in addresses it may reach any host
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
-        hosts = (UNKNOWN, *(host[1] for host in found if host and host[1] not in this_machine))
+        hosts = (UNKNOWN, *(_host_in(host) for host in found if host and host[1] not in this_machine))
     return replace(UNKNOWN_EFFECTS, hosts=hosts, runs=(name,))
 
 
@@ -148,10 +157,14 @@ def _dd(arguments: Sequence[Field], state: State) -> Effects:
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     output_option = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
-    output_indices = [at + 1 for at, field in enumerate(arguments[:-1]) if re.fullmatch(output_option, field.text)]
+    output_indices = [
+        at + 1
+        for at, field in enumerate(arguments[:-1])
+        if re.fullmatch(output_option, field.text) and not _URL.match(arguments[at + 1].text)  # curl -O URL
+    ]
     writes = [arguments[at] for at in output_indices]
     others = [field.text for at, field in enumerate(arguments) if at not in output_indices]
-    hosts = tuple(found[1] for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
+    hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     # Files that are sent: `curl -d @file`, `-F name=@file`.
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
@@ -181,7 +194,7 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
     here = absolute_paths([Field(".")], state)  # which files of the repository, the text does not say
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
-        hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
+        hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
         return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
     return Effects(reads=here, writes=here, deletes=deletes, hosts=(), runs=("git",))

@@ -208,11 +208,12 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
 
 # The ways in which curl and git, Node, Python, Go and pip name a host that they could not reach.
 _NAMED_HOST = lazy_pattern(
-    r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+)"
+    r"[Cc]ould not resolve host:? '?([\w.-]+)|(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED) ([\w-]+(?:\.[\w-]+)+(?::\d+)?)"
     r"|HTTPS?ConnectionPool\(host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|dial tcp: lookup ([\w.-]+)"
     r"|unable to access 'https?://([\w.-]+)"
 )
 _UNREACHED_HOST = lazy_pattern(r"([\w.-]+) cannot be reached: (.+)")  # an answer of the sandbox's own proxy
+_NO_SERVER = lazy_pattern("[Cc]onnection refused|ECONNREFUSED|Couldn't connect to server")
 _NO_HOST = lazy_pattern(
     "Could not resolve host|Temporary failure in name resolution|Name or service not known|Network is unreachable"
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
@@ -248,8 +249,8 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
         protected = [word for word, path in paths.items() if path.is_auto_executed]
     if protected:
         yield (
-            f"[the sandbox keeps {', '.join(protected)} from commands, because other programs run or obey it. "
-            "file_edit changes it if the user agrees; unconfined asks them to let this command do it.]"
+            f"[the sandbox does not let commands write {', '.join(protected)}, because other programs execute it. "
+            "To change it, use file_edit or unconfined, which ask the user.]"
         )
     if secret := sorted(name for name in names if is_secret(PurePath(name), None)):
         yield (
@@ -262,6 +263,12 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
         yield "[/tmp is new and empty for each command. Keep files for later commands in the workspace.]"
     if unreached := _UNREACHED_HOST.search(output):
         yield f"[commands may reach {unreached[1]}, but the connection failed: {unreached[2].strip()}]"
+    elif _NO_SERVER.search(output):
+        yield (
+            "[the sandbox has a network of its own. A server on this machine, or of a job, is reached on a port "
+            "that the user opens: with a yes to a command that names it, such as curl http://127.0.0.1:PORT, or with "
+            "/sandbox host 127.0.0.1:PORT]"
+        )
     elif _NO_HOST.search(output):
         yield "[the sandbox lets commands reach only hosts that the user has allowed with /sandbox host NAME]"
 
@@ -274,7 +281,7 @@ def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolC
     reason = f"It {result.stall}" if result.stall else "The person sent this to the background"
     started = _describe_start(job, f"{reason}: it continues as", context)
     is_confined_server = result.stall.startswith("listens") and context.workspace.facts.confines
-    hint = ". Other commands cannot reach it: in the sandbox each has its own network." if is_confined_server else ""
+    hint = ". A command reaches it on 127.0.0.1 if it names the port and the user agrees." if is_confined_server else ""
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
     structured = {**started.structured, "output": result.output, **({"stall": result.stall} if result.stall else {})}
     return ToolOutput(f"{started.content}{hint}\n{output}", structured, f"in the background as {job.id}")

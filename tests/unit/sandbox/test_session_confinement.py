@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.processes.stall import is_listened_on
 from agentcli.infra.sandbox.protection import snapshot
 from agentcli.infra.sandbox.protection.auto_executed import present_names
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionFolders
@@ -350,3 +351,60 @@ def test_no_command_begins_while_what_a_killed_session_left_is_put_back(
     monkeypatch.setattr(snapshot, "clean_up_killed_sessions", put_back)
     result_of(sandbox, begin_commands())
     assert order == ["put back", "ready"]
+
+
+_SERVER = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    with server.accept()[0] as client:
+        client.send(sys.argv[2].encode())
+"""
+_CLIENT = """
+import socket, sys
+print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 9).recv(99).decode())
+"""
+
+
+def test_a_granted_port_of_this_machine_is_the_persons_server_or_a_jobs_for_every_program(home: Path) -> None:
+    sandbox = sandbox_in(home, home)
+    (home / "server.py").write_text(_SERVER)
+    (home / "client.py").write_text(_CLIENT)
+
+    async def ask(host: str, port: int, *hosts: str, **more: Any) -> str:
+        script = f"python3 client.py {host} {port} 2>&1 | tail -n1"
+        result = await sandbox.run(Command(script, home, 20, grants=Grants(hosts=hosts), **more))
+        return result.output.strip()
+
+    async def outputs() -> list[str]:
+        def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"the person's")
+            writer.close()
+
+        (is_job := asyncio.Event()).set()
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            port = server.sockets[0].getsockname()[1]
+            free = next(number for number in range(port + 1, 65_000) if not is_listened_on(number))
+            await sandbox.run(Command(f"python3 server.py {free} 'the job'", home), detach=is_job)
+            await asyncio.sleep(1)
+            return [
+                await ask("127.0.0.1", port, f"127.0.0.1:{port}"),
+                await ask("localhost", port, f"localhost:{port}"),
+                await ask("127.0.0.1", free, f"127.0.0.1:{free}"),
+                await ask("127.0.0.1", port, f"127.0.0.1:{free}"),
+                await ask("127.0.0.1", free),
+                await ask("127.0.0.1", port, f"127.0.0.1:{port}", profile="read-only"),
+            ]
+
+    *reached, other, none, reading = result_of(sandbox, outputs())
+    assert reached == ["the person's", "the person's", "the job"]
+    assert all("refused" in each for each in (other, none, reading))
+
+
+def test_a_command_may_listen_on_a_granted_port_itself(home: Path) -> None:
+    sandbox = sandbox_in(home, home)
+    (home / "server.py").write_text(_SERVER)
+    (home / "client.py").write_text(_CLIENT)
+    script = "python3 server.py 47123 its-own & sleep 1; python3 client.py 127.0.0.1 47123"
+    command = Command(script, home, 20, grants=Grants(hosts=("127.0.0.1:47123",)))
+    assert result_of(sandbox, sandbox.run(command)).output.strip() == "its-own"

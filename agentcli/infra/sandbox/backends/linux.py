@@ -99,10 +99,10 @@ class Bubblewrap(FullConfinement):
             closing(Layout(bounds, str(cwd), mount_points, self._covers)) as layout,
         ):
             mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
-            proxy = relay_environment() if resources.proxy_socket is not None else WITHOUT_NETWORK
-            command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if resources.proxy_socket else list(argv)
+            proxy = relay_environment(resources.ports) if resources.proxy_socket is not None else WITHOUT_NETWORK
+            relay = relay_command(RELAY, PROXY_SOCKET, resources.ports) if resources.proxy_socket is not None else []
             yield Launch(
-                [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
+                [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *relay, *argv],
                 (*pass_fds, program, *layout.descriptors),
                 cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
                 refusal=REFUSAL_START,

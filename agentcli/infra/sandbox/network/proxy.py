@@ -39,7 +39,10 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class NetworkProxy:
-    """Serves between `start` and `aclose`, in a private short `folder`."""
+    """Serves between `start` and `aclose`, in a private short `folder`.
+
+    Where nothing listens on a granted port of this machine, `connect_to_job` may connect to that of a job. It blocks.
+    """
 
     def __init__(
         self,
@@ -48,11 +51,13 @@ class NetworkProxy:
         folder: Path,
         how_to_grant: str = "The person can grant it.",
         resolve: Resolve = resolve,
+        connect_to_job: Callable[[int], socket.socket | None] = lambda port: None,
     ) -> None:
         self._grants = grants
         self.socket = folder / "proxy"  # where commands reach it
         self._how_to_grant = how_to_grant
         self._resolve = resolve
+        self._connect_to_job = connect_to_job
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -129,6 +134,8 @@ class NetworkProxy:
                         return await asyncio.open_connection(address, port)
                     except OSError as error:
                         failure = error
+                if grant.is_this_machine and (job := await asyncio.to_thread(self._connect_to_job, port)):
+                    return await asyncio.open_connection(sock=job)
                 raise failure
         except TimeoutError as error:
             raise _Denial(504, f"{host} does not answer") from error

@@ -1,6 +1,7 @@
 """Relays from a port on the command's own loopback interface to the proxy outside.
 
-Programs know proxies by host and port, and the way out is a unix socket. This file is also a program, which
+Programs know proxies by host and port, and the way out is a unix socket. Ports of this machine that were granted are
+relayed as well, so that every program reaches them as usual. This file is also a program, which
 `python -I -S` runs inside before the command, so it needs the standard library alone. It costs the start of a Python,
 and only where hosts have been granted.
 """
@@ -11,22 +12,32 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 RELAY_NAME = "agentcli-relay"  # of its process
 PORT = 3128  # the traditional port of proxies, on an interface that nobody else has
 LOOPBACK = "127.0.0.1"
+_FIRST_FREE = 1_024  # of the ports that every program may open
 
 
-def relay_command(script: str, proxy_socket: str) -> list[str]:
-    """Return the arguments that start the relay, to precede the command's own; `script` is this file's path inside."""
-    return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket]
+def relay_command(script: str, proxy_socket: str, ports: Sequence[str] = ()) -> list[str]:
+    """Return the arguments that start the relay, to precede the command's own; `script` is this file's path inside.
+
+    The `ports` of this machine, such as `127.0.0.1:8000`, are those that it opens beside the proxy's.
+    """
+    return [os.path.realpath(sys.executable), "-I", "-S", script, proxy_socket, ",".join(ports)]
 
 
-def relay_environment() -> dict[str, str]:
-    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some."""
+def relay_environment(ports: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables that name the proxy; curl, git, pip, npm, cargo, Go and newer Nodes each read some.
+
+    A granted port of this machine that the relay may not open is reached through the proxy as well.
+    """
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    others = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1") | {"NODE_USE_ENV_PROXY": "1"}
+    closed = [host.strip("[]") for host, _, port in (each.rpartition(":") for each in ports) if int(port) < _FIRST_FREE]
+    direct = ",".join(host for host in ("localhost", LOOPBACK, "::1") if host not in closed)
+    others = dict.fromkeys(("NO_PROXY", "no_proxy"), direct) | {"NODE_USE_ENV_PROXY": "1"}
     return {spelling: f"http://{LOOPBACK}:{PORT}" for name in names for spelling in (name, name.lower())} | others
 
 
@@ -38,9 +49,17 @@ def python_folders() -> list[str]:
 
 
 def main() -> None:
-    proxy_socket, *command = sys.argv[1:]
-    with socket.create_server((LOOPBACK, PORT), backlog=128) as server:
-        _start_relay(server, proxy_socket)
+    proxy_socket, ports, *command = sys.argv[1:]
+    servers = {socket.create_server((LOOPBACK, PORT), backlog=128): b""}  # with the request that each begins with
+    for target in filter(None, ports.split(",")):
+        request, port = f"CONNECT {target} HTTP/1.1\r\n\r\n".encode(), int(target.rpartition(":")[2])
+        for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, "::1")):
+            # The port may be below 1024, or two names of this machine share it.
+            with contextlib.suppress(OSError):
+                servers[socket.create_server((address, port), family=family, backlog=128)] = request
+    _start_relay(servers, proxy_socket)
+    for server in servers:
+        server.close()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
         signal.signal(number, signal.SIG_DFL)
     # Python adds LC_CTYPE to what os.environ holds.
@@ -54,7 +73,7 @@ def main() -> None:
         sys.exit(127)
 
 
-def _start_relay(server: socket.socket, proxy_socket: str) -> None:
+def _start_relay(servers: dict[socket.socket, bytes], proxy_socket: str) -> None:
     """Start the relay in a process that is no child of the command and holds none of its descriptors."""
     child = os.fork()
     if child:
@@ -64,33 +83,49 @@ def _start_relay(server: socket.socket, proxy_socket: str) -> None:
     if os.fork():
         os._exit(0)
     Path("/proc/self/comm").write_text(RELAY_NAME)
-    listening = os.dup2(server.fileno(), 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    listening = {server.fileno() for server in servers}
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nothing, number)
-    _relay(socket.socket(fileno=listening), proxy_socket)
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  # numbers alone
+        if number < 3:
+            os.dup2(nothing, number)
+        elif number not in listening:
+            with contextlib.suppress(OSError):  # that of the listing itself
+                os.close(number)
+    *others, last = [threading.Thread(target=_relay, args=(*item, proxy_socket)) for item in servers.items()]
+    for thread in others:
+        thread.start()
+    last.run()
 
 
-def _relay(server: socket.socket, proxy_socket: str) -> None:
+def _relay(server: socket.socket, request: bytes, proxy_socket: str) -> None:
     while True:
         try:
             client, _ = server.accept()
         except OSError:  # too many descriptors
             continue
-        threading.Thread(target=_connect, args=(client, proxy_socket), daemon=True).start()
+        threading.Thread(target=_connect, args=(client, request, proxy_socket), daemon=True).start()
 
 
-def _connect(client: socket.socket, proxy_socket: str) -> None:
+def _connect(client: socket.socket, request: bytes, proxy_socket: str) -> None:
     with client, socket.socket(socket.AF_UNIX) as proxy:
         try:
             proxy.connect(proxy_socket)
+            if request and not _opens_tunnel(proxy, request):
+                return
         except OSError:
             return
         upwards = threading.Thread(target=_copy_and_shut_down, args=(client, proxy), daemon=True)
         upwards.start()
         _copy_and_shut_down(proxy, client)
         upwards.join()
+
+
+def _opens_tunnel(proxy: socket.socket, request: bytes) -> bool:
+    proxy.sendall(request)
+    head = b""
+    while not head.endswith(b"\r\n\r\n") and (byte := proxy.recv(1)):
+        head += byte
+    return head.startswith(b"HTTP/1.1 200 ")
 
 
 def _copy_and_shut_down(source: socket.socket, target: socket.socket) -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 from agentcli.patterns import lazy_pattern
 
@@ -122,14 +123,30 @@ def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]
     found: set[tuple[str, int]] = set()  # states and local ports
     for pid, descriptors in targets.items():  # each process may be in a network namespace of its own
         sockets = set(filter(_is_socket, descriptors.values()))
-        for table in ("tcp", "tcp6") if sockets else ():
-            # `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 34567`, below a header
-            for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
-                _, local, _, state, *_, inode = line.split()[:10]
-                if f"socket:[{inode}]" in sockets:
-                    found.add((state, int(local.rpartition(":")[2], 16)))
+        if sockets and _read(f"/proc/{pid}/comm").strip() != RELAY_NAME:
+            found.update((state, port) for state, port, inode in _tcp_sockets(pid) if f"socket:[{inode}]" in sockets)
     ports = {port for state, port in found if state == _LISTENING}
     return sorted(ports), any(state not in (_LISTENING, _CLOSED) for state, _ in found)
+
+
+def _tcp_sockets(pid: int | str) -> Iterator[tuple[str, int, str]]:
+    """Yield the state, the local port and the inode of each socket in the network of a process."""
+    for table in ("tcp", "tcp6"):
+        # `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 34567`, below a header
+        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            yield state, int(local.rpartition(":")[2], 16), inode
+
+
+def is_listened_on(port: int) -> bool:
+    """Return True if a server of this machine listens on a port, outside of all sandboxes."""
+    return any((state, number) == (_LISTENING, port) for state, number, _ in _tcp_sockets("self"))
+
+
+def find_listener(root: int, port: int) -> int | None:
+    """Return the process below another that listens on a port, apart from relays of the sandbox."""
+    pids = (process.pid for process in processes_below(root))
+    return next((pid for pid in pids if port in _sockets({pid: _open_targets(pid)})[0]), None)
 
 
 def _describe(pid: int) -> str:

@@ -23,6 +23,9 @@ _JOINING = ("&&", "||", "|", "|&")
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<|>")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _SKIPPED = frozenset("if then elif else fi while until do done esac { } coproc".split())
+_CONSTRUCTS = {"if": "an if", "case": "a case", "[[": "a [[ test", "function": "a function", "{": "a group { }"} | {
+    word: f"a {word} loop" for word in ("for", "while", "until", "select")
+}
 _BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
 _NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|case|select|\[\[)\s)")
 _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
@@ -68,7 +71,7 @@ class CommandReader(WordReader):
             elif operator == ")" and not closing:
                 self._refuse("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
-                self._note("it uses a case")
+                self._note("it contains a case")
             if parts:
                 pipelines.append(Pipeline(tuple(parts), operator))
             parts, before = [], operator
@@ -223,7 +226,7 @@ class CommandReader(WordReader):
             self._cases -= 1
         elif word not in _SKIPPED:
             return False
-        self._note(f"it uses {word}")
+        self._note(f"it contains {_CONSTRUCTS.get(word, word)}")
         return True
 
     def _skip_words(self, closing: str) -> None:
