@@ -51,7 +51,7 @@ _UNUSED_SWITCHES = """
     --no-chrome --safe-mode --tmux
 """
 _UNUSED_WITH_VALUE = """
-    --betas --channels --debug-file --initialize-fields --max-thinking-tokens --permission-prompts --plugin-dir
+    --betas --channels --debug-file --initialize-fields --max-thinking-tokens --permission-prompts
     --plugin-dir-no-mcp --plugin-url --project-config-root --resume-drops-turn --task-budget --teammate-mode --thinking
     --thinking-display
 """
@@ -173,12 +173,15 @@ def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
+    from agentcli.extensions.plugins.active import Plugins
     from agentcli.extensions.subagents.definitions import Agents
 
     added = agent_definitions(options.agents)
-    agents = Agents(config=config, is_bare=options.bare, on_notice=warn, added=added).definitions
-    if (definition := agents.get(options.agent)) is None:
-        known = f"{did_you_mean(options.agent, agents)}. Known agents: {', '.join(agents)}"
+    plugins = Plugins(config=config, is_bare=options.bare, on_notice=warn, folders=options.plugin_dir)
+    agents = Agents(plugins=plugins, added=added)
+    if (definition := agents.find(options.agent)) is None:
+        names = agents.definitions
+        known = f"{did_you_mean(options.agent, names)}. Known agents: {', '.join(names)}"
         raise UsageError(f"Unknown agent {options.agent!r}{known}.")
     if not options.system_prompt and not options.system_prompt_file:
         options.system_prompt = definition.prompt

@@ -16,12 +16,14 @@ from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.run import EVENTS
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.find import Catalog, all_skills
+from agentcli.extensions.skills.find import Catalog, places, skills_in
 from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, problems_in, read_skill, split_frontmatter
 from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import current_folder, project_root, read_small_file
+from agentcli.settings.load import Config
 
 MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\
@@ -43,8 +45,9 @@ skills_app = make_app("List, show, check and create skills: folders with a SKILL
 def list_skills(json: AsJson = False) -> None:
     """List the skills found here, the usable ones first."""
     config = configuration()
-    catalog, settings = all_skills(config, with_untrusted=True), config.settings.skills
-    usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
+    catalog, settings = _all_skills(config), config.settings.skills
+    usable_skills = _all_skills(config, with_untrusted=False)
+    usable = {skill.folder for skill in usable_skills if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
     rows += [
@@ -71,7 +74,7 @@ def list_skills(json: AsJson = False) -> None:
 @skills_app.command()
 def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json: AsJson = False) -> None:
     """Show a skill as the model sees it: description, instructions, files."""
-    catalog = all_skills(configuration(), with_untrusted=True)
+    catalog = _all_skills(configuration())
     skill = SkillRegistry(catalog).get(name)
     try:
         keys, body = split_frontmatter(read_small_file(skill.file))
@@ -99,7 +102,7 @@ def validate(
     """Check skills (default: all here) against the specification (agentskills.io). Exits with 1 on errors."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
-        catalog = all_skills(configuration(), with_untrusted=True)
+        catalog = _all_skills(configuration())
         chosen = [Path(skill.folder) for skill in catalog if skill.source != "bundled"]
     checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
@@ -130,6 +133,11 @@ def new(
         raise UsageError(f"Could not create {folder}: {error.strerror}.") from error
     hint = " To use it, run `agentcli config trust` here." if project else ""
     echo(f"Created {folder / FILE}. Write its instructions, then use it with /{name}.{hint}")
+
+
+def _all_skills(config: Config, *, with_untrusted: bool = True) -> Catalog:
+    plugins = Plugins(config=config, on_notice=warn).active
+    return skills_in(places(config, with_untrusted=with_untrusted, plugins=plugins), config)
 
 
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:

@@ -4,11 +4,14 @@ In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the
 output of a shell command.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,7 +27,10 @@ from agentcli.settings.files import markdown_files, read_small_file
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import RunTerms, ToolContext
 
-_COMMAND = re.compile(r"!`([^`\n]+)`")
+if TYPE_CHECKING:
+    from agentcli.extensions.plugins.plugin import Plugin
+
+SHELL_COMMAND = re.compile(r"(?m)!`([^`\n]+)`|^```!\n([^`]+?)\n```$")
 ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
 _NAME = re.compile(r"[\w.-]+")
 
@@ -49,9 +55,9 @@ async def expanded(template: Template, argument: str, state: AgentState, calls: 
     placeholders = ARGUMENT if template.takes_words else re.compile(r"\$(ARGUMENTS\b)")
     fill = partial(_fill, argument=argument, placeholders=placeholders)
     text, position = "", 0
-    for command in _COMMAND.finditer(template.body):
+    for command in SHELL_COMMAND.finditer(template.body):
         text += fill(template.body[position : command.start()])
-        text += await _output(fill(command[1]), template, state, calls)
+        text += await _output(fill(command[1] or command[2]), template, state, calls)
         position = command.end()
     text += fill(template.body[position:])
     is_complete = not argument or not template.adds_argument or placeholders.search(template.body)
@@ -87,41 +93,56 @@ async def _output(command: str, template: Template, state: AgentState, calls: Se
     return await calls.services.masked(str(output.content))
 
 
-def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands in these folders; the last one of a name counts. Files that are no commands are reported."""
+def add_user_commands(
+    commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None], plugins: Sequence[Plugin] = ()
+) -> None:
+    """Add the commands in these folders, of which the last one of a name counts, and `/PLUGIN:NAME` of plugins.
+
+    Files that are no commands are reported.
+    """
     found: dict[str, SlashCommand] = {}
-    for folder in folders:
-        for file in markdown_files(folder):
+    for file, name, fill in _command_files(folders, plugins):
+        try:
+            command, allowed = _read_command(file, name, fill)
+            if command.name in commands.names:
+                raise ValueError(f"/{command.name} is a built-in command")
+        except (OSError, ValueError, UsageError) as error:
+            on_notice(f"{file} is not a command: {error}")
+            continue
+        found[command.name] = command
+        for rule in allowed:  # one for a tool of another agent is reported, but the command works
             try:
-                command, allowed = _read_command(file, folder)
-                if command.name in commands.names:
-                    raise ValueError(f"/{command.name} is a built-in command")
-            except (OSError, ValueError, UsageError) as error:
-                on_notice(f"{file} is not a command: {error}")
-                continue
-            found[command.name] = command
-            for rule in allowed:  # one for a tool of another agent is reported, but the command works
-                try:
-                    check_rule(rule, builtin_tools())
-                except UsageError as error:
-                    on_notice(f"{file}, allowed-tools: {error}")
+                check_rule(rule, builtin_tools())
+            except UsageError as error:
+                on_notice(f"{file}, allowed-tools: {error}")
     for command in found.values():
         commands.add(command)
 
 
-def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
+def _command_files(
+    folders: Sequence[Path], plugins: Sequence[Plugin]
+) -> Iterator[tuple[Path, str, Callable[[str], str]]]:
+    """Yield the files of commands, their names, and a function that fills in the variables of their plugin."""
+    for folder in folders:
+        for file in markdown_files(folder):
+            yield file, ":".join(file.relative_to(folder).with_suffix("").parts), str
+    for plugin in plugins:
+        for name, file in plugin.parts.commands.items():
+            yield file, f"{plugin.name}:{name}", plugin.fill
+
+
+def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
     """Return the command in a file, and the rules that allow its calls.
 
     Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
     """
-    parts = file.relative_to(folder).with_suffix("").parts
-    if not all(_NAME.fullmatch(part) for part in parts):
+    if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
-    keys, body = split_frontmatter(read_small_file(file))
+    keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
     if not body.strip():
         raise ValueError("it is empty")
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
-    template = Template(name=":".join(parts), body=body.strip(), allowed=allowed, file=file)
+    template = Template(name=name, body=body.strip(), allowed=allowed, file=file)
     model = one_line(keys, "model").removeprefix("inherit")  # that is the session's model, as an empty one is
 
     async def run(host: CommandHost, argument: str) -> Outcome:

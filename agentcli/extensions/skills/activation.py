@@ -205,9 +205,7 @@ class SessionSkills(Struct, kw_only=True):
 
     async def _expand_instructions(self, skill: Skill, request: str) -> str:
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
-        body = _read_instructions(skill)
-        for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
-            body = body.replace(variable, skill.folder)
+        body = skill.fill(_read_instructions(skill))
         template = Template(
             name=skill.name,
             body=body,
@@ -296,7 +294,7 @@ class SessionSkills(Struct, kw_only=True):
 
     def _rules(self, skill: Skill) -> list[Rule]:
         rules = []
-        for text in skill.allowed_tools:
+        for text in map(skill.fill, skill.allowed_tools):
             try:
                 rules.append(parse_rule(text, f"skill {skill.name}"))
             except UsageError as error:

@@ -42,9 +42,20 @@ class Skill(SkillRecord, frozen=True):
         """Return the text below the frontmatter (level 2). Raises `OSError` and `ValueError`."""
         data = read_small_file(self.file)
         # A project's skill must be as it was when it was trusted, because it grants rights and the model may edit it.
-        if self.source == "project" and sha256(data).hexdigest() != self.digest:
-            raise ValueError("it changed since the session started. Start a new session and trust the project again")
+        if self.source in ("project", "plugin") and sha256(data).hexdigest() != self.digest:
+            raise ValueError(
+                f"it changed since the session started. Start a new session and trust the {self.source} again"
+            )
         return split_frontmatter(data)[1].strip()
+
+    def fill(self, text: str) -> str:
+        """Replace the variables for its folder, and for that of its plugin, in a text of the skill."""
+        folders = {"AGENTCLI_SKILL_DIR": self.folder, "CLAUDE_SKILL_DIR": self.folder}
+        if self.plugin_root:
+            folders |= dict.fromkeys(("CLAUDE_PLUGIN_ROOT", "AGENTCLI_PLUGIN_ROOT", "PLUGIN_ROOT"), self.plugin_root)
+        for name, folder in folders.items():
+            text = text.replace(f"${{{name}}}", folder)
+        return text
 
     def resources(self) -> list[str]:
         """Return its other files (level 3) as paths relative to its folder, without hidden ones."""

@@ -1,16 +1,17 @@
 """Reads definitions of subagents: Markdown files with a name, a description, tools, a model and the prompt."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.extensions.skills.find import read_once, stamp_of
+from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.skills.find import find_named, read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
@@ -63,15 +64,17 @@ def tool_names(value: Any) -> tuple[str, ...] | None:
 class Agents(Struct, kw_only=True, dict=True):
     """The subagents that settings and trust let a session have, which are searched for when they are first needed."""
 
-    config: Config
-    is_bare: bool
-    on_notice: Callable[[str], None]
+    plugins: Plugins
     added: Mapping[str, AgentDefinition]  # the caller's own
+
+    @property
+    def config(self) -> Config:
+        return self.plugins.config
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
         """The folders of definitions and their sources, in the order of precedence."""
-        if self.is_bare:
+        if self.plugins.is_bare:
             return []
         config = self.config
         of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
@@ -84,20 +87,33 @@ class Agents(Struct, kw_only=True, dict=True):
         """The definitions by name; of several with one name the first counts. A file that defines none is reported."""
         definitions = dict(self.added)
         for folder, source in (*self.places, (BUILT_IN, "built in")):
-            stamps = {}
-            for file in markdown_files(folder):
-                with suppress(OSError):
-                    stamps[os.fspath(file)] = stamp_of(file.stat())
-            read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-            for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
-                if reading.value is None:
-                    self.on_notice(f"{path} does not define an agent: {reading.problem}.")
-                else:
-                    definitions.setdefault(reading.value.name, reading.value)
+            for one in self._read_all(markdown_files(folder), source, folder):
+                definitions.setdefault(one.name, one)
+        for plugin in self.plugins.active:
+            for one in self._read_all(list(plugin.parts.agents.values()), "plugin", plugin.root):
+                name, prompt = f"{plugin.name}:{one.name}", plugin.fill(one.prompt)
+                definitions.setdefault(name, structs.replace(one, name=name, prompt=prompt))
         return definitions
+
+    def _read_all(self, files: Sequence[Path], source: str, place: Path) -> Iterator[AgentDefinition]:
+        """Yield the definitions in files; a file that has none is reported."""
+        stamps = {}
+        for file in files:
+            with suppress(OSError):
+                stamps[os.fspath(file)] = stamp_of(file.stat())
+        read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
+        for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=place).items():
+            if reading.value is None:
+                self.plugins.on_notice(f"{path} does not define an agent: {reading.problem}.")
+            else:
+                yield reading.value
+
+    def find(self, name: str) -> AgentDefinition | None:
+        return find_named(self.definitions, name)
 
     def listing(self) -> str:
         """Return the text that lists for a model the agents that are not built in; empty if there are none."""
-        kinds = self.definitions.values() if self.places or self.added else ()  # else no file is read
+        has_own = self.places or self.added or self.plugins.active  # else no file is read
+        kinds = self.definitions.values() if has_own else ()
         own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
         return _HEAD + "\n".join(own) if own else ""

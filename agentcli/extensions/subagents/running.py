@@ -82,7 +82,7 @@ class Subagents:
         """
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
-        if (definition := self.definitions.get(arguments.agent or DEFAULT)) is None:
+        if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:
             near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
             raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
         id = f"{definition.name}-{len(self.runs) + 1}"
