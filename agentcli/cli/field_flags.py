@@ -149,7 +149,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     """Return the subagents of `--agents`, in the form of Claude Code, by name. Raises `UsageError`."""
     if text is None:
         return {}
-    from agentcli.extensions.subagents.definitions import AgentDefinition, tool_names
+    from agentcli.extensions.subagents.definitions import definition_from
 
     agents = json_argument("--agents", text)
     if agents is None:
@@ -157,9 +157,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     definitions = {}
     for name, fields in agents.items():
         try:
-            own = {"name": name, "file": "--agents", "source": "flag", "model": fields.get("model") or ""}
-            own["tools"] = tool_names(fields.get("tools"))
-            definitions[name] = msgspec.convert(fields | own, AgentDefinition)
+            definitions[name] = definition_from(fields | {"name": name}, "flag")
         except (AttributeError, TypeError, msgspec.ValidationError) as error:
             raise UsageError(f"--agents: {name}: {error}.") from error
     return definitions

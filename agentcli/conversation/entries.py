@@ -306,6 +306,7 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
     for_person: bool = True
     may_nest: bool = True
     takes_words: bool = False
+    arguments: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     plugin_root: str = ""  # the folder of the plugin that brings it
 

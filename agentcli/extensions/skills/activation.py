@@ -212,9 +212,10 @@ class SessionSkills(Struct, kw_only=True):
             allowed=tuple(self._rules(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
+            names=skill.arguments,
             adds_argument=False,
         )
-        return await expanded(template, request, self.state, self.session.runtime.calls)
+        return await expanded(template, request, self.session)
 
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
         """Run a call of `skill`: search for skills, activate or end one, or read its files. Raises `ToolError`."""

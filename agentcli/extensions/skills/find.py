@@ -34,13 +34,14 @@ MAX_FOLDERS = 2_000  # in which one place is searched
 _MAX_DEPTH = 4
 _MAX_NOTICES = 3
 _MAX_DESCRIPTION = 1_024  # characters in the list for the model
-_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
-_CACHE_VERSION = "2"  # changes with the form of the cached values
+BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
+_CACHE_VERSION = "3"  # changes with the form of the cached values
 _SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
 _HEAD = """\
 # Skills
 When a task fits one of these, first call `skill` with its name to get instructions for it.
 """
+_MORE = "to search, call skill with level 1 and a word as name"
 
 
 # Reading files of definitions, with a cache
@@ -134,32 +135,33 @@ class Catalog:
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
 
 
-def listing(skills: Sequence[Skill], max_tokens: int) -> str:
-    """Return the text that lists skills for a model (level 1): the more skills, the shorter each description."""
-    if not skills:
+def listing(
+    items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, longest: int = _MAX_DESCRIPTION
+) -> str:
+    """Return the text that lists names with their descriptions for a model: the more there are, the shorter each."""
+    if not items:
         return ""
-    max_bytes = max_tokens * _BYTES_PER_TOKEN - len(_HEAD)
+    max_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
 
     def size(max_chars: int) -> int:
-        return sum(len(_line(skill, max_chars).encode()) + 1 for skill in skills)
+        return sum(len(_line(*item, max_chars).encode()) + 1 for item in items.items())
 
-    # The longest descriptions with which all skills fit; 0 if not even their names do.
-    max_chars = max(bisect(range(_MAX_DESCRIPTION + 1), max_bytes, key=size) - 1, 0)
+    # The longest descriptions with which all fit; 0 if not even the names do.
+    max_chars = max(bisect(range(longest + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
-    for skill in skills:
-        line = _line(skill, max_chars)
+    for item in items.items():
+        line = _line(*item, max_chars)
         max_bytes -= len(line.encode()) + 1
         if max_bytes < 0 and lines:
-            lines.append(f"({len(skills) - len(lines)} more: to search, call skill with level 1 and a word as name)")
+            lines.append(f"({len(items) - len(lines)} more: {more})")
             break
         lines.append(line)
-    return _HEAD + "\n".join(lines)
+    return head + "\n".join(lines)
 
 
-def _line(skill: Skill, max_chars: int) -> str:
-    text = skill.description
+def _line(name: str, text: str, max_chars: int) -> str:
     short = text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
-    return f"- {skill.name}: {short}" if max_chars else f"- {skill.name}"
+    return f"- {name}: {short}" if max_chars else f"- {name}"
 
 
 def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
@@ -264,9 +266,13 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
             return ()
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
-    def listing(self, window: int) -> str:
-        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens."""
-        return listing(self.offered, int(window * self.config.settings.skills.share))
+    def listing(self, window: int, agents: str) -> str:
+        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens.
+
+        The list of `agents` takes a part of the same share.
+        """
+        max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
+        return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
         """Let a session use skills; `outer` are those of the parent, if the session is a subagent's.

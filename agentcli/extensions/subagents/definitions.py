@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, convert, structs
 
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.skills.find import find_named, read_once, stamp_of
+from agentcli.extensions.skills.find import find_named, listing, read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
@@ -24,15 +24,19 @@ _HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 
 
 class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A kind of subagent. It has only these `tools` (None: all); an empty `model` stands for the parent's."""
+    """A kind of subagent. It has only these `tools` (None: all), without `denied_tools`.
+
+    An empty `model` stands for the parent's, 0 `max_turns` for those of the settings.
+    """
 
     name: str
     description: str
     prompt: str
-    file: str
     source: str = "user"
     tools: tuple[str, ...] | None = None
+    denied_tools: tuple[str, ...] = ()
     model: str = ""
+    max_turns: Annotated[int, Meta(ge=0)] = 0
 
 
 def _read(path: str, source: str) -> AgentDefinition:
@@ -41,16 +45,28 @@ def _read(path: str, source: str) -> AgentDefinition:
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it has no prompt")
-    model = one_line(keys, "model")
-    return AgentDefinition(
-        name=one_line(keys, "name") or file.stem,
-        description=one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
-        prompt=body.strip(),
-        file=path,
-        source=source,
-        tools=tool_names(keys.get("tools")),
-        model=model,
-    )
+    about = {
+        "name": one_line(keys, "name") or file.stem,
+        "description": one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
+        "prompt": body.strip(),
+    }
+    return definition_from(keys | about, source)
+
+
+def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:
+    """Return the definition that the keys of Claude Code give. Raises `ValueError` for a wrong one."""
+    prompt = str(keys.get("prompt", ""))
+    if skills := tool_rules(keys.get("skills")):
+        prompt += f"\n\nBefore you begin, activate these skills with the tool `skill`: {', '.join(skills)}."
+    own = {
+        "prompt": prompt,
+        "source": source,
+        "tools": tool_names(keys.get("tools")),
+        "denied_tools": tool_names(keys.get("disallowedTools")) or (),
+        "model": one_line(dict(keys), "model"),
+        "max_turns": keys.get("maxTurns") or 0,
+    }
+    return convert({**keys, **own}, AgentDefinition)
 
 
 def tool_names(value: Any) -> tuple[str, ...] | None:
@@ -111,9 +127,10 @@ class Agents(Struct, kw_only=True, dict=True):
     def find(self, name: str) -> AgentDefinition | None:
         return find_named(self.definitions, name)
 
-    def listing(self) -> str:
-        """Return the text that lists for a model the agents that are not built in; empty if there are none."""
+    def listing(self, window: int) -> str:
+        """Return the text that lists for a model the agents that are not built in, in half of the share of skills."""
         has_own = self.places or self.added or self.plugins.active  # else no file is read
         kinds = self.definitions.values() if has_own else ()
-        own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
-        return _HEAD + "\n".join(own) if own else ""
+        own = {one.name: one.description for one in kinds if one.source != "built in"}
+        max_tokens = int(window * self.config.settings.skills.share / 2)
+        return listing(own, max_tokens, head=_HEAD, more="/agents lists them", longest=_MAX_DESCRIPTION)
