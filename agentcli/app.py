@@ -25,6 +25,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.history import LogSearch, carried_notes
 from agentcli.errors import StorageError, ToolError
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
@@ -82,11 +83,12 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._options = options
-        is_bare, added = options.is_bare, options.added
-        self.skills = Skills(config=config, is_bare=is_bare, on_notice=on_notice, added=added.skill_folders)
         self.programs = WorkspacePrograms(config)
-        self.hooks = Hooks(config, is_bare=is_bare, on_notice=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=is_bare, on_notice=on_notice, added=added.agents)
+        bare, added = options.is_bare, options.added
+        self.plugins = plugins = Plugins(config=config, is_bare=bare, on_notice=on_notice, folders=added.plugin_folders)
+        self.skills = Skills(plugins=plugins, added=added.skill_folders)
+        self.hooks = Hooks(config, is_bare=bare, on_notice=on_notice, programs=self.programs, plugins=plugins)
+        self.agents = Agents(plugins=plugins, added=added.agents)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
@@ -95,12 +97,9 @@ class Builder:
         self._owns_store = owns_store
         self._on_notice = on_notice
         self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
-        self._data = DataFolder(
-            folder=config.paths.state / "data",
-            outputs=config.paths.state / "jobs",
-            is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
-            settings=config.settings.data,
-        )
+        state, data = config.paths.state, config.settings.data
+        is_resumable = partial(can_resume, config.paths.sessions)
+        self._data = DataFolder(folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=data)
         self._workspaces = WorkspaceFactory(config, options, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
@@ -200,12 +199,15 @@ class Builder:
         config, settings, mcp = self.config, self.config.settings, self._options.mcp
         has_entries = bool(settings.mcp_servers or config.project.is_allowed)  # a project has a file of its own
         may_have = has_entries and settings.mcp.enabled and not self._options.is_bare
-        if not (may_have or mcp.files or mcp.servers or mcp.clients):
+        plugins = self.plugins.with_servers() if settings.mcp.enabled and not mcp.is_strict else ()
+        if not (may_have or plugins or mcp.files or mcp.servers or mcp.clients):
             return None
         from agentcli.extensions.mcp.config import make_servers, server_specs
 
         is_strict = mcp.is_strict or not may_have
-        specs = server_specs(config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=is_strict)
+        specs = server_specs(
+            config, self._on_notice, files=mcp.files, added=mcp.servers, is_strict=is_strict, plugins=plugins
+        )
         # A list of tools without one of a server hides all servers.
         is_wanted = not settings.tools.only or any(name.startswith("mcp__") for name in settings.tools.only)
         if not is_wanted or not (specs or mcp.clients):

@@ -51,7 +51,7 @@ _UNUSED_SWITCHES = """
     --no-chrome --safe-mode --tmux
 """
 _UNUSED_WITH_VALUE = """
-    --betas --channels --debug-file --initialize-fields --max-thinking-tokens --permission-prompts --plugin-dir
+    --betas --channels --debug-file --initialize-fields --max-thinking-tokens --permission-prompts
     --plugin-dir-no-mcp --plugin-url --project-config-root --resume-drops-turn --task-budget --teammate-mode --thinking
     --thinking-display
 """
@@ -149,7 +149,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     """Return the subagents of `--agents`, in the form of Claude Code, by name. Raises `UsageError`."""
     if text is None:
         return {}
-    from agentcli.extensions.subagents.definitions import AgentDefinition, tool_names
+    from agentcli.extensions.subagents.definitions import definition_from
 
     agents = json_argument("--agents", text)
     if agents is None:
@@ -157,9 +157,7 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     definitions = {}
     for name, fields in agents.items():
         try:
-            own = {"name": name, "file": "--agents", "source": "flag", "model": fields.get("model") or ""}
-            own["tools"] = tool_names(fields.get("tools"))
-            definitions[name] = msgspec.convert(fields | own, AgentDefinition)
+            definitions[name] = definition_from(fields | {"name": name}, "flag")
         except (AttributeError, TypeError, msgspec.ValidationError) as error:
             raise UsageError(f"--agents: {name}: {error}.") from error
     return definitions
@@ -173,12 +171,15 @@ def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
+    from agentcli.extensions.plugins.active import Plugins
     from agentcli.extensions.subagents.definitions import Agents
 
     added = agent_definitions(options.agents)
-    agents = Agents(config=config, is_bare=options.bare, on_notice=warn, added=added).definitions
-    if (definition := agents.get(options.agent)) is None:
-        known = f"{did_you_mean(options.agent, agents)}. Known agents: {', '.join(agents)}"
+    plugins = Plugins(config=config, is_bare=options.bare, on_notice=warn, folders=options.plugin_dir)
+    agents = Agents(plugins=plugins, added=added)
+    if (definition := agents.find(options.agent)) is None:
+        names = agents.definitions
+        known = f"{did_you_mean(options.agent, names)}. Known agents: {', '.join(names)}"
         raise UsageError(f"Unknown agent {options.agent!r}{known}.")
     if not options.system_prompt and not options.system_prompt_file:
         options.system_prompt = definition.prompt

@@ -82,6 +82,7 @@ FLAGS: Flags = (
     _flag(
         "--mcp-config", "MCP servers to use, as .mcp.json has them", action="append", default=[], metavar="FILE|JSON"
     ),
+    _flag("--plugin-dir", "use the plugin in a folder", action="append", default=[], type=Path, metavar="DIR"),
     _flag("--strict-mcp-config", "use only the servers of --mcp-config"),
     _flag("--settings", "settings (TOML or JSON) that override those of the files", metavar="FILE|JSON"),
     _flag("--trust", "trust and use this project's own settings"),

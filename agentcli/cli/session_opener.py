@@ -99,10 +99,11 @@ class ConfiguredOpener:
     def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
         """Add the slash commands of the settings, of skills, servers and subagents."""
         from agentcli.extensions.mcp.servers import add_mcp_commands
-        from agentcli.extensions.slash_commands import add_agent_commands, add_skill_commands
+        from agentcli.extensions.slash_commands import add_agent_commands, add_plugin_command, add_skill_commands
         from agentcli.extensions.user_commands import add_user_commands
 
-        add_user_commands(commands, self._config.command_folders, on_notice)
+        add_user_commands(commands, self._config.command_folders, on_notice, self._builder.plugins.active)
+        add_plugin_command(commands, self._builder.plugins)
         add_skill_commands(commands, self._builder.skills.catalog)
         add_mcp_commands(commands, self._builder.servers)
         if self._config.settings.agents.enabled:
@@ -217,7 +218,7 @@ def options_from(options: argparse.Namespace) -> SessionOptions:
         append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         is_bare=options.bare or sources == frozenset(),
         accepts_client_tools=options.input_format == "stream-json",
-        added=AddedDefinitions(agents=field_flags.agent_definitions(options.agents)),
+        added=AddedDefinitions((), tuple(options.plugin_dir), field_flags.agent_definitions(options.agents)),
         mcp=McpOptions(files, servers, options.strict_mcp_config, tuple(options.hosted_servers)),
     )
 

@@ -82,7 +82,7 @@ def real_path(stored: str) -> str:
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
 FILE = "SKILL.md"
 
-Source = Literal["project", "user", "bundled", "library"]
+Source = Literal["project", "user", "plugin", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 STRATEGY_NAMES = {"truncate": "long entries cut", "extract": "digest of old turns", "summarize": "summary of old turns"}
 CompactionTrigger = Literal["auto", "manual", "overflow"]
@@ -306,7 +306,9 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
     for_person: bool = True
     may_nest: bool = True
     takes_words: bool = False
+    arguments: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    plugin_root: str = ""  # the folder of the plugin that brings it
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):

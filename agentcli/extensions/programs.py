@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentcli.errors import ConfigError
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.settings.files import from_home, is_file, project_root, read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
@@ -56,7 +57,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
 
     def add_hook(self, spec: HookSpec) -> None:
         is_of_project = Path(spec.source).is_relative_to(project_root(self.config.cwd) / Path(HOOKS_FILE).parent)
-        self.pins.add(spec.command, is_of_project=is_of_project, variables=self.config.environment)
+        self.pins.add(spec.shown_command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:
@@ -91,26 +92,31 @@ class Hooks:
         is_bare: bool,
         on_notice: Callable[[str], None],
         programs: WorkspacePrograms | None = None,
+        plugins: Plugins | None = None,
     ) -> None:
         self._config, self._is_bare, self._on_notice = config, is_bare, on_notice
+        self._plugins = plugins or Plugins(config=config, is_bare=is_bare, on_notice=on_notice)
         self._programs = programs or WorkspacePrograms(config)
 
     @cached_property
     def specs(self) -> list[HookSpec]:
         """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
-        tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
+        own = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
             try:
                 content = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
             except (OSError, msgspec.MsgspecError) as error:
                 raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
-            tables.append((content.get("hooks", {}), str(file)))
-        if self._is_bare or not tables:
+            own.append((content.get("hooks", {}), str(file)))
+        tables = [] if self._is_bare else [(table, source, dict[str, str]()) for table, source in own]
+        tables += [(*table, plugin.variables) for plugin in self._plugins.active for table in plugin.parts.hooks]
+        if not tables:
             return []
         from agentcli.extensions.hooks.run import read_hooks
 
-        specs = [spec for table, source in tables for spec in read_hooks(table, source, self._on_notice)]
+        report = self._on_notice
+        specs = [spec for table, source, more in tables for spec in read_hooks(table, source, report, more)]
         for spec in specs:
             self._programs.add_hook(spec)
         return specs

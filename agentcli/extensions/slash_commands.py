@@ -1,9 +1,11 @@
-"""Slash commands of skills and subagents.
+"""Slash commands of plugins, skills and subagents.
 
+`/plugin` lists plugins and switches them.
 `/skills` lists, activates and ends skills, and each skill is a command. `/agents` shows, steers and stops subagents,
 and each kind of subagent is a command.
 """
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 
@@ -12,12 +14,35 @@ from agentcli.agent.ops import Interrupt, Steer, TakeBack
 from agentcli.agent.session import Session
 from agentcli.conversation.history import brief, shorten, transcript_lines
 from agentcli.errors import UsageError, UserError, did_you_mean
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.extensions.subagents.definitions import AgentDefinition
 from agentcli.extensions.subagents.running import MAX_RUNNING, AgentRun, Subagents
 from agentcli.llm.messages import Text
+
+
+def add_plugin_command(commands: CommandSet, plugins: Plugins) -> None:
+    help, forms = "show the plugins, turn one on or off", ("", "enable NAME", "disable NAME")
+    run = partial(_plugin, plugins)
+    commands.add(SlashCommand("plugin", help, run, "[enable|disable NAME]", is_aside=True, forms=forms))
+
+
+async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome:
+    from agentcli.extensions.plugins.store import PluginStore
+
+    store, (verb, _, name) = PluginStore(plugins.config.paths), argument.partition(" ")
+    if argument and (verb not in ("enable", "disable") or not name):
+        raise UsageError("Usage: /plugin, or /plugin enable NAME or disable NAME.")
+    if argument:
+        await asyncio.to_thread(store.switch, name, is_enabled=verb == "enable")
+        return f"{name} is {'on' if verb == 'enable' else 'off'} in new sessions. This one stays as it is."
+    rows = [f"{'●' if one.is_enabled else '○'} {name}@{one.marketplace}" for name, one in store.plugins.items()]
+    return "\n".join(rows) or "No plugins are installed. To install one: agentcli plugin install NAME"
+
+
+# Skills
 
 _MAX_HELP = 72  # characters
 _SKILL_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}

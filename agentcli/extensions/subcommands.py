@@ -1,6 +1,7 @@
 """`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +17,24 @@ from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.run import EVENTS
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.find import Catalog, all_skills
-from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, problems_in, read_skill, split_frontmatter
+from agentcli.extensions.skills.find import Catalog, places, skills_in
+from agentcli.extensions.skills.skill import (
+    ADDED_KEYS,
+    MAX_CHARS,
+    Kind,
+    Skill,
+    problems_in,
+    read_skill,
+    split_frontmatter,
+    unused_keys,
+)
+from agentcli.extensions.subagents.definitions import Agents
 from agentcli.llm.messages import ToolUse
-from agentcli.settings.files import current_folder, project_root, read_small_file
+from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
+from agentcli.settings.load import Config
 
 MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\
@@ -43,8 +56,9 @@ skills_app = make_app("List, show, check and create skills: folders with a SKILL
 def list_skills(json: AsJson = False) -> None:
     """List the skills found here, the usable ones first."""
     config = configuration()
-    catalog, settings = all_skills(config, with_untrusted=True), config.settings.skills
-    usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
+    catalog, settings = _all_skills(config), config.settings.skills
+    usable_skills = _all_skills(config, with_untrusted=False)
+    usable = {skill.folder for skill in usable_skills if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
     rows += [
@@ -71,7 +85,7 @@ def list_skills(json: AsJson = False) -> None:
 @skills_app.command()
 def show(name: Annotated[str, typer.Argument(help="The name of a skill.")], json: AsJson = False) -> None:
     """Show a skill as the model sees it: description, instructions, files."""
-    catalog = all_skills(configuration(), with_untrusted=True)
+    catalog = _all_skills(configuration())
     skill = SkillRegistry(catalog).get(name)
     try:
         keys, body = split_frontmatter(read_small_file(skill.file))
@@ -96,12 +110,16 @@ def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills (default: all here) against the specification (agentskills.io). Exits with 1 on errors."""
-    chosen = [Path(folder).absolute() for folder in folders or ()]
+    """Check skills (default: all here) against the specification (agentskills.io). Exits with 1 on errors.
+
+    Names keys that agentcli does not use; without PATH, also those of agents and commands found here.
+    """
+    chosen, config = [Path(folder).absolute() for folder in folders or ()], configuration()
+    others = [] if chosen else [*_unused_in_others(config)]
     if not chosen:
-        catalog = all_skills(configuration(), with_untrusted=True)
-        chosen = [Path(skill.folder) for skill in catalog if skill.source != "bundled"]
+        chosen = [Path(skill.folder) for skill in _all_skills(config) if skill.source != "bundled"]
     checks = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
+    checks += [(path, [], notes) for path, notes in others]
     texts = ["\n  ".join((f"{'✗' if faults else '✓'} {path}", *faults, *notes)) for path, faults, notes in checks]
     print_answer([{"path": path, "problems": faults} for path, faults, _ in checks], "\n".join(texts), as_json=json)
     raise typer.Exit(int(any(faults for _, faults, _ in checks)))
@@ -132,6 +150,11 @@ def new(
     echo(f"Created {folder / FILE}. Write its instructions, then use it with /{name}.{hint}")
 
 
+def _all_skills(config: Config, *, with_untrusted: bool = True) -> Catalog:
+    plugins = Plugins(config=config, on_notice=warn).active
+    return skills_in(places(config, with_untrusted=with_untrusted, plugins=plugins), config)
+
+
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
     first, warnings = catalog.by_name.get(skill.name), list(skill.warnings)
     if first is not None and first.folder != skill.folder:
@@ -150,7 +173,31 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
     if (lines := len(body.splitlines())) > MAX_LINES:
         faults.append(f"its instructions have {lines} lines, more than {MAX_LINES}. Move parts to references/")
     added = ", ".join(key for key in keys if key in ADDED_KEYS)
-    return faults, [f"(not in the specification, so other tools may reject it: {added})"] if added else []
+    notes = [f"(not in the specification, so other tools may reject it: {added})"] if added else []
+    return faults, notes + _unused_notes(keys, "skill")
+
+
+def _unused_notes(keys: dict[str, Any], kind: Kind) -> list[str]:
+    unused = ", ".join(unused_keys(keys, kind))
+    return [f"(not used by agentcli: {unused})"] if unused else []
+
+
+def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
+    """Yield the files of subagents and commands that have keys without a meaning here, and a note on these."""
+    plugins = Plugins(config=config, on_notice=warn)
+    agents = [folder for folder, _ in Agents(plugins=plugins, added={}).places]
+    folders: list[tuple[Path, Kind]] = [(folder, "agent") for folder in agents]
+    folders += [(folder, "command") for folder in config.command_folders]
+    files = [(file, kind) for folder, kind in folders for file in markdown_files(folder)]
+    for plugin in plugins.active:
+        files += [(file, "agent") for file in plugin.parts.agents.values()]
+        files += [(file, "command") for file in plugin.parts.commands.values()]
+    for file, kind in files:
+        try:
+            if notes := _unused_notes(split_frontmatter(read_small_file(file))[0], kind):
+                yield str(file), notes
+        except (OSError, ValueError) as error:
+            yield str(file), [f"(cannot be read: {error})"]
 
 
 # Hooks

@@ -4,36 +4,41 @@ In it, as in a skill, `$ARGUMENTS` and `$1` to `$9` stand for the text after the
 output of a shell command.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.permissions.decide import decide_with_exposure
 from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
-from agentcli.agent.state import AgentState
+from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import markdown_files, read_small_file
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import RunTerms, ToolContext
 
-_COMMAND = re.compile(r"!`([^`\n]+)`")
-ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
+if TYPE_CHECKING:
+    from agentcli.extensions.plugins.plugin import Plugin
+
+SHELL_COMMAND = re.compile(r"(?m)!`([^`\n]+)`|^```!\n([^`]+?)\n```$")
+# `$ARGUMENTS[0]` and `$1` are the first word of the argument.
+ARGUMENT = re.compile(r"\$(?:ARGUMENTS\[(?P<index>\d+)\]|(?P<name>ARGUMENTS\b|[1-9](?!\d)|[a-z_]\w*))")
 _NAME = re.compile(r"[\w.-]+")
 
 
 class Template(Struct, frozen=True, kw_only=True):
     """A prompt with placeholders. Its shell commands run unasked as far as the rules `allowed` allow it.
 
-    `$1` is a placeholder only if it `takes_words`. If it `adds_argument`, an argument that no placeholder takes is
-    appended.
+    `$1` is a placeholder only if it `takes_words`; `names` are further names of these words. If it `adds_argument`, an
+    argument that no placeholder takes is appended.
     """
 
     name: str
@@ -41,34 +46,43 @@ class Template(Struct, frozen=True, kw_only=True):
     allowed: tuple[Rule, ...]
     file: Path
     takes_words: bool = True
+    names: tuple[str, ...] = ()
     adds_argument: bool = True
 
+    def fill(self, text: str, argument: str) -> str:
+        """Replace the placeholders in a text of the template."""
+        try:
+            words = shlex.split(argument)
+        except ValueError:  # a quotation mark is not closed
+            words = argument.split()
+        values = {"ARGUMENTS": argument}
+        if self.takes_words:
+            numbered = dict.fromkeys(map(str, range(1, 10)), "") | {str(n): word for n, word in enumerate(words, 1)}
+            values |= numbered | dict.fromkeys(self.names, "") | dict(zip(self.names, words, strict=False))
 
-async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
+        def value(found: re.Match[str]) -> str:
+            if index := found["index"]:
+                return words[int(index)] if int(index) < len(words) else ""
+            return values.get(found["name"], found[0])
+
+        return ARGUMENT.sub(value, text)
+
+
+async def expanded(template: Template, argument: str, session: Session) -> str:
     """Return the text of a template, filled in. Raises `UserError` if a shell command fails, or may not run unasked."""
-    placeholders = ARGUMENT if template.takes_words else re.compile(r"\$(ARGUMENTS\b)")
-    fill = partial(_fill, argument=argument, placeholders=placeholders)
-    text, position = "", 0
-    for command in _COMMAND.finditer(template.body):
-        text += fill(template.body[position : command.start()])
-        text += await _output(fill(command[1]), template, state, calls)
+    body, text, position = template.body.replace("${CLAUDE_SESSION_ID}", session.id), "", 0
+    for command in SHELL_COMMAND.finditer(body):
+        text += template.fill(body[position : command.start()], argument)
+        text += await _output(template.fill(command[1] or command[2], argument), template, session)
         position = command.end()
-    text += fill(template.body[position:])
-    is_complete = not argument or not template.adds_argument or placeholders.search(template.body)
+    text += template.fill(body[position:], argument)
+    is_complete = not argument or not template.adds_argument or template.fill(body, argument) != body
     return text if is_complete else f"{text}\n\n{argument}"
 
 
-def _fill(text: str, *, argument: str, placeholders: re.Pattern[str]) -> str:
-    try:
-        words = shlex.split(argument)
-    except ValueError:  # a quotation mark is not closed
-        words = argument.split()
-    values = {"ARGUMENTS": argument, **{str(number): word for number, word in enumerate(words, 1)}}
-    return placeholders.sub(lambda placeholder: values.get(placeholder[1], ""), text)
-
-
-async def _output(command: str, template: Template, state: AgentState, calls: SessionCalls) -> str:
+async def _output(command: str, template: Template, session: Session) -> str:
     """Run a shell command of a template, and return its output with secrets masked. Raises `UserError`."""
+    state, calls = session.state, session.runtime.calls
     try:
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": command})
@@ -87,49 +101,65 @@ async def _output(command: str, template: Template, state: AgentState, calls: Se
     return await calls.services.masked(str(output.content))
 
 
-def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands in these folders; the last one of a name counts. Files that are no commands are reported."""
+def add_user_commands(
+    commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None], plugins: Sequence[Plugin] = ()
+) -> None:
+    """Add the commands in these folders, of which the last one of a name counts, and `/PLUGIN:NAME` of plugins.
+
+    Files that are no commands are reported.
+    """
     found: dict[str, SlashCommand] = {}
-    for folder in folders:
-        for file in markdown_files(folder):
+    for file, name, fill in _command_files(folders, plugins):
+        try:
+            command, allowed = _read_command(file, name, fill)
+            if command.name in commands.names:
+                raise ValueError(f"/{command.name} is a built-in command")
+        except (OSError, ValueError, UsageError) as error:
+            on_notice(f"{file} is not a command: {error}")
+            continue
+        found[command.name] = command
+        for rule in allowed:  # one for a tool of another agent is reported, but the command works
             try:
-                command, allowed = _read_command(file, folder)
-                if command.name in commands.names:
-                    raise ValueError(f"/{command.name} is a built-in command")
-            except (OSError, ValueError, UsageError) as error:
-                on_notice(f"{file} is not a command: {error}")
-                continue
-            found[command.name] = command
-            for rule in allowed:  # one for a tool of another agent is reported, but the command works
-                try:
-                    check_rule(rule, builtin_tools())
-                except UsageError as error:
-                    on_notice(f"{file}, allowed-tools: {error}")
+                check_rule(rule, builtin_tools())
+            except UsageError as error:
+                on_notice(f"{file}, allowed-tools: {error}")
     for command in found.values():
         commands.add(command)
 
 
-def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
+def _command_files(
+    folders: Sequence[Path], plugins: Sequence[Plugin]
+) -> Iterator[tuple[Path, str, Callable[[str], str]]]:
+    """Yield the files of commands, their names, and a function that fills in the variables of their plugin."""
+    for folder in folders:
+        for file in markdown_files(folder):
+            yield file, ":".join(file.relative_to(folder).with_suffix("").parts), str
+    for plugin in plugins:
+        for name, file in plugin.parts.commands.items():
+            yield file, f"{plugin.name}:{name}", plugin.fill
+
+
+def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
     """Return the command in a file, and the rules that allow its calls.
 
     Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
     """
-    parts = file.relative_to(folder).with_suffix("").parts
-    if not all(_NAME.fullmatch(part) for part in parts):
+    if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
-    keys, body = split_frontmatter(read_small_file(file))
+    keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
     if not body.strip():
         raise ValueError("it is empty")
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
-    template = Template(name=":".join(parts), body=body.strip(), allowed=allowed, file=file)
+    names = tuple(tool_rules(keys.get("arguments")))
+    template = Template(name=name, body=body.strip(), allowed=allowed, file=file, names=names)
     model = one_line(keys, "model").removeprefix("inherit")  # that is the session's model, as an empty one is
 
     async def run(host: CommandHost, argument: str) -> Outcome:
         if model:
             await host.check_model(model)
-        return AsPrompt(await expanded(template, argument, host.session.state, host.session.runtime.calls), model)
+        return AsPrompt(await expanded(template, argument, host.session), model)
 
     first_line = body.strip().partition("\n")[0].lstrip("# ")  # perhaps a heading
     help = one_line(keys, "description") or first_line.rstrip()[:80]
-    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
+    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if template.fill(body, "") != body else "[TEXT]")
     return SlashCommand(template.name, help, run, hint), allowed

@@ -43,6 +43,10 @@ class Paths(Struct, frozen=True):
         return self.state / "sessions.db"
 
     @property
+    def plugin_index(self) -> Path:
+        return self.config / "plugins/installed.json"  # beside the folders of the installed plugins
+
+    @property
     def secret(self) -> tuple[Path, ...]:
         return self.user_config, self.credentials, self.state  # with keys, and what was said in any project
 

@@ -150,12 +150,16 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of the pinned files: of their contents, or of names, sizes and times (nobody can set `ctime`)."""
+    return _files_digest({os.fsencode(file): file for file in _pinned(folder, root)}, reads_files=reads_files)
+
+
+def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:
+    """Return a digest of files by name: of their contents, or of sizes and times (nobody can set `ctime`)."""
     import hashlib
 
     digest = hashlib.sha256()
-    for file in _pinned(folder, root):
-        digest.update(os.fsencode(file) + b"\0")
+    for name, file in files.items():
+        digest.update(name + b"\0")
         if not reads_files:
             for status in (file.lstat(), *([file.stat()] if file.exists() else [])):  # of a link also its target
                 digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
@@ -166,6 +170,31 @@ def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
             with file.open("rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()
+
+
+def folder_digest(folder: Path, *, reads_files: bool = True) -> str:
+    """Return a digest of all files in a folder of the person's, which does not depend on where it is.
+
+    Python's caches are left out: a hook writes them by running. Raises `OSError`.
+    """
+    paths = sorted(path for path in _all_below(folder, folder, is_strict=True) if path.parent.name != "__pycache__")
+    files = {os.fsencode(path.relative_to(folder)): path for path in paths}
+    return _files_digest(files, reads_files=reads_files)
+
+
+def trust_folder(paths: Paths, folder: Path, *, forgets: bool = False) -> None:
+    """Trust the files of a folder as they are now, or no longer. Raises `ConfigError` and `OSError`."""
+    fingerprint = "" if forgets else f"{folder_digest(folder)} {folder_digest(folder, reads_files=False)}"
+    remember_trust(paths, {folder_text(folder): fingerprint})
+
+
+def is_folder_trusted(paths: Paths, folder: Path) -> bool:
+    """Return True if the person has trusted the files of this folder as they are now."""
+    digest, _, stamp = trusted_digests(paths).get(folder_text(folder), "").partition(" ")
+    try:
+        return bool(digest) and (stamp == folder_digest(folder, reads_files=False) or digest == folder_digest(folder))
+    except OSError:
+        return False
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:

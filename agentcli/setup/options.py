@@ -66,9 +66,10 @@ class CallerParts(Struct, frozen=True, kw_only=True):
 
 
 class AddedDefinitions(Struct, frozen=True):
-    """Folders of skills, and subagents by name, that a caller adds to those of the person and the project."""
+    """Folders of skills and of plugins, and subagents by name, which a caller adds to those found here."""
 
     skill_folders: tuple[Path, ...] = ()
+    plugin_folders: tuple[Path, ...] = ()
     agents: Mapping[str, AgentDefinition] = {}
 
 

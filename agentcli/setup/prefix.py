@@ -39,13 +39,13 @@ Kind = tuple[str, tuple[str, ...]]
 class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
-    `skills` returns the list of skills for a model with such a window, in tokens; `agents` that of subagents.
+    `agents` returns the list of subagents for a model with such a window, in tokens; `skills` that of skills beside it.
     """
 
     config: Config
     options: SessionOptions
-    skills: Callable[[int], str]
-    agents: Callable[[], str]
+    skills: Callable[[int, str], str]
+    agents: Callable[[int], str]
     on_notice: Callable[[str], None]
     _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
@@ -58,8 +58,8 @@ class PrefixBuilder(Struct, kw_only=True):
                 builtin = [tool.spec() for tool in own_tools if tool.source == "builtin"]
                 specs = (*small_specs(builtin), *(tool.spec() for tool in own_tools if tool.source != "builtin"))
             names = {spec.name for spec in specs}
-            agents = self.agents() if "create_subagent" in names else ""
-            skills = self.skills(info.window) if "skill" in names else ""
+            agents = self.agents(info.window) if "create_subagent" in names else ""
+            skills = self.skills(info.window, agents) if "skill" in names else ""
             server_specs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
             append = _join(self.options.append_system_prompt, agents, skills, note)
             text = system_prompt(small=info.small, replace=self.options.system_prompt, append=append)

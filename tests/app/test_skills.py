@@ -332,6 +332,30 @@ def test_new_validate_and_show(place: Place, own: Path) -> None:
     assert place.run("skills", "show", "nothing").code == 2
 
 
+def test_words_of_the_request_have_numbers_and_names(place: Place, own: Path) -> None:
+    text = "$issue of $ARGUMENTS[1], $2, $ARGUMENTS[7]., $other in ${CLAUDE_SESSION_ID}"
+    skill(own, "fix", text, arguments="[issue, branch]")
+    (place.home / "commands").mkdir()
+    (place.home / "commands/mend.md").write_text(f"---\narguments: issue branch\n---\n{text}\n")
+    for prompt in ("/fix 12 'the main'", "/mend 12 'the main'"):
+        ran = stream(place, prompt=prompt)
+        session = ran.result["session_id"]
+        assert f"12 of the main, the main, ., $other in {session}" in told(place, session)
+
+
+def test_validate_names_keys_that_change_nothing(place: Place, own: Path) -> None:
+    folder = skill(own, "pdf", context="fork", agent="explore", version="1.0")
+    ran = place.run("skills", "validate", str(folder))
+    assert ran.code == 0
+    assert "(not used by agentcli: context, agent)" in ran.out
+    for kind, keys in (("agents", "permissionMode: plan\ncolor: red"), ("commands", "model: inherit\nhooks: {}")):
+        (place.home / kind).mkdir()
+        (place.home / f"{kind}/x.md").write_text(f"---\ndescription: About.\n{keys}\n---\nDo it.\n")
+    listed = place.run("skills", "validate").out
+    assert "agents/x.md\n  (not used by agentcli: permissionMode)" in listed
+    assert "commands/x.md\n  (not used by agentcli: hooks)" in listed
+
+
 def test_a_program_activates_skills_in_a_history_of_its_own(tmp_path: Path) -> None:
     registry = SkillRegistry()
     registry.register(read_skill(skill(tmp_path, "pdf", "Fill it in."), "library"))

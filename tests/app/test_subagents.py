@@ -309,6 +309,46 @@ def test_definitions_of_other_tools_are_used_as_they_are(place: Place) -> None:
     assert "Unknown agent 'tester'" in answers(unknown)[0]
 
 
+def test_a_definition_denies_tools_limits_rounds_and_names_skills(place: Place) -> None:
+    (place.home / "agents").mkdir(parents=True)
+    keys = "name: careful\ndescription: Looks.\ndisallowedTools: Bash, Write\nmaxTurns: 1\nskills: [pdf]"
+    (place.home / "agents/careful.md").write_text(f"---\n{keys}\n---\nYou look.\n")
+    with chat_server([chat_reply(Said("Nothing there."))]) as server:
+        place.environment |= {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.url}
+        ran = stream(place, lets(agent(agent="careful", model="openai/gpt-5-nano")))
+    (request,) = server.requests
+    names = {tool["function"]["name"] for tool in request.json["tools"]}
+    assert "file_read" in names
+    assert names.isdisjoint({"bash", "file_write"})
+    assert "activate these skills with the tool `skill`: pdf." in json.dumps(request.json["messages"])
+    endless = place.script(lets(call("file_list")), lets(call("file_list")), DONE)
+    ran = stream(place, lets(agent(agent="careful", model=endless)))
+    assert "reached its limit (max_turns)" in answers(ran)[0]
+
+
+def test_descriptions_of_many_agents_and_skills_share_a_part_of_the_window(place: Place) -> None:
+    for number in range(300):
+        name, text = f"kind-{number}", "very long words " * 40
+        file = place.home / f"agents/{name}.md"
+        folder = place.home / f"skills/skill-{number}"
+        for path, body in ((file, f"---\nname: {name}\n"), (folder / "SKILL.md", f"---\nname: skill-{number}\n")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{body}description: {text}\n---\nDo it.\n")
+    with chat_server([chat_reply(Said("Hello."))]) as server:
+        place.environment |= {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.url}
+        ran = place.run("-p", "hi", "-m", "openai/gpt-4.1-mini", "--settings", '{"skills": {"share": 0.005}}')
+    assert ran.code == 0, ran.err
+    system = request_text(server.requests[0])
+    lists = system[system.index("# Agents") :]
+    assert "kind-299" in lists
+    assert "skill-299" in lists
+    assert len(lists) < 1_047_576 * 0.005 * 3 + 500
+
+
+def request_text(received: Received) -> str:
+    return str(received.json["messages"][0]["content"])
+
+
 @pytest.mark.slow
 def test_the_prefix_tells_of_own_kinds_and_else_is_as_before(place: Place) -> None:
     folder = place.home / "agents"

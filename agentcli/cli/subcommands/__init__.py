@@ -11,6 +11,7 @@ COMMANDS = {
     "redo": "reapply the changes that undo reverted",
     "skills": "list, show, validate and create skills",
     "hooks": "list hooks, or test one",
+    "plugin": "install, list and switch plugins, and add marketplaces",
     "mcp": "add, list, remove and log in to MCP servers, or serve as one",
     "blame": "show which session and tool call wrote each line of a file",
     "usage": "show the tokens and costs of the stored sessions",
@@ -41,6 +42,8 @@ def load_command(name: str) -> Any:
             from agentcli.cli.subcommands import undo as module
         case "skills" | "hooks":
             from agentcli.extensions import subcommands as module
+        case "plugin":
+            from agentcli.extensions.plugins import subcommand as module
         case "mcp":
             from agentcli.extensions.mcp import subcommand as module
         case "models" | "login" | "local":

@@ -60,6 +60,15 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = "allow"
     condition: str = ""
     source: str = ""
+    environment: dict[str, str] = {}  # of a plugin's hook: the variables for the plugin's folders
+
+    @property
+    def shown_command(self) -> str:
+        """The command with the folders of its plugin, which tells the hooks of plugins apart."""
+        command = self.command
+        for name, value in self.environment.items():
+            command = command.replace(f"${{{name}}}", value)
+        return command
 
     def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
         """Return True if the hook is for a `subject`, such as a tool by any of its names, and for these arguments."""
@@ -76,7 +85,9 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
 # Settings
 
 
-def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iterator[HookSpec]:
+def read_hooks(
+    table: Any, source: str, report: Callable[[str], object], environment: Mapping[str, str] = {}
+) -> Iterator[HookSpec]:
     """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
     if not isinstance(table, Mapping):
         report(f"{source}: hooks is not a table of events.")
@@ -92,7 +103,8 @@ def read_hooks(table: Any, source: str, report: Callable[[str], object]) -> Iter
             matcher = str(group.get("matcher") or "")
             for hook in group.get("hooks") or [group]:
                 try:
-                    yield _hook(event, "" if matcher == "*" else matcher, hook, source)
+                    spec = _hook(event, "" if matcher == "*" else matcher, hook, source)
+                    yield msgspec.structs.replace(spec, environment=dict(environment))
                 except (ValueError, UsageError) as error:
                     report(f"{source}: hooks.{event}: {error}.")
 
@@ -277,7 +289,8 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
-        by_command = {spec.command: spec for spec in reversed(matching)}  # of one command only the first hook is run
+        # Of one command only the first hook is run.
+        by_command = {spec.shown_command: spec for spec in reversed(matching)}
         runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
@@ -349,7 +362,7 @@ class CommandHooks(RunningHooks, kw_only=True):
         ask = session.ask if session.mode() != "dontAsk" else None
         async with self._asking:  # several hooks may run the same file: the person is asked once
             why = await refusal(
-                self.programs, spec.command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
+                self.programs, spec.shown_command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
@@ -361,7 +374,7 @@ class CommandHooks(RunningHooks, kw_only=True):
         try:
             end = await run_short_program(
                 ("/bin/sh", "-c", spec.command), timeout_s=spec.timeout_s, max_bytes=1_000_000,  # of each stream
-                environment=self.environment, cwd=self.cwd, stdin=input, ends_children=True,
+                environment={**self.environment, **spec.environment}, cwd=self.cwd, stdin=input, ends_children=True,
             )  # fmt: skip
         except OSError as error:
             return failed(spec, f"could not start it ({error.strerror or error})")

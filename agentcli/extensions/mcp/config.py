@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.mcp.stdio import ServerProgram
     from agentcli.extensions.mcp.tools import MCPClient
+    from agentcli.extensions.plugins.plugin import Plugin
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TRANSPORTS: dict[str, Literal["", "stdio", "http", "sse"]] = {  # without a type a url means http, a command stdio
@@ -75,16 +76,19 @@ def server_specs(
     files: Sequence[str] = (),
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
+    plugins: Sequence[Plugin] = (),
 ) -> list[ServerSpec]:
     """Return the servers that are switched on; of two with one name the first counts, `added` ones before all others.
 
-    An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out.
+    An entry that cannot be read is reported. If `is_strict`, those of the settings and the project are left out; a
+    caller gives `plugins` that are to be used nevertheless.
     Raises `ConfigError` if a file cannot be read.
     """
     sources: list[Source] = [
         (added, "flag", "the client"),
         *((servers_in(Path(file).expanduser()), "flag", file) for file in files),
         *([] if is_strict else _settings(config)),
+        *((plugin.servers, "plugin", str(plugin.root)) for plugin in plugins),
     ]
     specs: dict[str, ServerSpec | None] = {}  # None: switched off, or cannot be read
     call_s, start_s = (_from_environment(config, name, on_notice) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
@@ -173,7 +177,7 @@ def expanded(text: str, environment: Mapping[str, str], *, forbidden: Collection
         name = found[1]
         if name in forbidden:
             raise ToolError(
-                f"A project's server cannot use {name}, a model's key. Move the server to your own settings.",
+                f"A server of a project or plugin cannot use {name}, a model's key. Move it to your own settings.",
                 kind="permission_denied",
             )
         replacement = environment.get(name, found[2])  # found[2] is the default, or None
@@ -219,7 +223,7 @@ class Connector(msgspec.Struct, dict=True):
         return msgspec.structs.replace(address, url=expand(address.url), headers=headers, oauth=oauth)
 
     def _expand(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        forbidden = self._model_keys if spec.is_of_project else ()
+        forbidden = self._model_keys if spec.is_of_project or spec.scope == "plugin" else ()
         return expanded(text, {**self.config.environment, **more}, forbidden=forbidden)
 
     @cached_property

@@ -20,6 +20,7 @@ from agentcli.extensions.mcp.config import LOCAL_FILE, Connector, load_sdk, make
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import NO_SERVERS, Servers, describe_offer, server_row
 from agentcli.extensions.mcp.tools import HttpSpec, ServerSpec, StdioSpec
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
 from agentcli.settings.files import project_root
@@ -151,7 +152,8 @@ def serve(
 
 
 def _servers(config: Config) -> Servers:
-    return make_servers(config, server_specs(config, warn), WorkspacePrograms(config), warn)
+    plugins = Plugins(config=config, on_notice=warn).with_servers()
+    return make_servers(config, server_specs(config, warn, plugins=plugins), WorkspacePrograms(config), warn)
 
 
 async def _connect(*servers: Server) -> list[Status]:

@@ -21,7 +21,7 @@ from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
 
 # Variables that make an interpreter run a file.
 STARTS_FILES = ("BASH_ENV", "ENV", "NODE_OPTIONS", "PYTHONSTARTUP", "LD_PRELOAD", "PERL5OPT", "RUBYOPT")
-Scope = Literal["project", "local", "user", "flag", "caller"]
+Scope = Literal["project", "local", "user", "plugin", "flag", "caller"]
 STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
 

@@ -205,18 +205,17 @@ class SessionSkills(Struct, kw_only=True):
 
     async def _expand_instructions(self, skill: Skill, request: str) -> str:
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
-        body = _read_instructions(skill)
-        for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
-            body = body.replace(variable, skill.folder)
+        body = skill.fill(_read_instructions(skill))
         template = Template(
             name=skill.name,
             body=body,
             allowed=tuple(self._rules(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
+            names=skill.arguments,
             adds_argument=False,
         )
-        return await expanded(template, request, self.state, self.session.runtime.calls)
+        return await expanded(template, request, self.session)
 
     async def answer(self, call: Call, arguments: SkillCall) -> ToolOutput:
         """Run a call of `skill`: search for skills, activate or end one, or read its files. Raises `ToolError`."""
@@ -296,7 +295,7 @@ class SessionSkills(Struct, kw_only=True):
 
     def _rules(self, skill: Skill) -> list[Rule]:
         rules = []
-        for text in skill.allowed_tools:
+        for text in map(skill.fill, skill.allowed_tools):
             try:
                 rules.append(parse_rule(text, f"skill {skill.name}"))
             except UsageError as error:

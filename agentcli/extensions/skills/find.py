@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -17,11 +17,15 @@ from agentcli.agent.session import Session
 from agentcli.agent.turn_log import add
 from agentcli.conversation.entries import FILE, Source
 from agentcli.errors import UsageError
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.skills.skill import Skill, read_skill
 from agentcli.models.choice import Models, split_name
-from agentcli.settings.files import home_of, make_private_folder, project_root, replace_file
+from agentcli.settings.files import home_of, is_file, make_private_folder, project_root, replace_file
 from agentcli.settings.load import Config
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
+
+if TYPE_CHECKING:
+    from agentcli.extensions.plugins.plugin import Plugin
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]
@@ -30,13 +34,14 @@ MAX_FOLDERS = 2_000  # in which one place is searched
 _MAX_DEPTH = 4
 _MAX_NOTICES = 3
 _MAX_DESCRIPTION = 1_024  # characters in the list for the model
-_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
-_CACHE_VERSION = "2"  # changes with the form of the cached values
+BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more tokens of it
+_CACHE_VERSION = "3"  # changes with the form of the cached values
 _SKIPPED_FOLDERS = frozenset((".git", "node_modules", "__pycache__"))
 _HEAD = """\
 # Skills
 When a task fits one of these, first call `skill` with its name to get instructions for it.
 """
+_MORE = "to search, call skill with level 1 and a word as name"
 
 
 # Reading files of definitions, with a cache
@@ -90,11 +95,21 @@ def read_once(
 
 
 class SkillFolder(msgspec.Struct, frozen=True):
-    """A folder of skills. If it has a `root`, only files below that count, with links followed."""
+    """A folder of skills. If it has a `root`, only files below that count, with links followed.
+
+    The names of a plugin's skills begin with its name; its folder may itself be a skill.
+    """
 
     folder: Path
     source: Source
     root: Path | None = None
+    plugin: str = ""
+
+
+def find_named(by_name: Mapping[str, T], name: str) -> T | None:
+    """Return what has a name; the plugin of `PLUGIN:NAME` may be left out where only one plugin has such a name."""
+    of_plugins = [one for key, one in by_name.items() if key.endswith(f":{name}")]
+    return by_name.get(name) or (of_plugins[0] if len(of_plugins) == 1 else None)
 
 
 class Catalog:
@@ -113,42 +128,43 @@ class Catalog:
 
     def find(self, name: str) -> Skill | None:
         """Return a skill by its name, or as `SOURCE:NAME`, which also finds one that is shadowed."""
-        if (skill := self.by_name.get(name)) is not None:
+        if (skill := find_named(self.by_name, name)) is not None:
             return skill
         source, _, rest = name.partition(":")
         source = "project" if source == "local" else source
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
 
 
-def listing(skills: Sequence[Skill], max_tokens: int) -> str:
-    """Return the text that lists skills for a model (level 1): the more skills, the shorter each description."""
-    if not skills:
+def listing(
+    items: Mapping[str, str], max_tokens: int, *, head: str = _HEAD, more: str = _MORE, longest: int = _MAX_DESCRIPTION
+) -> str:
+    """Return the text that lists names with their descriptions for a model: the more there are, the shorter each."""
+    if not items:
         return ""
-    max_bytes = max_tokens * _BYTES_PER_TOKEN - len(_HEAD)
+    max_bytes = max_tokens * BYTES_PER_TOKEN - len(head)
 
     def size(max_chars: int) -> int:
-        return sum(len(_line(skill, max_chars).encode()) + 1 for skill in skills)
+        return sum(len(_line(*item, max_chars).encode()) + 1 for item in items.items())
 
-    # The longest descriptions with which all skills fit; 0 if not even their names do.
-    max_chars = max(bisect(range(_MAX_DESCRIPTION + 1), max_bytes, key=size) - 1, 0)
+    # The longest descriptions with which all fit; 0 if not even the names do.
+    max_chars = max(bisect(range(longest + 1), max_bytes, key=size) - 1, 0)
     lines: list[str] = []
-    for skill in skills:
-        line = _line(skill, max_chars)
+    for item in items.items():
+        line = _line(*item, max_chars)
         max_bytes -= len(line.encode()) + 1
         if max_bytes < 0 and lines:
-            lines.append(f"({len(skills) - len(lines)} more: to search, call skill with level 1 and a word as name)")
+            lines.append(f"({len(items) - len(lines)} more: {more})")
             break
         lines.append(line)
-    return _HEAD + "\n".join(lines)
+    return head + "\n".join(lines)
 
 
-def _line(skill: Skill, max_chars: int) -> str:
-    text = skill.description
+def _line(name: str, text: str, max_chars: int) -> str:
     short = text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
-    return f"- {skill.name}: {short}" if max_chars else f"- {skill.name}"
+    return f"- {name}: {short}" if max_chars else f"- {name}"
 
 
-def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
+def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"
     waiting = [(str(place.folder), 0)]
@@ -158,7 +174,7 @@ def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
         folder, depth = waiting.pop()
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
-        if depth:
+        if depth or (place.plugin and is_file(Path(folder, FILE))):
             with suppress(OSError):
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
@@ -170,7 +186,9 @@ def _skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]
 
 
-def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
+def places(
+    config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = (), plugins: Sequence["Plugin"] = ()
+) -> list[SkillFolder]:
     """Return the folders of skills in the order of precedence; a caller's `added` ones come first.
 
     Those of a project that is not trusted are among them only `with_untrusted`.
@@ -181,40 +199,61 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
         folders += [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
     folders += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
+    folders += plugin_places(plugins)
     package = Path(__file__).parents[2]
     bundled = package / "bundled_skills"  # in the wheel
     return [*folders, SkillFolder(bundled if bundled.is_dir() else package.parent / "skills", "bundled")]
 
 
-def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
-    """Return the skills in the folders that `places` gives for the same arguments."""
-    reads: list[tuple[str, CachedRead[Skill]]] = []
-    for place in places(config, with_untrusted=with_untrusted, added=added):
-        read, files = partial(read_skill, source=place.source), dict(_skill_files(place))
-        reads += read_once(files, Skill, read, cache=config.paths.cache / "skills", place=place.folder).items()
-    skills = [one.value for _, one in reads if one.value is not None]
-    return Catalog(skills, {folder: one.problem for folder, one in reads if one.value is None})
+def plugin_places(plugins: Sequence["Plugin"]) -> list[SkillFolder]:
+    return [SkillFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.parts.skills]
+
+
+def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:
+    """Return the skills in these folders."""
+    skills: list[Skill] = []
+    problems: dict[str, str] = {}
+    for place in folders:
+        read, files = partial(read_skill, source=place.source), dict(skill_files(place))
+        reads = read_once(files, Skill, read, cache=config.paths.cache / "skills", place=place.folder)
+        for folder, one in reads.items():
+            if (skill := one.value) is None:
+                problems[folder] = one.problem
+            elif place.plugin:
+                name, root = f"{place.plugin}:{skill.name}", str(place.root)
+                skills.append(msgspec.structs.replace(skill, name=name, plugin_root=root))
+            else:
+                skills.append(skill)
+    return Catalog(skills, problems)
 
 
 class Skills(msgspec.Struct, kw_only=True, dict=True):
-    """The skills of one configuration, which are searched for when they are first needed."""
+    """The skills of one configuration, that of its plugins, which are searched for when they are first needed."""
 
-    config: Config
-    is_bare: bool
-    on_notice: Callable[[str], None]
+    plugins: Plugins
     added: Sequence[Path] = ()
+
+    @property
+    def config(self) -> Config:
+        return self.plugins.config
+
+    @cached_property
+    def _places(self) -> list[SkillFolder]:
+        plugins = self.plugins.active
+        is_bare = self.plugins.is_bare
+        return plugin_places(plugins) if is_bare else places(self.config, added=self.added, plugins=plugins)
 
     @cached_property
     def catalog(self) -> Catalog:
         """The skills that are not switched off; those that cannot be used are reported."""
-        if self.is_bare or not self.config.settings.skills.enabled:
+        if not self.config.settings.skills.enabled:
             return Catalog()
-        catalog = all_skills(self.config, added=self.added)
+        catalog = skills_in(self._places, self.config)
         notices = [f"The skill in {folder} is skipped: {why}." for folder, why in catalog.problems.items()]
         for notice in notices[:_MAX_NOTICES]:
-            self.on_notice(notice)
+            self.plugins.on_notice(notice)
         if len(notices) > _MAX_NOTICES:
-            self.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
+            self.plugins.on_notice(f"{len(notices) - _MAX_NOTICES} more, see agentcli skills list")
         off = self.config.settings.skills.off
         # The shadowed ones stay shadowed, and are found as SOURCE:NAME.
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.problems)
@@ -223,13 +262,17 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
         with_bundled = self.config.settings.skills.bundled
-        if not with_bundled and len(places(self.config, added=self.added)) == 1:  # nothing else need be read
+        if not with_bundled and all(place.source == "bundled" for place in self._places):  # nothing else need be read
             return ()
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
-    def listing(self, window: int) -> str:
-        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens."""
-        return listing(self.offered, int(window * self.config.settings.skills.share))
+    def listing(self, window: int, agents: str) -> str:
+        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens.
+
+        The list of `agents` takes a part of the same share.
+        """
+        max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
+        return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
         """Let a session use skills; `outer` are those of the parent, if the session is a subagent's.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentcli.conversation.entries import FILE, SkillRecord, Source
 from agentcli.patterns import lazy_pattern
@@ -19,7 +19,7 @@ MAX_RESOURCES = 200
 
 _SPECIFIED = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 # Keys that other tools have added, and two of agentcli: `tools` and `nested-skills`.
-ADDED_KEYS = (
+ADDED_KEYS = (  # some have no meaning here, see `unused_keys`
     *"user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse".split(),
     *"model effort version author context agent hooks tags tools nested-skills".split(),
 )
@@ -35,16 +35,27 @@ class Skill(SkillRecord, frozen=True):
 
     While it is active, its rules `allowed_tools` grant calls, only its `tools` may be called (None: all), and its
     `model` and `effort` are used. Others may be activated within it if it `may_nest`. If it `takes_words`, `$1` in its
-    text stands for the first word of the request.
+    text stands for the first word of the request, and its `arguments` are further names of these words.
     """
 
     def instructions(self) -> str:
         """Return the text below the frontmatter (level 2). Raises `OSError` and `ValueError`."""
         data = read_small_file(self.file)
         # A project's skill must be as it was when it was trusted, because it grants rights and the model may edit it.
-        if self.source == "project" and sha256(data).hexdigest() != self.digest:
-            raise ValueError("it changed since the session started. Start a new session and trust the project again")
+        if self.source in ("project", "plugin") and sha256(data).hexdigest() != self.digest:
+            raise ValueError(
+                f"it changed since the session started. Start a new session and trust the {self.source} again"
+            )
         return split_frontmatter(data)[1].strip()
+
+    def fill(self, text: str) -> str:
+        """Replace the variables for its folder, and for that of its plugin, in a text of the skill."""
+        folders = {"AGENTCLI_SKILL_DIR": self.folder, "CLAUDE_SKILL_DIR": self.folder}
+        if self.plugin_root:
+            folders |= dict.fromkeys(("CLAUDE_PLUGIN_ROOT", "AGENTCLI_PLUGIN_ROOT", "PLUGIN_ROOT"), self.plugin_root)
+        for name, folder in folders.items():
+            text = text.replace(f"${{{name}}}", folder)
+        return text
 
     def resources(self) -> list[str]:
         """Return its other files (level 3) as paths relative to its folder, without hidden ones."""
@@ -99,6 +110,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         for_person=_is_on(keys, "user-invocable", default=True),
         may_nest=_is_on(keys, "nested-skills", default=True),
         takes_words="argument-hint" in keys or "arguments" in keys,
+        arguments=tuple(tool_rules(keys.get("arguments"))),
         warnings=tuple(warnings),
     )
 
@@ -117,6 +129,22 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
             yield f"its {key} has {length:,} characters; the limit is {MAX_CHARS[key]:,}"
     if unknown := [key for key in keys if key not in (*_SPECIFIED, *ADDED_KEYS)]:
         yield f"unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
+
+
+Kind = Literal["skill", "agent", "command"]
+# The keys that agentcli uses in files of a kind. Those in `_DESCRIBING` only describe a file, wherever they are.
+_USED: dict[Kind, Sequence[str]] = {
+    "skill": (*_SPECIFIED, *ADDED_KEYS),
+    "agent": "name description tools disallowedTools model maxTurns skills".split(),
+    "command": "description argument-hint arguments allowed-tools model disable-model-invocation".split(),
+}
+_DESCRIBING = "license compatibility metadata version author tags keywords color title".split()
+_UNUSED = ("hooks", "context", "agent")  # of skills
+
+
+def unused_keys(keys: dict[str, Any], kind: Kind) -> list[str]:
+    """Return the keys of a file of a kind that change something in other tools, but nothing in agentcli."""
+    return [key for key in keys if key in _UNUSED or key not in (*_USED[kind], *_DESCRIBING)]
 
 
 def tool_rules(value: Any) -> Sequence[str]:

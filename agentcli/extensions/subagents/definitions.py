@@ -1,16 +1,17 @@
 """Reads definitions of subagents: Markdown files with a name, a description, tools, a model and the prompt."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert, structs
 
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.extensions.skills.find import read_once, stamp_of
+from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.skills.find import find_named, listing, read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import home_of, markdown_files, read_small_file
 from agentcli.settings.load import Config
@@ -23,15 +24,19 @@ _HEAD = "# Agents\nFor create_subagent, besides explore, review and general:\n"
 
 
 class AgentDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A kind of subagent. It has only these `tools` (None: all); an empty `model` stands for the parent's."""
+    """A kind of subagent. It has only these `tools` (None: all), without `denied_tools`.
+
+    An empty `model` stands for the parent's, 0 `max_turns` for those of the settings.
+    """
 
     name: str
     description: str
     prompt: str
-    file: str
     source: str = "user"
     tools: tuple[str, ...] | None = None
+    denied_tools: tuple[str, ...] = ()
     model: str = ""
+    max_turns: Annotated[int, Meta(ge=0)] = 0
 
 
 def _read(path: str, source: str) -> AgentDefinition:
@@ -40,16 +45,28 @@ def _read(path: str, source: str) -> AgentDefinition:
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it has no prompt")
-    model = one_line(keys, "model")
-    return AgentDefinition(
-        name=one_line(keys, "name") or file.stem,
-        description=one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
-        prompt=body.strip(),
-        file=path,
-        source=source,
-        tools=tool_names(keys.get("tools")),
-        model=model,
-    )
+    about = {
+        "name": one_line(keys, "name") or file.stem,
+        "description": one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
+        "prompt": body.strip(),
+    }
+    return definition_from(keys | about, source)
+
+
+def definition_from(keys: Mapping[str, Any], source: str) -> AgentDefinition:
+    """Return the definition that the keys of Claude Code give. Raises `ValueError` for a wrong one."""
+    prompt = str(keys.get("prompt", ""))
+    if skills := tool_rules(keys.get("skills")):
+        prompt += f"\n\nBefore you begin, activate these skills with the tool `skill`: {', '.join(skills)}."
+    own = {
+        "prompt": prompt,
+        "source": source,
+        "tools": tool_names(keys.get("tools")),
+        "denied_tools": tool_names(keys.get("disallowedTools")) or (),
+        "model": one_line(dict(keys), "model"),
+        "max_turns": keys.get("maxTurns") or 0,
+    }
+    return convert({**keys, **own}, AgentDefinition)
 
 
 def tool_names(value: Any) -> tuple[str, ...] | None:
@@ -63,15 +80,17 @@ def tool_names(value: Any) -> tuple[str, ...] | None:
 class Agents(Struct, kw_only=True, dict=True):
     """The subagents that settings and trust let a session have, which are searched for when they are first needed."""
 
-    config: Config
-    is_bare: bool
-    on_notice: Callable[[str], None]
+    plugins: Plugins
     added: Mapping[str, AgentDefinition]  # the caller's own
+
+    @property
+    def config(self) -> Config:
+        return self.plugins.config
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
         """The folders of definitions and their sources, in the order of precedence."""
-        if self.is_bare:
+        if self.plugins.is_bare:
             return []
         config = self.config
         of_project = project_places(config.cwd, AGENT_FOLDERS) if config.project.is_allowed else []
@@ -84,20 +103,34 @@ class Agents(Struct, kw_only=True, dict=True):
         """The definitions by name; of several with one name the first counts. A file that defines none is reported."""
         definitions = dict(self.added)
         for folder, source in (*self.places, (BUILT_IN, "built in")):
-            stamps = {}
-            for file in markdown_files(folder):
-                with suppress(OSError):
-                    stamps[os.fspath(file)] = stamp_of(file.stat())
-            read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
-            for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=folder).items():
-                if reading.value is None:
-                    self.on_notice(f"{path} does not define an agent: {reading.problem}.")
-                else:
-                    definitions.setdefault(reading.value.name, reading.value)
+            for one in self._read_all(markdown_files(folder), source, folder):
+                definitions.setdefault(one.name, one)
+        for plugin in self.plugins.active:
+            for one in self._read_all(list(plugin.parts.agents.values()), "plugin", plugin.root):
+                name, prompt = f"{plugin.name}:{one.name}", plugin.fill(one.prompt)
+                definitions.setdefault(name, structs.replace(one, name=name, prompt=prompt))
         return definitions
 
-    def listing(self) -> str:
-        """Return the text that lists for a model the agents that are not built in; empty if there are none."""
-        kinds = self.definitions.values() if self.places or self.added else ()  # else no file is read
-        own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
-        return _HEAD + "\n".join(own) if own else ""
+    def _read_all(self, files: Sequence[Path], source: str, place: Path) -> Iterator[AgentDefinition]:
+        """Yield the definitions in files; a file that has none is reported."""
+        stamps = {}
+        for file in files:
+            with suppress(OSError):
+                stamps[os.fspath(file)] = stamp_of(file.stat())
+        read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
+        for path, reading in read_once(stamps, AgentDefinition, read, cache=cache, place=place).items():
+            if reading.value is None:
+                self.plugins.on_notice(f"{path} does not define an agent: {reading.problem}.")
+            else:
+                yield reading.value
+
+    def find(self, name: str) -> AgentDefinition | None:
+        return find_named(self.definitions, name)
+
+    def listing(self, window: int) -> str:
+        """Return the text that lists for a model the agents that are not built in, in half of the share of skills."""
+        has_own = self.places or self.added or self.plugins.active  # else no file is read
+        kinds = self.definitions.values() if has_own else ()
+        own = {one.name: one.description for one in kinds if one.source != "built in"}
+        max_tokens = int(window * self.config.settings.skills.share / 2)
+        return listing(own, max_tokens, head=_HEAD, more="/agents lists them", longest=_MAX_DESCRIPTION)

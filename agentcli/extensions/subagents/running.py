@@ -82,7 +82,7 @@ class Subagents:
         """
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
-        if (definition := self.definitions.get(arguments.agent or DEFAULT)) is None:
+        if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:
             near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
             raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
         id = f"{definition.name}-{len(self.runs) + 1}"
@@ -319,8 +319,8 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             delegates=Delegates(client=delegates.client, events=delegates.events),
             recording=runtime.calls.recording,
         )
-        agents = self.agents.config.settings.agents
-        max_turns = min(run.arguments.max_turns or agents.max_turns, agents.max_turns)
+        limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
+        max_turns = min(filter(None, limits))
         child = replace(
             runtime,
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
@@ -371,7 +371,9 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
     def _tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
         """Return those of the parent's tools that its mode, the definition and the call allow. Raises `ToolError`."""
         definition, names = run.definition, run.arguments.tools
-        tools = tools.clone(exclude=NOT_FOR_SUBAGENTS)
+        denied = [Rule(name) for name in definition.denied_tools]
+        excluded = [tool.name for tool in tools if any(rule.names(tool.name) for rule in denied)]
+        tools = tools.clone(exclude=(*NOT_FOR_SUBAGENTS, *excluded))
         if definition.tools is not None:
             rules = [Rule(name) for name in definition.tools]
             tools = tools.clone(only=[tool.name for tool in tools if any(rule.names(tool.name) for rule in rules)])

@@ -1,0 +1,1 @@
+"""Plugins: folders that bundle commands, subagents, skills, hooks and MCP servers (docs/plugins.md)."""

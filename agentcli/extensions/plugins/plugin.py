@@ -1,0 +1,200 @@
+"""Reads the folders of plugins, in the form of Claude Code and in that of Agent Plugins 1.0.
+
+A folder may have both forms: what both name is loaded once.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentcli.errors import ConfigError
+from agentcli.settings.files import is_file, markdown_files, read_small_file
+
+MANIFESTS = (".claude-plugin/plugin.json", "plugin.json")  # what the first one says counts
+ENTRY_FILE = ".marketplace-entry.json"  # what a marketplace says of an installed plugin, in the plugin's folder
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# The usual places of parts by the keys with which manifests name more.
+_USUAL = {
+    "commands": ("commands",), "agents": ("agents",), "skills": ("skills",), "hooks": ("hooks/hooks.json",),
+    "mcpServers": (".mcp.json", "mcp.json"),
+}  # fmt: skip
+# Parts of plugins that agentcli does not have: the keys of manifests, and the places in folders.
+_UNUSED_KEYS = (
+    "lspServers",
+    "outputStyles",
+    "themes",
+    "monitors",
+    "channels",
+    "userConfig",
+    "dependencies",
+    "settings",
+)
+_UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.json", "settings.json")
+
+
+class Plugin(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin as its folder has it. `data` is the folder where its programs may keep something."""
+
+    name: str
+    root: Path
+    data: Path
+    version: str
+    description: str
+    marketplace: str = ""
+    parts: "PluginParts"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of its hooks and servers, which also its texts may name."""
+        folders = {"ROOT": str(self.root), "DATA": str(self.data)}
+        prefixes = ("CLAUDE_PLUGIN", "AGENTCLI_PLUGIN", "PLUGIN")
+        return {f"{prefix}_{name}": folder for prefix in prefixes for name, folder in folders.items()}
+
+    def fill(self, text: str, quote: Callable[[str], str] = str) -> str:
+        """Replace `${CLAUDE_PLUGIN_ROOT}` and the other variables in a text by their values, quoted by `quote`."""
+        for name, value in self.variables.items():
+            text = text.replace(f"${{{name}}}", quote(value))
+        return text
+
+    @property
+    def servers(self) -> dict[str, Any]:
+        """The entries of its MCP servers by their names in a session."""
+        text = self.fill(msgspec.json.encode(self.parts.servers).decode(), _quote_for_json)
+        entries, variables = msgspec.json.decode(text), self.variables
+        return {f"plugin_{self.name}_{name}": {**one, "env": variables | one["env"]} for name, one in entries.items()}
+
+
+def _quote_for_json(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+class PluginParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a plugin: files of commands and subagents by name, places of skills, tables of hooks, servers.
+
+    `unused` names what agentcli has no use for.
+    """
+
+    commands: Mapping[str, Path]
+    agents: Mapping[str, Path]
+    skills: tuple[Path, ...]
+    hooks: tuple[tuple[Any, str], ...]  # each with the file that it comes from
+    servers: Mapping[str, Any]
+    unused: tuple[str, ...]
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return True if a path leads to something in a folder, or to the folder."""
+    return "\0" not in str(path) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def checked_name(value: Any, file: Path, what: str = "plugin") -> str:
+    """Return the name of a plugin or marketplace. Raises `ConfigError` for one that may be no folder's."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        rule = "letters, digits, '.', '_' and '-', at most 64"
+        raise ConfigError(f"{value!r} is not the name of a {what}: use {rule}.", file=str(file))
+    return value
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if there is none. Raises `ConfigError`."""
+    try:
+        return msgspec.json.decode(read_small_file(file), type=dict[str, Any]) if is_file(file) else {}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+
+
+def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
+    """Return the plugin in a folder; its programs may keep something in a folder of its name in `data`.
+
+    Raises:
+        ConfigError: If it is no plugin, or has a part that cannot be read or leads outside of the folder.
+    """
+    manifests = [keys for keys in (read_object(root / name) for name in MANIFESTS) if keys]
+    entry = read_object(root / ENTRY_FILE)
+    if not manifests and not entry:
+        raise ConfigError(f"is not a plugin: it has no {' and no '.join(MANIFESTS)}.", file=str(root))
+    about = {key: value for keys in (entry, *reversed(manifests)) for key, value in keys.items()}
+    name = checked_name(entry.get("name", about.get("name")), root)
+    # An entry that is not strict says all; what else is in the folder may belong to other plugins.
+    is_whole = bool(manifests) or entry.get("strict") is not False
+    parts = _PartReader(root, [*manifests, entry], is_whole)
+    unused = [key for key in _UNUSED_KEYS if key in about]
+    unused += [place for place in _UNUSED_PLACES if os.path.lexists(root / place)]
+    return Plugin(
+        name=name,
+        root=root,
+        data=data / name,
+        version=str(about.get("version") or ""),
+        description=" ".join(str(about.get("description") or "").split()),
+        marketplace=marketplace,
+        parts=PluginParts(
+            commands=parts.markdown("commands"),
+            agents=parts.markdown("agents"),
+            skills=tuple(parts.paths("skills")),
+            hooks=tuple((table, str(file)) for table, file in parts.tables("hooks")),
+            servers=parts.servers(),
+            unused=tuple(unused),
+        ),
+    )
+
+
+class _PartReader(msgspec.Struct):
+    """Finds the parts of one plugin: those in the usual places if it `is_whole`, and those that its keys name.
+
+    Its methods raise `ConfigError`.
+    """
+
+    root: Path
+    sources: list[dict[str, Any]]
+    is_whole: bool
+
+    def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
+        """Yield the places of a kind of parts, each once, and the tables that the manifests hold themselves."""
+        values = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
+        listed = [keys[kind] for keys in self.sources if kind in keys]
+        seen = set()
+        for value in (*values, *(one for item in listed for one in (item if isinstance(item, list) else [item]))):
+            path = self.root / str(value)
+            if isinstance(value, Mapping):
+                yield value
+            elif not isinstance(value, str) or not is_inside(path, self.root) or not path.exists():
+                raise ConfigError(f"{kind}: {value!r} is not a path in the plugin.", file=str(self.root))
+            elif (real := os.path.realpath(path)) not in seen:
+                seen.add(real)
+                yield path
+
+    def paths(self, kind: str) -> Iterator[Path]:
+        for place in self._places(kind):
+            if isinstance(place, Mapping):
+                raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))
+            yield place
+
+    def markdown(self, kind: str) -> dict[str, Path]:
+        """Return the Markdown files of a kind by name; one in a sub-folder is `folder:name`."""
+        files: dict[str, Path] = {}
+        for place in self.paths(kind):
+            folder = place if place.is_dir() else place.parent
+            for file in markdown_files(place) if place.is_dir() else [place]:
+                if is_inside(file, self.root):
+                    files.setdefault(":".join(file.relative_to(folder).with_suffix("").parts), file)
+        return files
+
+    def tables(self, kind: str) -> Iterator[tuple[Any, Path]]:
+        """Yield the tables of a kind, each with the file that it comes from."""
+        for place in self._places(kind):
+            content = place if isinstance(place, Mapping) else read_object(place)
+            yield content.get(kind, content), self.root if isinstance(place, Mapping) else place
+
+    def servers(self) -> dict[str, Any]:
+        servers: dict[str, Any] = {}
+        for table, file in self.tables("mcpServers"):
+            for name, entry in table.items() if isinstance(table, Mapping) else ():
+                if isinstance(entry, Mapping) and isinstance(entry.get("env", {}), Mapping):
+                    servers.setdefault(name, {"env": {}, **entry})
+                elif name != "$schema":
+                    raise ConfigError(f"the MCP server {name} is not an object.", file=str(file))
+        return servers

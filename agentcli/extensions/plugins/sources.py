@@ -1,0 +1,108 @@
+"""Downloads repositories of plugins with git, and copies plugins out of them."""
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from agentcli.errors import UsageError, UserError
+from agentcli.extensions.plugins.plugin import is_inside
+from agentcli.settings.short_program import run_short_program
+
+_MAX_FILES = 20_000
+_MAX_BYTES = 500_000_000
+_TIMEOUT_S = 300.0
+_REPOSITORY = re.compile(r"\w[\w.-]*/[\w-][\w.-]*")  # owner/repo on GitHub
+_ADDRESS = re.compile(r"(?:https?|ssh|git|file)://\S+|\w[\w.-]*@[\w.-]+:\S+")
+_REVISION = re.compile(r"\w[\w./+-]*")
+_LEFT_OUT = frozenset((".git", "__pycache__"))
+# No hook or program that a repository brings is run, and nobody is asked for a password.
+_SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")
+_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GIT_LFS_SKIP_SMUDGE": "1",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+}  # fmt: skip
+
+
+class GitSource(Struct, frozen=True):
+    """A repository, what to check out (its branch, tag or commit; else the default branch), and a folder in it."""
+
+    address: str
+    revision: str
+    path: str = "."
+
+
+def git_source(source: Any) -> GitSource:
+    """Return the repository for an address, `owner/repo`, or the `source` of a marketplace's entry.
+
+    An address may end with `#REVISION`. Raises `UsageError` for anything else.
+    """
+    path = "."
+    match source:
+        case str():
+            address, _, revision = source.partition("#")
+        case {"source": "github", "repo": str(address)} | {"source": "url" | "git-subdir", "url": str(address)}:
+            revision, path = str(source.get("sha") or source.get("ref") or ""), str(source.get("path") or ".")
+        case _:
+            kind = source.get("source", source) if isinstance(source, dict) else source
+            raise UsageError(f"Plugins from {kind!r} are not supported; use a repository or a folder.")
+    if _REPOSITORY.fullmatch(address):
+        address = f"https://github.com/{address}.git"
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"{address!r} is neither a folder, nor owner/repo, nor the address of a git repository.")
+    if revision and not _REVISION.fullmatch(revision):
+        raise UsageError(f"{revision!r} is not a branch, tag or commit.")
+    return GitSource(address, revision or "HEAD", path)
+
+
+def download(source: GitSource, folder: Path) -> None:
+    """Get the files of a repository into a new folder, without its history. Raises `UserError`."""
+    fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", source.address, source.revision)
+    for arguments in (("init", "--quiet", "--template="), fetch, ("checkout", "--quiet", "--detach", "FETCH_HEAD")):
+        folder.mkdir(exist_ok=True)
+        asyncio.run(_git(source.address, "-C", str(folder), *arguments))
+    shutil.rmtree(folder / ".git", ignore_errors=True)
+
+
+async def _git(address: str, *arguments: str) -> None:
+    """Run git apart from any repository that the caller is in."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
+    command = ("git", *_SETTINGS, *arguments)
+    try:
+        end = await run_short_program(
+            command, timeout_s=_TIMEOUT_S, max_bytes=100_000, environment=environment, ends_children=True
+        )
+    except OSError as error:
+        raise UserError(f"Could not run git ({error.strerror}), which gets plugins from repositories.") from error
+    if end.exit_code != 0:
+        message = " ".join(end.stderr.decode(errors="replace").split())
+        why = f"it took more than {_TIMEOUT_S:.0f} s" if end.exit_code is None else message
+        raise UserError(f"git could not get {address}: {why}")
+
+
+def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
+    """Copy a plugin's folder; links to other parts of its repository become copies.
+
+    Raises `UserError` if anything leads out of the repository, is not a file or folder, or if there is too much.
+    """
+    count, size = 0, 0
+
+    def check(folder: str, names: list[str]) -> set[str]:
+        nonlocal count, size
+        for path in (Path(folder, name) for name in names if name not in _LEFT_OUT):
+            if not is_inside(path, repository):
+                raise UserError(f"{path.relative_to(source)} of the plugin leads out of its repository.")
+            if not path.is_dir() and not path.is_file():
+                raise UserError(f"{path.relative_to(source)} of the plugin is not a file.")
+            count, size = count + 1, size + path.stat().st_size
+        if count > _MAX_FILES or size > _MAX_BYTES:
+            raise UserError(f"The plugin has more than {_MAX_FILES:,} files or {_MAX_BYTES // 1_000_000:,} MB.")
+        return set(names) & _LEFT_OUT
+
+    if not is_inside(source, repository) or not source.is_dir():
+        raise UserError(f"The plugin's path does not exist or leads out of its repository: {source}")
+    shutil.copytree(source, target, ignore=check)

@@ -1,0 +1,259 @@
+"""Keeps the installed plugins and the names of marketplaces in the configuration folder.
+
+Nothing is ever changed in place: a new version gets a folder of its own, and counts as soon as the index names it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
+from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_object, read_plugin
+from agentcli.extensions.plugins.sources import copy_folder, download, git_source
+from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
+from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
+
+MARKETPLACE_FILE = ".claude-plugin/marketplace.json"
+_NEW = ".new-"  # how the names of unfinished folders begin
+_FILES = "files-"  # and those of finished ones
+
+
+class Marketplace(msgspec.Struct, frozen=True):
+    """The address or folder of a list of plugins, and the names in it when it was last read."""
+
+    source: str
+    plugins: tuple[str, ...]
+
+
+class Installed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An installed plugin. Its files are in a folder of its name, which some programs expect, in `folder`."""
+
+    marketplace: str
+    folder: str  # below that of plugins
+    is_enabled: bool = True
+
+
+class _Index(msgspec.Struct):
+    marketplaces: dict[str, Marketplace] = {}
+    plugins: dict[str, Installed] = {}
+
+
+class PluginStore:
+    """The plugins and marketplaces of one person. Its methods raise `UserError`, and have then changed nothing."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._folder = paths.plugin_index.parent
+        self.data = paths.state / "plugins"
+
+    @property
+    def _index(self) -> _Index:
+        file = self._paths.plugin_index
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=_Index)
+        except FileNotFoundError:
+            return _Index()
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+
+    def _save(self, index: _Index) -> None:
+        replace_file(self._paths.plugin_index, msgspec.json.format(msgspec.json.encode(index)))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from changing plugins, and remove what a killed one has left."""
+        try:
+            make_private_folder(self._folder)
+            with FileLock(self._folder / ".lock", timeout_s=10):
+                self._remove_unused()
+                yield
+        except TimeoutError as error:
+            raise UserError("Another agentcli is changing the plugins. Try again when it is done.") from error
+        except OSError as error:
+            raise UserError(f"Could not change the plugins: {error}.") from error
+
+    def _remove_unused(self) -> None:
+        used = {self._folder / one.folder for one in self._index.plugins.values()}
+        for folder in {*self._folder.glob(f"{_NEW}*"), *self._folder.glob(f"*/{_FILES}*")} - used:
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.parent.rmdir()  # fails as long as something is in it
+
+    @contextmanager
+    def _new_folder(self) -> Iterator[Path]:
+        with TemporaryDirectory(prefix=_NEW, dir=self._folder, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    # Marketplaces
+
+    @property
+    def marketplaces(self) -> dict[str, Marketplace]:
+        return self._index.marketplaces
+
+    @contextmanager
+    def _repository(self, source: str) -> Iterator[Path]:
+        """Give the folder of a marketplace, downloaded if `source` is not a folder."""
+        with self._new_folder() as new:
+            if not (folder := Path(source)).is_dir():
+                folder = new / "files"
+                download(git_source(source), folder)
+            yield folder
+
+    def add_marketplace(self, source: str) -> str:
+        """Add a marketplace, an address of git, `owner/repo` or a folder, and return its name."""
+        index, folder = self._index, Path(source).expanduser().absolute()
+        source = str(folder) if folder.is_dir() else source
+        with self._repository(source) as repository:
+            name, entries = read_marketplace(repository)
+        if name in index.marketplaces and index.marketplaces[name].source != source:
+            raise UsageError(f"There is a marketplace {name} already, from {index.marketplaces[name].source}.")
+        index.marketplaces[name] = Marketplace(source, tuple(entries))
+        self._save(index)
+        return name
+
+    def remove_marketplace(self, name: str) -> None:
+        """Remove a marketplace from which nothing is installed."""
+        index = self._index
+        self.marketplace(name)
+        if users := [plugin for plugin, one in index.plugins.items() if one.marketplace == name]:
+            raise UsageError(f"{', '.join(users)} came from {name}. Remove them first: agentcli plugin remove NAME")
+        del index.marketplaces[name]
+        self._save(index)
+
+    def marketplace(self, name: str) -> Marketplace:
+        known = self.marketplaces
+        if name not in known:
+            raise UsageError(f"There is no marketplace {name!r}{did_you_mean(name, [*known])}.")
+        return known[name]
+
+    def _marketplace_with(self, name: str) -> str:
+        """Return the only marketplace that has a plugin."""
+        known = self.marketplaces
+        match [marketplace for marketplace, one in known.items() if name in one.plugins]:
+            case [only]:
+                return only
+            case []:
+                near = did_you_mean(name, [plugin for one in known.values() for plugin in one.plugins])
+                raise UsageError(f"No marketplace has a plugin {name!r}{near}.")
+            case found:
+                raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
+
+    # Plugins
+
+    @contextmanager
+    def staged(self, name: str) -> Iterator[Plugin]:
+        """Get NAME or NAME@MARKETPLACE into a new folder, for `keep`; else it is removed afterwards."""
+        name, _, marketplace = name.partition("@")
+        marketplace = marketplace or self._marketplace_with(name)
+        with self._repository(self.marketplace(marketplace).source) as repository, self._new_folder() as new:
+            _, entries = read_marketplace(repository)
+            if (entry := entries.get(name)) is None:
+                raise UsageError(f"{marketplace} has no plugin {name!r}{did_you_mean(name, [*entries])}.")
+            if (known := self.plugins.get(name)) and known.marketplace != marketplace:
+                raise UsageError(f"{name} is installed from {known.marketplace}. Remove it first.")
+            root, path = new / "files" / checked_name(name, repository), entry.get("source")
+            if not isinstance(path, str):
+                git, repository = git_source(path), new / "repository"
+                download(git, repository)
+                path = git.path
+            copy_folder(repository / path, root, repository=repository)
+            replace_file(root / ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
+            yield read_plugin(root, data=self.data, marketplace=marketplace)
+
+    def is_current(self, staged: Plugin) -> bool:
+        """Return True if this very plugin is installed and trusted."""
+        known = self.plugins.get(staged.name)
+        if known is None or not self.is_trusted(root := self._root(staged.name, known)):
+            return False
+        return folder_digest(root) == folder_digest(staged.root)
+
+    def keep(self, staged: Plugin) -> None:
+        """Install a plugin that the person trusts, in place of an older version of it."""
+        index, name, folder = self._index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
+        (self._folder / name).mkdir(mode=0o700, exist_ok=True)
+        staged.root.parent.rename(self._folder / folder)
+        is_enabled = name not in index.plugins or index.plugins[name].is_enabled
+        index.plugins[name] = Installed(staged.marketplace, folder, is_enabled)
+        self.trust(self._root(name, index.plugins[name]))
+        self._save(index)
+
+    def trust(self, root: Path) -> None:
+        """Trust the files of a plugin as they are now."""
+        trust_folder(self._paths, root)
+
+    def is_trusted(self, root: Path) -> bool:
+        return is_folder_trusted(self._paths, root)
+
+    @property
+    def plugins(self) -> dict[str, Installed]:
+        return self._index.plugins
+
+    def _find(self, name: str) -> tuple[str, Installed]:
+        """Return an installed plugin and its name without its marketplace, which may be part of the given one."""
+        plain, _, marketplace = name.partition("@")
+        known = self.plugins.get(plain)
+        if known is None or marketplace not in ("", known.marketplace):
+            raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plain, [*self.plugins])}.")
+        return plain, known
+
+    def _root(self, name: str, known: Installed) -> Path:
+        return self._folder / known.folder / name
+
+    def read(self, name: str) -> Plugin:
+        """Return an installed plugin, whether or not it is trusted and switched on."""
+        plain, known = self._find(name)
+        return read_plugin(self._root(plain, known), data=self.data, marketplace=known.marketplace)
+
+    def switch(self, name: str, *, is_enabled: bool) -> None:
+        """Switch an installed plugin on, if it is trusted, or off; sessions that start later follow it."""
+        with self.locked():
+            (plain, known), index = self._find(name), self._index
+            if is_enabled and not self.is_trusted(self._root(plain, known)):
+                raise UsageError(f"The files of {plain} have changed. To review them: agentcli plugin enable {plain}")
+            index.plugins[plain] = msgspec.structs.replace(known, is_enabled=is_enabled)
+            self._save(index)
+
+    def remove(self, name: str) -> None:
+        (plain, known), index = self._find(name), self._index
+        del index.plugins[plain]
+        self._save(index)
+        trust_folder(self._paths, self._root(plain, known), forgets=True)
+        self._remove_unused()
+
+    def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:
+        """Yield the plugins that are switched on and trusted; any other one that is switched on is reported."""
+        for name in [name for name, known in self.plugins.items() if known.is_enabled]:
+            try:
+                if self.is_trusted(self._root(*self._find(name))):
+                    yield self.read(name)
+                else:
+                    how = f"To review them: agentcli plugin enable {name}"
+                    on_notice(f"The plugin {name} is not used: its files are not as you trusted them. {how}")
+            except UserError as error:
+                on_notice(f"The plugin {name} is not used: {error}")
+
+
+def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return the name of the marketplace in a folder, and its entries by plugin. Raises `ConfigError`.
+
+    A folder that is one plugin is a marketplace of it alone.
+    """
+    file = root / MARKETPLACE_FILE
+    if not (content := read_object(file)):
+        name = read_plugin(root, data=root).name
+        return name, {name: {"name": name, "source": "./"}}
+    try:
+        entries, metadata = msgspec.convert(content.get("plugins"), list[dict[str, Any]]), content.get("metadata")
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"it has no list of plugins ({error}).", file=str(file)) from error
+    folder = metadata.get("pluginRoot", ".") if isinstance(metadata, dict) else "."
+    for entry in entries:
+        if isinstance(entry.get("source"), str):
+            entry["source"] = f"{folder}/{entry['source']}"
+    return checked_name(content.get("name"), file, "marketplace"), {str(entry.get("name")): entry for entry in entries}

@@ -1,0 +1,204 @@
+"""`agentcli plugin` installs, lists and switches plugins, and keeps the marketplaces that they come from."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import to_builtins
+
+from agentcli.cli.output import echo, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
+from agentcli.conversation.history import shorten
+from agentcli.errors import UsageError, UserError
+from agentcli.extensions.hooks.run import read_hooks
+from agentcli.extensions.mcp.config import describe_server, server_specs
+from agentcli.extensions.plugins.plugin import Plugin
+from agentcli.extensions.plugins.store import PluginStore
+from agentcli.extensions.skills.find import plugin_places, skill_files
+from agentcli.extensions.skills.skill import Skill, read_skill, split_frontmatter, tool_rules
+from agentcli.extensions.user_commands import SHELL_COMMAND
+from agentcli.frontends.printable import exposed
+from agentcli.safety.secrets.masking import mask
+from agentcli.settings.files import read_small_file
+from agentcli.settings.load import Config
+
+plugin_app = make_app("Install, list and switch plugins: bundles of commands, agents, skills, hooks and MCP servers.")
+marketplace_app = make_app("Add, list and update marketplaces: lists of plugins.")
+plugin_app.add_typer(marketplace_app, name="marketplace")
+
+Name = Annotated[str, typer.Argument(metavar="NAME[@MARKETPLACE]", help="The plugin's name.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Trust it without asking.")]
+
+
+def _store() -> PluginStore:
+    return PluginStore(configuration().paths)
+
+
+@plugin_app.command("list")
+def list_plugins(json: AsJson = False) -> None:
+    """List the installed plugins with their parts."""
+    store, rows, lines = _store(), [], []
+    for name, known in store.plugins.items():
+        try:
+            plugin = store.read(name)
+        except UserError as error:
+            warn(f"The plugin {name} cannot be used: {error}")
+            continue
+        row = plugin_row(plugin, is_enabled=known.is_enabled)
+        counts = ", ".join(f"{kind.replace('_', ' ')}: {len(row[kind])}" for kind in _KINDS if row[kind])
+        changed = "" if store.is_trusted(plugin.root) else "  its files have changed, see agentcli plugin enable"
+        mark = "●" if known.is_enabled else "○"
+        lines.append(f"{mark} {name}@{known.marketplace} {plugin.version}  {counts}{changed}")
+        rows.append(row)
+    print_answer(rows, "\n".join(lines) or "No plugins are installed. See agentcli plugin install.", as_json=json)
+
+
+@plugin_app.command()
+def install(name: Name, yes: Yes = False) -> None:
+    """Install a plugin, or its newest version. Shows what it adds and may run, and asks first."""
+    store = _store()
+    with store.locked(), store.staged(name) as plugin:
+        if store.is_current(plugin):
+            echo(f"{plugin.name} {plugin.version} is installed and up to date.")
+        elif _agrees(plugin, yes=yes):
+            store.keep(plugin)
+            echo(f"Installed {plugin.name} {plugin.version}. New sessions use it.")
+
+
+@plugin_app.command()
+def update(name: Name, yes: Yes = False) -> None:
+    """Update a plugin from its marketplace. Shows it and asks if anything has changed."""
+    plugin = _store().read(name)
+    install(f"{plugin.name}@{plugin.marketplace}", yes=yes)
+
+
+def _agrees(plugin: Plugin, *, yes: bool) -> bool:
+    """Show what a plugin adds, and return True if the person trusts it. Raises `UsageError` if nobody can be asked."""
+    echo(exposed(mask("\n".join(describe_plugin(plugin, configuration())))))
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("Nothing was changed, because nobody can be asked here. If you trust this plugin, add --yes.")
+    return yes or typer.confirm(f"Trust {plugin.name} and use all this?")
+
+
+@plugin_app.command()
+def enable(name: Name, yes: Yes = False) -> None:
+    """Switch a plugin on. If its files have changed since you trusted them, shows it and asks first."""
+    store = _store()
+    with store.locked():
+        plugin = store.read(name)
+        if not store.is_trusted(plugin.root):
+            if not _agrees(plugin, yes=yes):
+                return
+            store.trust(plugin.root)
+    store.switch(name, is_enabled=True)
+    echo(f"{plugin.name} is on. New sessions use it.")
+
+
+@plugin_app.command()
+def disable(name: Name) -> None:
+    """Switch a plugin off; it stays installed."""
+    _store().switch(name, is_enabled=False)
+    echo(f"{name} is off. Sessions that are open keep it.")
+
+
+@plugin_app.command()
+def remove(name: Name) -> None:
+    """Remove a plugin and its files."""
+    store = _store()
+    with store.locked():
+        store.remove(name)
+    echo(f"Removed {name}.")
+
+
+@marketplace_app.command("list")
+def list_marketplaces(json: AsJson = False) -> None:
+    """List the marketplaces and their plugins."""
+    known = _store().marketplaces
+    rows = [{"name": name, **to_builtins(marketplace)} for name, marketplace in known.items()]
+    lines = [f"{name}  {one.source}\n  {shorten(', '.join(one.plugins), 1_000)}" for name, one in known.items()]
+    print_answer(rows, "\n".join(lines) or "No marketplaces. See agentcli plugin marketplace add.", as_json=json)
+
+
+@marketplace_app.command("add")
+def add_marketplace(
+    source: Annotated[str, typer.Argument(help="The address of a git repository, OWNER/REPO of GitHub, or a folder.")],
+) -> None:
+    """Add a marketplace, or read it again. Nothing of it is installed or run."""
+    store = _store()
+    with store.locked():
+        name = store.add_marketplace(source)
+    echo(f"{name} has {len(store.marketplace(name).plugins)} plugins. To install one: agentcli plugin install NAME")
+
+
+@marketplace_app.command("update")
+def update_marketplace(name: Annotated[str, typer.Argument(help="Default: all.")] = "") -> None:
+    """Read marketplaces again. Installed plugins stay as they are until `agentcli plugin update`."""
+    for one in [name] if name else _store().marketplaces:
+        add_marketplace(_store().marketplace(one).source)
+
+
+@marketplace_app.command("remove")
+def remove_marketplace(name: Annotated[str, typer.Argument(help="The marketplace's name.")]) -> None:
+    """Remove a marketplace from which nothing is installed."""
+    store = _store()
+    with store.locked():
+        store.remove_marketplace(name)
+    echo(f"Removed {name}.")
+
+
+# What a plugin has
+
+_KINDS = ("commands", "agents", "skills", "hooks", "mcp_servers")
+
+
+def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], object] = str) -> dict[str, Any]:
+    """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used."""
+    hooks = [spec.event for table, file in plugin.parts.hooks for spec in read_hooks(table, file, report)]
+    return {
+        "name": plugin.name,
+        "version": plugin.version,
+        "marketplace": plugin.marketplace,
+        "enabled": is_enabled,
+        "commands": [f"/{plugin.name}:{name}" for name in plugin.parts.commands],
+        "agents": [f"{plugin.name}:{name}" for name in plugin.parts.agents],
+        "skills": [f"{plugin.name}:{skill.name}" for skill in _skills(plugin, report)],
+        "hooks": hooks,
+        "mcp_servers": list(plugin.servers),
+    }
+
+
+def _skills(plugin: Plugin, report: Callable[[str], object]) -> Iterator[Skill]:
+    for folder, _ in (file for place in plugin_places([plugin]) for file in skill_files(place)):
+        try:
+            yield read_skill(folder, "plugin")
+        except (OSError, ValueError) as error:
+            report(f"the skill in {folder}: {error}")
+
+
+def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
+    """Yield lines on all that a plugin adds, what it may run, and what of it is not used."""
+    yield f"{plugin.name} {plugin.version} from {plugin.marketplace}: {plugin.description}"
+    notices = list[str]()
+    row = plugin_row(plugin, is_enabled=True, report=notices.append)
+    yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
+    for hook in (hook for table, file in plugin.parts.hooks for hook in read_hooks(table, file, str)):
+        yield f"  hook: {hook.event} runs `{hook.command}`"
+    for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
+        yield f"  {describe_server(server)}"
+    for file in (*plugin.parts.commands.values(), *(skill.file for skill in _skills(plugin, str))):
+        yield from (f"  {file.relative_to(plugin.root)} {grant}" for grant in _grants(file))
+    yield from (f"  not used: {text}" for text in (*plugin.parts.unused, *notices))
+
+
+def _grants(file: Path) -> Iterator[str]:
+    """Yield what a command or skill runs, or lets the model run, without asking."""
+    try:
+        keys, body = split_frontmatter(read_small_file(file))
+    except (OSError, ValueError):
+        return  # it cannot be used, which a session reports
+    if rules := tool_rules(keys.get("allowed-tools")):
+        yield f"allows without asking: {', '.join(rules)}"
+    for found in SHELL_COMMAND.finditer(body):
+        yield f"runs `{found[1] or found[2]}`, if that is allowed without asking"
