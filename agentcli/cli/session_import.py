@@ -32,6 +32,7 @@ from agentcli.settings.load import Config
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _MISSING = Text("The imported conversation has no result of this call.")
+_TEXTS: dict[type, str] = {Text: "text", Thinking: "thinking", ToolUse: "input"}  # the field that may hold secrets
 _ID_IN_NAME = len("rollout-2026-01-31T10-20-30-")  # where the id begins in the name of a Codex file
 
 
@@ -172,20 +173,11 @@ class _Conversion:
     def _masked(self, block: Any) -> Any:
         """Return a block without secrets. Media stay as they are."""
         self._images += isinstance(block, Image)
-        match block:
-            case Text(text):
-                changed, count = self._mask.value(text)
-                block = Text(changed)
-            case Thinking(text):
-                changed, count = self._mask.value(text)
-                block = Thinking(changed)
-            case ToolUse(id, name, arguments):
-                changed, count = self._mask.value(arguments)
-                block = ToolUse(id, name, changed)
-            case _:
-                return block
+        if (name := _TEXTS.get(type(block))) is None:
+            return block
+        masked, count = self._mask.value(getattr(block, name))
         self._secrets += count
-        return block
+        return msgspec.structs.replace(block, **{name: masked})
 
     def report(self, cwd: Path) -> str:
         """Return sentences on what came over and what did not."""

@@ -5,14 +5,13 @@ Such a file is data like AGENTS.md: it gives the model instructions, and grants 
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.paths.judge import is_secret
+from agentcli.safety.paths.judge import PathGround, is_secret
 from agentcli.settings.files import is_file, read_small_file, text_files
 
 _HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -22,14 +21,13 @@ _EVERYTHING = {"**", "*", "**/*"}
 _BOOLEANS = {"true": True, "false": False, "": False}
 
 
-class RuleKind(Struct, frozen=True):
-    """The places in which a tool looks for its rules, below any folder of a project.
+class RuleKind(NamedTuple):
+    """The places of a tool's rules below any folder: `files` that always apply, and `folders` of files that say when.
 
-    The `files` always apply; those in the `folders` say themselves when. One that says nothing applies always if
-    `is_eager`, else only when the person names it.
+    A file that says nothing applies always if `is_eager`, else only when the person names it.
     """
 
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...]
     folders: tuple[str, ...] = ()
     endings: tuple[str, ...] = (".md",)
     is_eager: bool = True
@@ -37,10 +35,8 @@ class RuleKind(Struct, frozen=True):
 
 RULE_KINDS = {
     "claude": RuleKind((".claude/CLAUDE.md",), (".claude/rules",)),
-    "cursor": RuleKind((".cursorrules",), (".cursor/rules",), (".mdc",), is_eager=False),
-    "copilot": RuleKind(
-        (".github/copilot-instructions.md",), (".github/instructions",), (".instructions.md",), is_eager=False
-    ),
+    "cursor": RuleKind((".cursorrules",), (".cursor/rules",), (".mdc",), False),
+    "copilot": RuleKind((".github/copilot-instructions.md",), (".github/instructions",), (".instructions.md",), False),
     "windsurf": RuleKind((".windsurfrules",), (".windsurf/rules", ".devin/rules")),
     "cline": RuleKind((".clinerules",), (".clinerules", ".cline/rules"), (".md", ".txt")),
     "aider": RuleKind(("CONVENTIONS.md",)),
@@ -62,7 +58,7 @@ class RuleFile(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def fits(self, file: Path, home: Path | None) -> bool:
-        from agentcli.safety.commands.records import PathGround, matches_path
+        from agentcli.safety.commands.records import matches_path  # seldom needed
 
         ground = PathGround(root=self.folder, cwd=self.folder, home=home or Path("/"))
         return any(matches_path(glob, file, ground) for glob in self.globs)
@@ -70,18 +66,15 @@ class RuleFile(Struct, frozen=True, kw_only=True):
     @property
     def condition(self) -> str:
         """Return words for the person on when the model gets the file."""
-        match self.applies:
-            case "always":
-                return "always"
-            case "files":
-                return f"when a file that matches {', '.join(self.globs)} is read or changed"
-            case "request":
-                return f"when the model finds that it fits: {self.description}"
-            case "named":
-                return "only when you name it with @"
+        return {
+            "always": "always",
+            "files": f"when a file that matches {', '.join(self.globs)} is read or changed",
+            "request": f"when the model finds that it fits: {self.description}",
+            "named": "only when you name it with @",
+        }[self.applies]
 
 
-class RuleFinder(Struct, dict=True, kw_only=True):
+class RuleFinder(Struct, kw_only=True):
     """Finds the rule files of a project whose folder is `root`; each folder is looked at once. Kinds in `off` are not.
 
     Only files inside the project that hold no secrets are read: otherwise a repository could choose which files of
@@ -93,14 +86,11 @@ class RuleFinder(Struct, dict=True, kw_only=True):
     off: Collection[str] = ()
     _found: dict[Path, tuple[RuleFile, ...]] = field(default_factory=dict)
 
-    @cached_property
-    def kinds(self) -> list[RuleKind]:
-        return [kind for name, kind in RULE_KINDS.items() if name not in self.off]
-
     def rules_in(self, folder: Path) -> tuple[RuleFile, ...]:
         """Return the rule files that belong to a folder."""
         if folder not in self._found:
-            self._found[folder] = tuple(rule for kind in self.kinds for rule in self._rules_of(kind, folder))
+            kinds = [kind for name, kind in RULE_KINDS.items() if name not in self.off]
+            self._found[folder] = tuple(rule for kind in kinds for rule in self._rules_of(kind, folder))
         return self._found[folder]
 
     def rules_for(self, file: Path) -> Iterator[RuleFile]:
