@@ -189,6 +189,7 @@ class Builder:
                 watch=watch,
                 warn_at=settings.compaction.warn_at,
                 count_texts=self.models.count_texts,
+                rules=self.prefixes.rule_finder(),
             ),
             hooks=parts.hooks,
         )

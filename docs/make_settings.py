@@ -17,7 +17,7 @@ HEAD = """# Settings
 ```sh
 agentcli config set retry.max 5        # change one
 agentcli config show                   # what is set, and where
-agentcli config import                 # take over those of Claude Code and Codex
+agentcli config import                 # take over those of other tools
 ```
 
 The later of these counts more: defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) < `.agentcli/config.local.toml` <
@@ -38,23 +38,10 @@ values there are. A variable of that form that is no setting is a warning; an em
 
 ## From other tools
 
-`agentcli config import` takes over what you told Claude Code (`~/.claude/settings.json`, `~/.claude.json`) and Codex
-(`~/.codex/config.toml`): rules of permission, hooks, the model, providers, how much may be done unasked, servers. With
-`--project` it reads the project's `.claude/settings.json` and `.codex/config.toml` into `.agentcli/config.toml`, and
-`.claude/settings.local.json` into `.agentcli/config.local.toml`; both count after `agentcli config trust`. `agentcli config import
-codex` reads that one alone.
-
-It shows what it would write, and what it leaves out with the reason, and asks; `--yes` writes without asking, and without a terminal
+`agentcli config import` takes over what you told Claude Code, Codex, Gemini CLI, opencode, Cursor, Copilot CLI, goose and aider, with `--project` what a
+project has for them: [moving-in.md](moving-in.md#settings) has a table of what is taken. It shows what it would write, and what it leaves out with the reason, and asks; `--yes` writes without asking, and without a terminal
 and without `--yes` nothing is written. What is set already stays as it is, comments included; lists of rules, folders and hooks are
-added to. Keys and tokens are never copied: `agentcli login` keeps them. Modes that ask for nothing (`bypassPermissions`,
-`danger-full-access`) are not taken over.
-
-| Codex | here |
-|---|---|
-| `approval_policy = "untrusted"` | `permissions.mode = "default"` |
-| `"on-request"`, `"on-failure"` | `"auto"`: asks for nothing that stays inside the sandbox |
-| `sandbox_mode` | `sandbox.profile` |
-| `model_providers.NAME` | `providers.NAME`, if it speaks Chat Completions |
+added to. Keys and tokens are never copied: `agentcli login` keeps them.
 
 ## All settings
 

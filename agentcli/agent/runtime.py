@@ -18,6 +18,7 @@ from agentcli.agent.interfaces import NoHooks, SessionLog, TurnHooks
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
+from agentcli.conversation.rule_files import RuleFinder
 from agentcli.errors import AgentcliError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
@@ -193,7 +194,8 @@ class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
     """Keeps the conversation within the model's window. A notice warns the person from the share `warn_at` on.
 
     `policy` may compact the conversation before a request, `watch` when a request was too long or the person asks.
-    `transform` may change the messages of one request. `count_texts` counts tokens for /context.
+    `transform` may change the messages of one request. `count_texts` counts tokens for /context. `rules` finds the
+    project's rule files for /memory.
     """
 
     policy: ContextPolicy | None = None
@@ -201,6 +203,7 @@ class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
     transform: ContextTransform = unchanged
     warn_at: float = 0.8
     count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
+    rules: RuleFinder | None = None
 
 
 class Runtime(msgspec.Struct, kw_only=True):

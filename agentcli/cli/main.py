@@ -112,6 +112,10 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
     set_up_logging(config, has_screen=has_screen)
     for notice in config.notices:
         warn(notice, at_words=True)
+    if options.resume and options.resume.startswith(("claude:", "codex:")):
+        from agentcli.cli.session_import import import_for_resume
+
+        options.resume = import_for_resume(config, options)
     with _with_writable_home(config) if options.no_session else nullcontext(config) as config:
         if not has_screen:
             from agentcli.cli.session_opener import answer_once

@@ -53,7 +53,7 @@ FLAGS: Flags = (
         choices=("low", "medium", "high", "xhigh", "max"),
     ),
     _flag("-c --continue", "resume this directory's newest session", dest="continue_", action="store_true"),
-    _flag("-r --resume", "resume a session (without ID: choose one)", nargs="?", const="", **_TEXT, metavar="ID"),
+    _flag("-r --resume", "resume ID, claude:ID or codex:ID, or choose", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "continue in a copy of the session"),
     _flag("--take-over", "resume a session that is open elsewhere, and close it there"),
     _flag("--session-id", "the id for the new session", metavar="UUID"),

@@ -4,8 +4,9 @@ Instruction files (AGENTS.md and its kin) are data that a project gives the mode
 marked as such.
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from os.path import normpath
 from pathlib import Path
 
@@ -13,14 +14,15 @@ from msgspec import Struct, field
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.conversation.history import listed_names
+from agentcli.conversation.rule_files import RuleFile, RuleFinder, read_project_file, split_rule
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
 
 BUDGET = 32 * 1024  # bytes of all instruction files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts
 LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # the person's own, beside it
+_KINDS = {"AGENTS": "agents", "CLAUDE": "claude", "GEMINI": "gemini"}  # for `instructions.off`, by the start of a name
 MAX_IMPORT_DEPTH = 5
 MAX_NAMES = 40  # of the working directory
 
@@ -29,6 +31,7 @@ _BRANCH = lazy_pattern(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are l
 
 _TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
+_OFFER = "Further rules of the project. Before you do what a description is about, read its file with file_read:"
 _CODE = lazy_pattern(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
 _IMPORT = lazy_pattern(r"(?<![\w@.])@([\w./~-]*[\w/])")
 _SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
@@ -37,39 +40,46 @@ _SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
 class Instructions(Struct, frozen=True):
     """Instruction files, outermost first, each with its text.
 
-    `cut` has the files of which the end is missing, and `left_out` those that are missing, each with the reason.
+    `cut` has the files of which the end is missing, and `left_out` those that are missing, each with the reason. The
+    model is offered to read the rules in `offered`; `problems` has the faults of frontmatters.
     """
 
     files: tuple[tuple[Path, str], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
     cut: tuple[tuple[Path, str], ...] = ()
+    offered: tuple[RuleFile, ...] = ()
+    problems: tuple[tuple[Path, str], ...] = ()
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the person about files that the model does not get, or only in part."""
-        left_out = (f"{file} was left out: {why}." for file, why in self.left_out)
-        return [*left_out, *(f"The model gets only the beginning of {file}: {missing}." for file, missing in self.cut)]
+        notices = [f"{file} was left out: {why}." for file, why in self.left_out]
+        notices += [f"The model gets only the beginning of {file}: {missing}." for file, missing in self.cut]
+        return notices + [
+            f"The frontmatter of {file} cannot be read, so the rule always applies: {problem}."
+            for file, problem in self.problems
+        ]
 
     def note(self) -> User | None:
-        if not self.files:
-            return None
         parts = [f'<instructions path="{path}">\n{text.strip()}\n</instructions>' for path, text in self.files]
-        return reminder("\n".join([_HEADING, *parts]))
+        if self.offered:
+            parts += [_OFFER, *(f"- {rule.path}: {rule.description}" for rule in self.offered)]
+        return reminder("\n".join([_HEADING, *parts])) if parts else None
 
 
 class InstructionReader(Struct, kw_only=True):
-    """Reads the instruction files of a project whose folder is `root`, within one budget. Large files get equal shares.
+    """Reads a project's instruction files and the rules that `finder` finds, within one budget, each text once.
 
-    A project's file may be a link or import others by `@path`, but only files inside the project that hold no secrets:
-    otherwise a repository could choose which files of this machine the model sees.
+    Large files get equal shares. A project's file may be a link or import others by `@path`, but only files inside the
+    project that hold no secrets.
     """
 
-    root: Path
-    home: Path | None = None
+    finder: RuleFinder
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
+    _rules: list[RuleFile] = field(default_factory=list)  # of the folders that were read since the last `collect`
     _spent: int = 0  # bytes of the files that `collect` has returned
-    _seen: set[Path] = field(default_factory=set)  # the real paths of all files read so far
+    _seen: set[Path | str] = field(default_factory=set)  # the real paths and the texts of all files read so far
 
     def collect(self) -> Instructions:
         """Return the files that were read since the last call. They count against the budget from now on."""
@@ -88,50 +98,58 @@ class InstructionReader(Struct, kw_only=True):
                 text += f"\n[{missing}: read the rest with file_read, path {file}, offset {line}]"
                 cut.append((file, missing))
             files.append((file, text))
-        found = Instructions(tuple(files), tuple(self.left_out), tuple(cut))
-        self._files, self.left_out = [], []
+        found = Instructions(
+            tuple(files),
+            tuple(self.left_out),
+            tuple(cut),
+            tuple(rule for rule in self._rules if rule.applies == "request"),
+            tuple((rule.path, rule.problem) for rule in self._rules if rule.problem),
+        )
+        self._files, self.left_out, self._rules = [], [], []
         return found
 
     def read_folder(self, folder: Path) -> None:
-        """Read a folder's instruction file, and the person's local ones beside it."""
-        first, local = ([folder / name for name in names if is_file(folder / name)] for names in (PER_FOLDER, LOCAL))
-        for file in (*first[:1], *local):
-            self.read(file, self.root)
+        """Read a folder's instruction file, its rules that always apply, and the person's local files."""
+        first, local = (self._existing(folder, names) for names in (PER_FOLDER, LOCAL))
+        rules = self.finder.rules_in(folder)
+        self._rules += rules
+        for file in (*first[:1], *(rule.path for rule in rules if rule.applies == "always"), *local):
+            self.read(file, self.finder.root)
+
+    def _existing(self, folder: Path, names: Sequence[str]) -> list[Path]:
+        wanted = [name for name in names if _KINDS[name.partition(".")[0]] not in self.finder.off]
+        return [folder / name for name in wanted if is_file(folder / name)]
 
     def read(self, file: Path, within: Path, *, depth: int = 0) -> None:
         """Read a file and its imports, which must all lie in the folder `within`."""
-        try:
-            real = file.resolve(strict=True)
-            if real in self._seen:
-                return
-            self._seen.add(real)
-            content, why = b"", ""
-            if not real.is_relative_to(within.resolve()):
-                why = "it leads out of the project"
-            elif is_secret(real, self.home):
-                why = "it leads to a file that may hold secrets"
-            elif b"\0" in (content := read_small_file(file, real=real, is_cut=True)):
-                why = "it is not text"
-            size = max(len(content), file.stat().st_size)
-        except (OSError, RuntimeError) as error:  # before Python 3.13 a loop of symlinks is a RuntimeError
-            why = f"it cannot be read ({getattr(error, 'strerror', 'it is a loop of links')})"
+        real = Path(os.path.realpath(file))
+        if real in self._seen:
+            return
+        self._seen.add(real)
+        content, why = read_project_file(file, within, self.finder.home)
         if why:
             self.left_out.append((file, why))
             return
         text = content.decode("utf-8-sig", errors="replace")
-        if not text.strip():
+        if not (body := _body(text)) or body in self._seen:  # a copy of another tool's file
             return
-        self._files.append((file, content, size))
-        for imported in _imports(text, file.parent, self.home):
+        self._seen.add(body)
+        self._files.append((file, content, max(len(content), file.stat().st_size)))
+        for imported in _imports(text, file.parent, self.finder.home):
             if depth == MAX_IMPORT_DEPTH:
                 self.left_out.append((imported, f"imports lead deeper than {MAX_IMPORT_DEPTH} files"))
             else:
                 self.read(imported, within, depth=depth + 1)
 
 
-def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None) -> Instructions:
-    """Return the user's files, then those of each folder from the project's root down to `cwd`."""
-    reader = InstructionReader(root=root, home=home)
+def find_instructions(
+    cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, *, off: Collection[str] = ()
+) -> Instructions:
+    """Return the user's files, then those of each folder from the project's root down to `cwd`.
+
+    Kinds of files in `off` are not read.
+    """
+    reader = InstructionReader(finder=RuleFinder(root=root, home=home, off=off))
     for file in user_files:
         if is_file(file):
             reader.read(file, Path(file.anchor))
@@ -142,19 +160,21 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 
 
 def nested_instructions(
-    folders: Iterable[Path], cwd: Path, root: Path, known: Iterable[str], *, home: Path | None = None
+    folders: Iterable[Path], files: Iterable[Path], cwd: Path, *, finder: RuleFinder, known: Iterable[str]
 ) -> Instructions:
-    """Return the files of `folders` below `cwd` and of the folders between, outermost first.
+    """Return the files of `folders` below `cwd` and of the folders between, outermost first, and the rules for `files`.
 
     The `known` paths, which the model has seen, are left out, and count against the budget with their present size.
     """
-    reader = InstructionReader(root=root, home=home)
+    reader = InstructionReader(finder=finder)
     for path in map(Path, known):
         reader.read(path, Path(path.anchor))
     reader.collect()  # spends their part of the budget
     candidates = {candidate for folder in folders for candidate in (folder, *folder.parents)}
     for folder in sorted(folder for folder in candidates if folder != cwd and folder.is_relative_to(cwd)):
         reader.read_folder(folder)
+    for rule in dict.fromkeys(rule for file in files for rule in finder.rules_for(file)):
+        reader.read(rule.path, finder.root)
     return reader.collect()
 
 
@@ -169,6 +189,14 @@ def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     )
     notes = (text for text in texts if text.startswith(start_of_note))
     return list(dict.fromkeys(path for note in notes for path in _SHOWN.findall(note)))
+
+
+def _body(text: str) -> str:
+    """Return a text without a rule's frontmatter, by which copies of it differ."""
+    try:
+        return split_rule(text.replace("\r\n", "\n"))[1].strip()
+    except ValueError:
+        return text.strip()
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:

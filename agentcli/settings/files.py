@@ -125,7 +125,14 @@ def folder_text(folder: Path) -> str:
 
 
 def markdown_files(folder: Path) -> list[Path]:
-    """Return the Markdown files in a folder and below, bounded in number and depth; linked folders are left out."""
+    return text_files(folder, (".md",))
+
+
+def text_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Return the files with these endings in a folder and below, sorted, and bounded in number and depth.
+
+    Linked folders are left out.
+    """
     files: list[Path] = []
     waiting = [(folder, 0)]
     while waiting and len(files) < _MAX_MARKDOWN_FILES:
@@ -134,7 +141,7 @@ def markdown_files(folder: Path) -> list[Path]:
             for entry in itertools.islice(entries, _MAX_MARKDOWN_FILES):
                 if entry.is_dir(follow_symlinks=False) and depth < _MAX_MARKDOWN_DEPTH:
                     waiting.append((current / entry.name, depth + 1))
-                elif entry.name.endswith(".md") and entry.is_file():
+                elif entry.name.endswith(endings) and entry.is_file():
                     files.append(current / entry.name)
     return sorted(files)
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from agentcli.settings.instructions import InstructionSettings
 from agentcli.settings.terminal import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -374,6 +375,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     retry: RetrySettings = RetrySettings()
     compaction: CompactionSettings = CompactionSettings()
     memory: MemorySettings = MemorySettings()
+    instructions: InstructionSettings = InstructionSettings()
     tools: ToolSettings = ToolSettings()
     skills: SkillSettings = SkillSettings()
     agents: AgentSettings = AgentSettings()

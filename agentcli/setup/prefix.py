@@ -19,6 +19,7 @@ from agentcli.conversation.instructions import (
     instruction_paths,
     system_prompt,
 )
+from agentcli.conversation.rule_files import RuleFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
@@ -92,12 +93,20 @@ class PrefixBuilder(Struct, kw_only=True):
         if self.options.is_bare:
             return Instructions()
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        return find_instructions(config.cwd, project_root(config.cwd), user_files, home_of(config.environment))
+        home, off = home_of(config.environment), config.settings.instructions.off
+        return find_instructions(config.cwd, project_root(config.cwd), user_files, home, off=off)
+
+    def rule_finder(self) -> RuleFinder | None:
+        """Return a finder of the project's rule files; None where instruction files are not read."""
+        if self.options.is_bare:
+            return None
+        cwd, home, off = self.config.cwd, home_of(self.config.environment), self.config.settings.instructions.off
+        return RuleFinder(root=project_root(cwd), home=home, off=off)
 
     def nested_instructions(self) -> NestedInstructions | None:
-        """Return the finder of instruction files in deeper folders, for one session."""
-        cwd, home = self.config.cwd, home_of(self.config.environment)
-        return None if self.options.is_bare else NestedInstructions(cwd, project_root(cwd), home)
+        """Return the finder of instruction files in deeper folders and of rules for single files, for one session."""
+        finder = self.rule_finder()
+        return NestedInstructions(self.config.cwd, finder) if finder else None
 
     def reminders(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         """Return the reminders of a session's start: the environment, instruction files and the list of memory files.

@@ -39,6 +39,7 @@ CLAUDE = {
     "env": {"FOO": "1", "ANTHROPIC_API_KEY": TOKEN, "ANTHROPIC_BASE_URL": "https://gateway.example.org"},
     "model": "opus",
     "statusLine": {"type": "command", "command": "x"},
+    "cleanupPeriodDays": 20,
 }
 CODEX = f"""
 model = "gpt-6-sol"
@@ -112,7 +113,9 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
         "providers": {
             "anthropic": {"base_url": "https://gateway.example.org"},
             "work": {"base_url": "https://llm.example.org/v1", "api_key_env": "WORK_KEY"},
+            "other": {"base_url": "https://other.example.org/v1", "quirks": {"api": "responses"}},
         },
+        "terminal": {"status_command": "x"},
         "provider": {"model": "anthropic/claude-opus-5-5"},
         "tokens": {"effort": "high"},
         "sandbox": {"profile": "read-only", "writable": ["/usr/share"]},
@@ -136,12 +139,11 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
-        "statusLine": "no such setting",
+        "cleanupPeriodDays": "no such setting",
         "config.toml: model": "already",
         "approval_policy": "already",
         "network_access": "sandbox.hosts",
         "model_providers.work.http_headers": "a key or token",
-        "model_providers.other": "Chat Completions",
         ".codex/AGENTS.md": "copy it to",
         "projects": "agentcli config trust",
     }.items():
@@ -322,3 +324,156 @@ def test_a_server_is_taken_with_the_name_of_a_variable_and_never_with_a_token(
     written = file.read_text() if file.exists() else ""
     assert (given in written) is is_taken
     assert is_taken or given not in ran.out
+
+
+# Other tools
+
+GEMINI = {
+    "model": {"name": "gemini-3-pro"},
+    "tools": {"allowed": ["run_shell_command(git status)", "read_file"], "exclude": ["web_fetch"]},
+    "general": {"defaultApprovalMode": "auto_edit"},
+    "mcpServers": {"docs": {"httpUrl": "https://docs.example.org/mcp", "includeTools": ["find"], "timeout": 3000}},
+}
+OPENCODE = """{
+  "$schema": "https://opencode.ai/config.json", // version 1
+  "model": "work/coder",
+  "provider": {"work": {"options": {"baseURL": "https://llm.example.org/v1", "apiKey": "{env:WORK_KEY}"}}},
+  "permission": {"edit": "deny", "bash": {"*": "ask", "git status": "allow", "rm *": "deny"}, "webfetch": "allow"},
+  "mcp": {"here": {"type": "local", "command": ["npx", "-y", "server"], "environment": {"LEVEL": "2"}},},
+}
+"""
+OPENCODE_2 = {
+    "permissions": [
+        {"action": "shell", "resource": "git status", "effect": "allow"},
+        {"action": "read", "resource": "secrets/**", "effect": "deny"},
+        {"action": "shell", "resource": "*", "effect": "ask"},
+    ],
+    "mcp": {"servers": {"far": {"type": "remote", "url": "https://far.example.org", "disabled": True}}},
+}
+CURSOR = {"permissions": {"allow": ["Shell(git)", "Mcp(docs:find)"], "deny": ["Read(.env*)"]}, "model": {"id": "x"}}
+COPILOT = {"mcpServers": {"gh": {"type": "local", "command": "gh-mcp", "args": ["-x"], "tools": ["*"]}}}
+GOOSE = """
+GOOSE_PROVIDER: anthropic
+GOOSE_MODEL: claude-opus-5-5
+GOOSE_MODE: smart_approve
+extensions:
+  memory: {type: builtin, name: memory, enabled: true}
+  jira: {type: stdio, cmd: uvx, args: [jira], env_keys: [JIRA_TOKEN], timeout: 300, enabled: true}
+"""
+AIDER = (
+    f"model: claude-opus-5-5\nweak-model: gemini/gemini-3.8-flash\nanthropic-api-key: {TOKEN}\nauto-commits: false\n"
+)
+EACH: list[tuple[str, str, str | dict[str, Any], dict[str, Any], list[str]]] = [
+    (
+        "gemini", ".gemini/settings.json", GEMINI,
+        {
+            "provider": {"model": "gemini/gemini-3-pro"},
+            "permissions": {"allow": ["Bash(git status *)", "Read"], "deny": ["WebFetch"], "mode": "acceptEdits"},
+            "mcp_servers": {"docs": {"url": "https://docs.example.org/mcp", "enabled_tools": ["find"]}},
+        },
+        [],
+    ),
+    (
+        "opencode", ".config/opencode/opencode.jsonc", OPENCODE,
+        {
+            "provider": {"model": "work/coder"},
+            "providers": {"work": {"base_url": "https://llm.example.org/v1", "api_key_env": "WORK_KEY"}},
+            "permissions": {"deny": ["Edit", "Write", "Bash(rm *)"], "allow": ["Bash(git status)", "WebFetch"]},
+            "mcp_servers": {"here": {"command": "npx", "args": ["-y", "server"], "env": {"LEVEL": "2"}}},
+        },
+        [],
+    ),
+    (
+        "opencode", ".config/opencode/opencode.json", OPENCODE_2,
+        {
+            "permissions": {"allow": ["Bash(git status)"], "deny": ["Read(secrets/**)"]},
+            "mcp_servers": {"far": {"url": "https://far.example.org", "enabled": False}},
+        },
+        [],
+    ),
+    (
+        "cursor", ".cursor/cli-config.json", CURSOR,
+        {"permissions": {"allow": ["Bash(git *)", "mcp__docs__find"], "deny": ["Read(.env*)"]}},
+        ["model: it is reached only through Cursor"],
+    ),
+    (
+        "copilot", ".copilot/mcp-config.json", COPILOT,
+        {"mcp_servers": {"gh": {"command": "gh-mcp", "args": ["-x"]}}},
+        [],
+    ),
+    (
+        "goose", ".config/goose/config.yaml", GOOSE,
+        {
+            "provider": {"model": "anthropic/claude-opus-5-5"},
+            "permissions": {"mode": "default"},
+            "mcp_servers": {
+                "jira": {
+                    "type": "stdio", "command": "uvx", "args": ["jira"], "env": {"JIRA_TOKEN": "${JIRA_TOKEN}"},
+                    "enabled": True,
+                }
+            },
+        },
+        ["memory: it has neither a command nor a url"],
+    ),
+    (
+        "aider", ".aider.conf.yml", AIDER,
+        {
+            "provider": {"model": "anthropic/claude-opus-5-5"},
+            "compaction": {"summary_model": "gemini/gemini-3.8-flash"},
+        },
+        ["anthropic-api-key: it contains a key", "auto-commits: agentcli has no such setting"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "file", "given", "taken", "left_out"), EACH)
+def test_each_tool_s_settings_come_over(
+    place: Place, tool: str, file: str, given: str | dict[str, Any], taken: dict[str, Any], left_out: list[str]
+) -> None:
+    write(Path(place.environment["HOME"]) / file, given if isinstance(given, str) else json.dumps(given))
+    ran = place.run("config", "import", tool, "--yes")
+    assert (ran.code, ran.err) == (0, "")
+    assert settings(place) == taken
+    for line in left_out:
+        assert line in ran.out
+    assert TOKEN not in ran.out
+    assert place.run("config", "show").code == 0  # it is settings that a session takes
+
+
+def test_commands_come_over_in_our_form_and_replace_none(place: Place) -> None:
+    home = Path(place.environment["HOME"])
+    write(home / ".codex/prompts/review.md", "Review $1.\n")
+    write(
+        home / ".gemini/commands/git/sum.toml",
+        'description = "Sum: up"\nprompt = "Sum {{args}} of !{git log} @{a.md}"\n',
+    )
+    write(home / ".gemini/commands/leak.toml", f'prompt = "{TOKEN}"\n')
+    mine = write(place.home / "commands/mine.md", "Mine.\n")
+    write(home / ".codex/prompts/mine.md", "Theirs.\n")
+    shown = place.run("config", "import").out
+    assert f"Commands:\n  {place.home}/commands/review.md\n" in shown
+    assert not (place.home / "commands/review.md").exists()
+    ran = place.run("config", "import", "--yes")
+    assert (place.home / "commands/review.md").read_text() == "Review $1.\n"
+    summary = (place.home / "commands/git/sum.md").read_text()
+    assert summary == '---\ndescription: "Sum: up"\n---\nSum $ARGUMENTS of !`git log` @a.md'
+    assert mine.read_text() == "Mine.\n"
+    assert "mine.md is there already" in ran.out
+    assert (TOKEN in ran.out, (place.home / "commands/leak.md").exists()) == (False, False)
+
+
+def test_the_active_profile_of_codex_is_taken(place: Place) -> None:
+    codex = 'profile = "deep"\nmodel = "gpt-a"\n[profiles.deep]\nmodel = "gpt-b"\nmodel_reasoning_effort = "high"\n'
+    write(Path(place.environment["HOME"]) / ".codex/config.toml", codex)
+    ran = place.run("config", "import", "codex", "--yes")
+    assert settings(place) == {"provider": {"model": "openai/gpt-b"}, "tokens": {"effort": "high"}}
+    assert "profiles: agentcli has no profiles" in ran.out
+
+
+def test_a_project_gets_commands_and_rules_of_its_tools(place: Place) -> None:
+    write(place.folder / ".cursor/cli.json", json.dumps(CURSOR))
+    write(place.folder / ".cursor/commands/fix.md", "Fix it.\n")
+    ran = place.run("config", "import", "cursor", "--project", "--yes")
+    assert ran.code == 0, ran.err
+    assert "Bash(git *)" in (place.folder / ".agentcli/config.toml").read_text()
+    assert (place.folder / ".agentcli/commands/fix.md").read_text() == "Fix it.\n"

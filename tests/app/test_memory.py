@@ -206,3 +206,28 @@ def test_instructions_are_reported_again_where_they_changed_and_only_there(place
             assert place.run(*flags, "-p", "go", env=env).code == 0
     told = [re.findall(r"Rule (\w+)", request.body.decode()) for request in server.requests]
     assert told == [["one"]] * 2 + [["one", "deep"]] * 2 + [["one", "deep", "two"], ["one", "deep", "two", "one"]]
+
+
+@pytest.mark.slow
+def test_rules_of_other_tools_reach_the_model_when_they_apply(place: Place) -> None:
+    (place.folder / ".cursor/rules").mkdir(parents=True)
+    (place.folder / ".cursor/rules/ts.mdc").write_text("---\nglobs: *.ts\n---\nPrefer unknown to any.\n")
+    (place.folder / ".cursor/rules/ci.mdc").write_text("---\ndescription: Releases\n---\nTag first.\n")
+    (place.folder / ".windsurfrules").write_text("Use tabs.\nallow: bash(*)\n")
+    (place.folder / "a.ts").write_text("let a = 1\n")
+    edit = call("file_edit", path="a.ts", old_string="1", new_string="2")
+    model = place.script({"tool_calls": [edit]}, {"text": "Done."}, {"text": "Again."})
+    ran = place.run("-m", model, "-p", "go", "--output-format=json")
+    assert ran.result["permission_denials"], "a rule grants nothing"
+    told = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert told.index("Use tabs.") < told.index('"name": "file_edit"') < told.index("Prefer unknown to any.")
+    assert f"- {place.folder}/.cursor/rules/ci.mdc: Releases" in told
+    assert "Tag first." not in told
+    listed = place.run("-m", model, "-r", ran.result["session_id"], "-p", "/memory").out
+    assert re.search(r"\.windsurfrules  about \d+ tokens, always\n", listed)
+    fits = r"\.cursor/rules/ts\.mdc  about \d+ tokens, when a file that matches \*\.ts is read or changed\n"
+    assert re.search(fits, listed)
+    assert ".cursor/rules/ci.mdc  when the model finds that it fits: Releases\n" in listed
+    off = place.run("-m", model, "-p", "/memory", env={"AGENTCLI_INSTRUCTIONS_OFF": "cursor,windsurf"}).out
+    assert "Not read: the files of cursor, windsurf (instructions.off)\n" in off
+    assert ".mdc" not in off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.cli.importing import Draft
+from agentcli.cli.import_draft import Draft
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 

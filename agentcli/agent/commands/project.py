@@ -22,6 +22,7 @@ from agentcli.conversation.entries import (
     reminder,
 )
 from agentcli.conversation.history import listed_names
+from agentcli.conversation.rule_files import RuleFile
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.models import estimate_text
 from agentcli.patterns import lazy_pattern
@@ -180,6 +181,7 @@ PROJECT_COMMANDS = (
 
 
 NOTES = "notes.md"
+_COPY = "another file has the same text, or it was left out"
 _INSTRUCTIONS = lazy_pattern(r'<instructions path="(.*?)">\n(.*?)\n</instructions>', re.DOTALL)
 
 
@@ -199,9 +201,17 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
         return await _edit(host, name.strip() or NOTES)
     if argument:
         raise UsageError("Usage: /memory, or /memory edit [FILE].")
-    files = instruction_files(host)
     lines = ["Instruction files the model has read:"]
-    lines += [f"  {path}  about {estimate_text(text):,} tokens" for path, text in files.items()] or ["  none"]
+    files, rules = instruction_files(host), await asyncio.to_thread(_rules, host)
+    for path, text in files.items():
+        condition = f", {rules[path].condition}" if path in rules else ""
+        lines.append(f"  {path}  about {estimate_text(text):,} tokens{condition}")
+    lines += [] if files else ["  none"]
+    if waiting := [rule for path, rule in rules.items() if path not in files]:
+        lines.append("Rules of the project the model has not read:")
+        lines += [f"  {rule.path}  {_COPY if rule.applies == 'always' else rule.condition}" for rule in waiting]
+    if (finder := host.session.runtime.context.rules) and finder.off:
+        lines.append(f"Not read: the files of {', '.join(finder.off)} (instructions.off)")
     memory = host.session.runtime.calls.workspace.resources.memory
     if memory is None:
         return "\n".join([*lines, "Memory files: off (memory.enabled)"])
@@ -209,6 +219,13 @@ async def _memory(host: CommandHost, argument: str) -> Outcome:
     lines += await asyncio.to_thread(_listed, memory) or ["  none"]
     lines.append("To add a line: /remember TEXT. To edit a file: /memory edit [FILE]")
     return "\n".join(lines)
+
+
+def _rules(host: CommandHost) -> dict[str, RuleFile]:
+    """Return the rule files of the folders from the project's root to the working directory, by path."""
+    finder, cwd = host.session.runtime.context.rules, host.session.runtime.calls.workspace.cwd
+    folders = [folder for folder in (*reversed(cwd.parents), cwd) if finder and folder.is_relative_to(finder.root)]
+    return {str(rule.path): rule for folder in folders if finder for rule in finder.rules_in(folder)}
 
 
 def _listed(memory: Memory) -> list[str]:

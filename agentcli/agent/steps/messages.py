@@ -22,6 +22,7 @@ from agentcli.agent.turn_log import add, answer_open_calls, take_back_prompt
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, FilesChanged, PlanAccepted, Result, User, reminder
 from agentcli.conversation.instructions import InstructionReader, Instructions, instruction_paths, nested_instructions
+from agentcli.conversation.rule_files import RuleFinder
 from agentcli.errors import UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ServerError
@@ -119,45 +120,43 @@ class StopHooks(TurnStep):
 
 
 class NestedInstructions(Struct):
-    """Finds the instruction files of folders below the working directory; `root` is the project's folder.
+    """Finds the instruction files of folders below the working directory, and the rules for the files of calls.
 
     The conversation shows which of them the model has been given, also after a resume.
     """
 
     cwd: Path
-    root: Path
-    home: Path | None
+    finder: RuleFinder
     _visited: set[Path] = field(default_factory=set)
 
     async def found(self, calls: Sequence[ToolUse], conversation: Conversation) -> Instructions:
-        """Return the instruction files of the folders that these calls are the first to touch."""
-        folders = {folder for call in calls for folder in self._touched(call)} - self._visited
-        if not folders:
+        """Return the instruction files of the folders and files that these calls are the first to touch."""
+        touched = {place for call in calls for place in self._touched(call)}
+        paths = {(path, is_file) for path, is_file in touched if path not in self._visited}
+        files = sorted(path for path, is_file in paths if is_file)
+        folders = {path.parent if is_file else path for path, is_file in paths} - self._visited
+        if not folders and not any(rule for file in files for rule in self.finder.rules_for(file)):
             return Instructions()
-        self._visited |= folders
+        self._visited |= folders | {path for path, _ in paths}
         known = instruction_paths(entry.body for entry in conversation.request_entries)
-        return await asyncio.to_thread(nested_instructions, folders, self.cwd, self.root, known, home=self.home)
+        return await asyncio.to_thread(nested_instructions, folders, files, self.cwd, finder=self.finder, known=known)
 
     def read_again(self, conversation: Conversation, current_text: str) -> Instructions:
         """Read the files that the model was given again, except those that `current_text` has."""
-        reader = InstructionReader(root=self.root, home=self.home)
+        reader = InstructionReader(finder=self.finder)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in current_text:
-                reader.read(Path(path), self.root)
+                reader.read(Path(path), self.finder.root)
         return reader.collect()
 
-    def _touched(self, call: ToolUse) -> Iterator[Path]:
-        """Yield the folder below the working directory that a call goes to, if there is one."""
+    def _touched(self, call: ToolUse) -> Iterator[tuple[Path, bool]]:
+        """Yield the path that a call goes to, if it is in the project, and True if it is that of a file."""
         name = call.input.get("cwd" if call.name == "bash" else "path")
         if not isinstance(name, str) or "\0" in (name := parse_name(name)):  # the call will fail
             return
         path = Path(normpath(self.cwd / name))
-        if call.name in _FILES:
-            path = path.parent
-        elif call.name not in (*_FOLDERS, "bash"):
-            return
-        if path != self.cwd and path.is_relative_to(self.cwd):
-            yield path
+        if call.name in (*_FILES, *_FOLDERS, "bash") and path.is_relative_to(self.finder.root):
+            yield path, call.name in _FILES
 
 
 class FolderInstructions(TurnStep):

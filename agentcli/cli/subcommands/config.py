@@ -14,7 +14,8 @@ import tomlkit
 import typer
 
 from agentcli.app import Builder
-from agentcli.cli.importing import TOOLS, Draft, drafts
+from agentcli.cli.import_draft import Draft
+from agentcli.cli.importing import TOOLS, drafts
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
@@ -27,7 +28,7 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings import write
 from agentcli.settings.check import setting_type
-from agentcli.settings.files import current_folder, find_paths, markdown_files, project_root
+from agentcli.settings.files import current_folder, find_paths, markdown_files, project_root, replace_file
 from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
 from agentcli.settings.trust import (
     AGENT_FOLDERS,
@@ -229,11 +230,11 @@ def _show_by_pages(text: str) -> bool:
 
 @config_app.command("import")
 def import_settings(
-    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: both.")] = "",
+    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}. Default: all.")] = "",
     project: Annotated[bool, typer.Option("--project", help="Write this project's settings, not yours.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write them without asking.")] = False,
 ) -> None:
-    """Import the settings of Claude Code and Codex. Shows what it would write and skip, and asks first."""
+    """Import settings and commands of other tools. Shows what it would write and skip, and asks first."""
     if tool and tool not in TOOLS:
         raise UsageError(f"Unknown tool {tool!r}{did_you_mean(tool, TOOLS)}. Choose one of {', '.join(TOOLS)}.")
     plans = [
@@ -242,7 +243,7 @@ def import_settings(
     ]
     for draft, plan in plans:
         _show(draft, plan)
-    if not any(plan.added for _, plan in plans):
+    if not any(plan.added or draft.commands for draft, plan in plans):
         echo("There is nothing to import.")
     elif not (yes or sys.stdin.isatty()):
         echo("Nothing was written. To write it: agentcli config import --yes")
@@ -254,14 +255,20 @@ def import_settings(
 def _show(draft: Draft, plan: write.MergedFile) -> None:
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
+    if draft.commands:
+        echo("\n".join(("Commands:", *(f"  {file}" for file in draft.commands), "")))
     left_out = [*draft.left_out, *(f"{key}: {draft.target} already sets it." for key in plan.kept)]
     if left_out:
         echo("\n".join(("Skipped:", *(f"  {line}" for line in left_out), "")))
 
 
 def _write(draft: Draft, plan: write.MergedFile) -> None:
-    if draft.is_project:
-        _require_within(draft.target, project_root(current_folder()))
+    for file in (draft.target, *draft.commands) if draft.is_project else ():
+        _require_within(file, project_root(current_folder()))
+    for file, text in draft.commands.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, text.encode(), mode=0o644)
+        echo(f"Written: {file}")
     if plan.added:
         write.write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
         echo(f"Written: {draft.target}" + " (to use it, run agentcli config trust)" * draft.is_project)

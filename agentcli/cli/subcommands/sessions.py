@@ -39,6 +39,7 @@ from agentcli.infra.sessions.maintenance import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import current_folder, replace_file
+from agentcli.settings.load import Config
 
 _MAX_FAULTS = 50  # that are printed
 _MAX_LISTED = 1_000_000_000  # as good as all
@@ -107,7 +108,9 @@ def export(
 ) -> None:
     """Export a session as a document. Secrets are masked."""
     info, entries = in_store(lambda store: store.load(session_id))
-    text, places = document(format or form_of(output), info, entries, None if raw else asyncio.run(_mask()))
+    text, places = document(
+        format or form_of(output), info, entries, None if raw else asyncio.run(folder_mask(configuration()))
+    )
     data = text.encode(errors="replace")
     if not output:
         sys.stdout.flush()
@@ -121,12 +124,23 @@ def export(
         warn(f"Masked possible secrets in {places} place{'s' * (places != 1)}. To keep them, add --raw.")
 
 
-async def _mask() -> Mask | None:
+async def folder_mask(config: Config) -> Mask:
     """Return the mask that the output of tools gets in this folder."""
-    builder = Builder(configuration(), store=MemorySessions(), on_notice=warn)
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
     async with open_bench(builder, builder.tool_registry(), "default") as bench:
         await bench.calls.services.know_secrets()
+        assert bench.calls.services.mask is not None  # a session of the command line always has one
         return bench.calls.services.mask
+
+
+@sessions_app.command("import")
+def import_session(file: Annotated[Path, typer.Argument(metavar="FILE")], json: AsJson = False) -> None:
+    """Store a conversation of Claude Code or Codex (a .jsonl file) as a session of this directory."""
+    from agentcli.cli.session_import import import_file
+
+    session_id, report = import_file(configuration(), file)
+    text = f"{report}\nTo continue it: agentcli -r {session_id}"
+    print_answer({"session_id": session_id, "report": report}, text, as_json=json)
 
 
 @sessions_app.command()

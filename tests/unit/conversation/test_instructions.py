@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
+from agentcli.conversation.rule_files import RuleFinder
 from agentcli.settings.files import project_root, read_small_file
 
 
@@ -132,10 +133,11 @@ def test_a_file_of_one_endless_line_is_cut_too(tmp_path: Path) -> None:
 def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) -> None:
     first = put(tmp_path / "AGENTS.md", "x\n" * (BUDGET // 4))
     put(tmp_path / "sub/AGENTS.md", "y\n" * BUDGET)
-    found = nested_instructions([tmp_path / "sub"], tmp_path, tmp_path, [str(first)])
+    finder = RuleFinder(root=tmp_path)
+    found = nested_instructions([tmp_path / "sub"], [], tmp_path, finder=finder, known=[str(first)])
     assert found.files[0][1].count("y\n") == BUDGET // 4
     first.write_text("x\n" * BUDGET)
-    found = nested_instructions([tmp_path / "sub"], tmp_path, tmp_path, [str(first)])
+    found = nested_instructions([tmp_path / "sub"], [], tmp_path, finder=finder, known=[str(first)])
     assert found.files == ()
     assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files together exceed 32 KiB"),)
 

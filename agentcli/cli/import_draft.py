@@ -1,0 +1,187 @@
+"""The settings that an import of another tool's would write, and the tables by which it reads them."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
+from agentcli.infra.sandbox.environment import credentials_in
+from agentcli.safety.secrets.masking import mask
+from agentcli.settings.check import find_error
+from agentcli.settings.load import nested, personal_keys
+from agentcli.settings.structs import Settings
+
+OTHERS = "*"  # the row for keys without one of their own
+NO_SETTING = "agentcli has no such setting"
+HOLDS_KEY = "it contains a key or token, which does not belong in settings"
+_SERVER_KEYS = (
+    "type", "command", "args", "env", "cwd", "url", "headers", "http_headers", "bearer_token_env_var",
+    "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "disabled_tools", "enabled",
+)  # fmt: skip
+_HOLD_SECRETS = {"env", "headers", "http_headers"}
+LOGIN = f"{HOLDS_KEY}. Save it with agentcli login, or export it"
+
+
+class Draft:
+    """The settings to write into `target`, nested as in config.toml; `left_out` says why others are not imported."""
+
+    source = Path()  # the file that is being read
+
+    def __init__(self, target: Path, *, is_project: bool) -> None:
+        self.target = target
+        self.is_project = is_project
+        self.values: dict[str, Any] = {}
+        self.left_out: list[str] = []
+        self.commands: dict[Path, str] = {}  # the texts of files to write
+
+    def leave_out(self, source_key: str, why: str) -> None:
+        """Note why a key of the source is left out, or the whole source, if the key is empty."""
+        place = f"{self.source}: {source_key}" if source_key else str(self.source)
+        self.left_out.append(f"{mask(place)}: {mask(why)}.")
+
+    def take(self, source_key: str, value: Any, *path: str) -> None:
+        """Set a setting to the value that `source_key` has in the other tool, if it may be set; lists are joined."""
+        key, table = ".".join(path), nested(path, value)
+        if has_secret(value):
+            self.leave_out(source_key, LOGIN)
+        elif self.is_project and personal_keys(table):
+            self.leave_out(source_key, f"{key} cannot be set by a project. Import it without --project")
+        elif error := find_error(table, Settings):
+            _, problem = error
+            self.leave_out(source_key, problem.rstrip("."))
+        else:
+            *groups, name = path
+            section = self.values
+            for group in groups:
+                section = section.setdefault(group, {})
+            if isinstance(value, list):
+                before = section.get(name, [])
+                section[name] = [*before, *(item for item in value if item not in before)]
+            elif section.setdefault(name, value) != value:
+                self.leave_out(source_key, f"{key} is already {section[name]!r} from an earlier file")
+
+    def take_hooks(self, source_key: str, table: Any) -> None:
+        """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
+        problems: list[str] = []
+        for spec in read_hooks(table, str(self.source), problems.append):
+            hook: dict[str, Any] = {"type": "command", "command": spec.command}
+            if spec.condition:
+                hook["if"] = spec.condition
+            if spec.timeout_s != TIMEOUT_S:  # the default need not be written
+                hook["timeout"] = spec.timeout_s
+            group = {"matcher": spec.matcher} if spec.matcher else {}
+            self.take(f"{source_key}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+        self.left_out += map(mask, problems)
+
+    def take_servers(self, source_key: str, servers: Any) -> None:
+        """Take MCP servers; a secret in them is replaced by a variable, which is noted."""
+        for name, server in servers.items() if isinstance(servers, Mapping) else ():
+            server = _own_server(server) if isinstance(server, Mapping) else {}
+            if not ("command" in server or "url" in server):
+                self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
+                continue
+            table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
+            for key in _HOLD_SECRETS & table.keys():
+                table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
+            for key in server.keys() - table.keys() - _HOLD_SECRETS:
+                self.leave_out(f"{name}.{key}", NO_SETTING)
+            self.take(f"the MCP server {name}", table, "mcp_servers", name)
+
+    def _without_secrets(self, values: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
+        """Replace secrets by variables that are named after the server, so that no other server is sent them.
+
+        `Authorization: Bearer abc123` of the server `github` becomes `Bearer ${GITHUB_AUTHORIZATION}`.
+        """
+        result, prefix = dict(values), _variable(server)
+        for name, value in values.items():
+            if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
+                variable = f"{prefix}_{_variable(name).removeprefix(f'{prefix}_')}"
+                scheme, space, _ = str(value).partition(" ")  # the token behind a scheme may still be missing
+                has_scheme = space and scheme.lower() in ("bearer", "basic", "token")
+                result[name] = f"{scheme} ${{{variable}}}" if has_scheme else f"${{{variable}}}"
+                self.leave_out(
+                    f"{place}.{name}", f"{HOLDS_KEY}. Export it as {variable}, which {result[name]} refers to"
+                )
+        return result
+
+
+@cache
+def other_tools() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("other_settings.toml").read_text("utf-8"))
+
+
+def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an MCP server of another tool with the keys of `.mcp.json`."""
+    names = other_tools()["servers"]
+    own = {name: value for key, value in server.items() if (name := names.get(key, key))}
+    own["env"] = {**(own.get("env") or {}), **{name: f"${{{name}}}" for name in server.get("env_keys") or ()}}
+    if isinstance(command := own.get("command"), list) and command:
+        own["command"], own["args"] = command[0], command[1:]
+    if own.get("disabled") is not None:
+        own["enabled"] = not own.pop("disabled")
+    if own.get("type") not in ("stdio", "http", "sse", None):  # "local", "remote", "streamable_http"
+        own.pop("type")
+    return {
+        key: value for key, value in own.items() if value not in ({}, [], None) and (key, value) != ("tools", ["*"])
+    }
+
+
+def has_secret(value: Any) -> bool:
+    """Return True if a text in a value is, or contains, a key or token."""
+    if isinstance(value, Mapping):
+        return any(
+            has_secret(item) or credentials_in({str(name): str(item)})
+            for name, item in value.items()
+            if not (_is_reference(item) or (name == "bearer_token_env_var" and _names_variable(item)))
+        )
+    if isinstance(value, list | tuple):
+        return any(map(has_secret, value))
+    return isinstance(value, str) and mask(value) != value
+
+
+def _names_variable(item: Any) -> bool:
+    """Return False for a token that somebody pasted in place of the variable's name."""
+    return isinstance(item, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", item) is not None and mask(item) == item
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()  # a name of a variable begins with no digit
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+# Tables
+
+Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
+# What happens to a key. A tuple is the path of the setting that it becomes. A function takes its value, and that in a
+# list of one each of its items. A mapping has the rows for the keys below it. A text says why it is left out; an empty
+# one leaves it out without a word.
+Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
+Table = Mapping[str, Row]
+
+
+def take_table(draft: Draft, table: Table, values: Mapping[str, Any], above: str = "") -> None:
+    """Take values as the rows of a table say. Below the top level, a value that is false or empty is skipped."""
+    for key, value in values.items():
+        if above and not value:
+            continue
+        source_key = f"{above}{key}"
+        match table.get(key, table.get(OTHERS, NO_SETTING)):
+            case list() as takes if isinstance(value, list):
+                for item in value:
+                    takes[0](draft, source_key, item)
+            case Mapping() as rows if isinstance(value, Mapping):
+                take_table(draft, rows, value, f"{source_key}.")
+            case list() | Mapping():  # the value has another form
+                draft.leave_out(source_key, NO_SETTING)
+            case str() as why:
+                draft.leave_out(source_key, why) if why else None
+            case tuple() as path:
+                draft.take(source_key, value, *path)
+            case take:
+                take(draft, source_key, value)

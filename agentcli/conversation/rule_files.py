@@ -1,0 +1,183 @@
+"""Finds the rules that a project keeps for other tools, and reads when each of them applies.
+
+Such a file is data like AGENTS.md: it gives the model instructions, and grants nothing.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from agentcli.patterns import lazy_pattern
+from agentcli.safety.paths.judge import PathGround, is_secret
+from agentcli.settings.files import is_file, read_small_file, text_files
+
+_HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
+_KEY = lazy_pattern(r"([\w-]+):(?:[ \t]+(.*))?")
+_COMMA = lazy_pattern(r",(?![^{]*\})")  # outside of braces
+_EVERYTHING = {"**", "*", "**/*"}
+_BOOLEANS = {"true": True, "false": False, "": False}
+
+
+class RuleKind(NamedTuple):
+    """The places of a tool's rules below any folder: `files` that always apply, and `folders` of files that say when.
+
+    A file that says nothing applies always if `is_eager`, else only when the person names it.
+    """
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    endings: tuple[str, ...] = (".md",)
+    is_eager: bool = True
+
+
+RULE_KINDS = {
+    "claude": RuleKind((".claude/CLAUDE.md",), (".claude/rules",)),
+    "cursor": RuleKind((".cursorrules",), (".cursor/rules",), (".mdc",), False),
+    "copilot": RuleKind((".github/copilot-instructions.md",), (".github/instructions",), (".instructions.md",), False),
+    "windsurf": RuleKind((".windsurfrules",), (".windsurf/rules", ".devin/rules")),
+    "cline": RuleKind((".clinerules",), (".clinerules", ".cline/rules"), (".md", ".txt")),
+    "aider": RuleKind(("CONVENTIONS.md",)),
+}
+
+
+class RuleFile(Struct, frozen=True, kw_only=True):
+    """A rule file of a project. `applies` says when the model gets it:
+
+    always, with the first of the `files` that fit its globs below `folder`, on `request` of the model, which is given
+    its description, or when the person has `named` it. A `problem` of its frontmatter lets it apply always.
+    """
+
+    path: Path
+    folder: Path
+    applies: Literal["always", "files", "request", "named"] = "always"
+    globs: tuple[str, ...] = ()
+    description: str = ""
+    problem: str = ""
+
+    def fits(self, file: Path, home: Path | None) -> bool:
+        from agentcli.safety.commands.records import matches_path  # seldom needed
+
+        ground = PathGround(root=self.folder, cwd=self.folder, home=home or Path("/"))
+        return any(matches_path(glob, file, ground) for glob in self.globs)
+
+    @property
+    def condition(self) -> str:
+        """Return words for the person on when the model gets the file."""
+        return {
+            "always": "always",
+            "files": f"when a file that matches {', '.join(self.globs)} is read or changed",
+            "request": f"when the model finds that it fits: {self.description}",
+            "named": "only when you name it with @",
+        }[self.applies]
+
+
+class RuleFinder(Struct, kw_only=True):
+    """Finds the rule files of a project whose folder is `root`; each folder is looked at once. Kinds in `off` are not.
+
+    Only files inside the project that hold no secrets are read: otherwise a repository could choose which files of
+    this machine the model sees.
+    """
+
+    root: Path
+    home: Path | None = None
+    off: Collection[str] = ()
+    _found: dict[Path, tuple[RuleFile, ...]] = field(default_factory=dict)
+
+    def rules_in(self, folder: Path) -> tuple[RuleFile, ...]:
+        """Return the rule files that belong to a folder."""
+        if folder not in self._found:
+            kinds = [kind for name, kind in RULE_KINDS.items() if name not in self.off]
+            self._found[folder] = tuple(rule for kind in kinds for rule in self._rules_of(kind, folder))
+        return self._found[folder]
+
+    def rules_for(self, file: Path) -> Iterator[RuleFile]:
+        """Yield the rules with globs that a file fits, those of outer folders first."""
+        for folder in reversed(file.parents):
+            if folder.is_relative_to(self.root):
+                rules = (rule for rule in self.rules_in(folder) if rule.applies == "files")
+                yield from (rule for rule in rules if rule.fits(file, self.home))
+
+    def _rules_of(self, kind: RuleKind, folder: Path) -> Iterator[RuleFile]:
+        yield from (RuleFile(path=folder / name, folder=folder) for name in kind.files if is_file(folder / name))
+        for place in kind.folders:
+            for path in text_files(folder / place, kind.endings):
+                content, why = read_project_file(path, self.root, self.home)
+                # Why a file cannot be read is reported where its text is needed.
+                yield RuleFile(path=path, folder=folder) if why else _parse_rule(path, folder, content, kind.is_eager)
+
+
+def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[bytes, str]:
+    """Return the beginning of a file, or the reason why it may not be read. Raises no error."""
+    try:
+        real = file.resolve(strict=True)
+        if not real.is_relative_to(within.resolve()):
+            return b"", "it leads out of the project"
+        if is_secret(real, home):
+            return b"", "it leads to a file that may hold secrets"
+        content = read_small_file(file, real=real, is_cut=True)
+    except (OSError, RuntimeError) as error:  # before Python 3.13 a loop of symlinks is a RuntimeError
+        return b"", f"it cannot be read ({getattr(error, 'strerror', 'it is a loop of links')})"
+    return (b"", "it is not text") if b"\0" in content else (content, "")
+
+
+def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the keys of a rule's frontmatter, each with its items, and the text below. Raises `ValueError`.
+
+    People write globs without the quotation marks that YAML wants, and the tools accept that.
+    """
+    if not re.match(r"---[ \t]*\n", text):
+        return {}, text
+    if (head := _HEAD.match(text)) is None:
+        raise ValueError("the line that ends it is missing")
+    keys: dict[str, list[str]] = {}
+    name = ""
+    for number, line in enumerate(head[1].splitlines(), 2):
+        if found := _KEY.fullmatch(line.rstrip()):
+            name = found[1]
+            keys[name] = [found[2] or ""]
+        elif name and re.match(r"[ \t]|-[ \t]", line):
+            keys[name].append(line.strip().removeprefix("- "))
+        elif line.strip() and not line.startswith("#"):
+            raise ValueError(f"line {number} is neither a key nor an item of a list")
+    return keys, text[head.end() :]
+
+
+def _parse_rule(path: Path, folder: Path, content: bytes, is_eager: bool) -> RuleFile:
+    try:
+        keys, _ = split_rule(content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
+        globs = tuple(item for key in ("paths", "globs", "applyTo") for item in _items(keys.get(key, ())))
+        is_always = _BOOLEANS.get(_line(keys, "alwaysApply").lower())
+        if is_always is None:
+            raise ValueError("alwaysApply is neither true nor false")
+    except ValueError as error:
+        return RuleFile(path=path, folder=folder, problem=str(error))
+    description, trigger = _line(keys, "description"), _line(keys, "trigger")
+    applies: Literal["always", "files", "request", "named"]
+    if is_always or trigger == "always_on" or _EVERYTHING & set(globs):
+        applies = "always"
+    elif trigger == "manual":
+        applies = "named"
+    elif globs:
+        applies = "files"
+    elif description and (trigger == "model_decision" or not is_eager):
+        applies = "request"
+    else:
+        applies = "always" if is_eager else "named"
+    return RuleFile(path=path, folder=folder, applies=applies, globs=globs, description=description)
+
+
+def _line(keys: dict[str, list[str]], key: str) -> str:
+    """Return a value on one line, without quotation marks and without the marks of a text of several lines."""
+    return " ".join(line for line in keys.get(key, ()) if line not in ("", "|", ">", "|-", ">-")).strip(" \"'")
+
+
+def _items(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the items of a list, or of lines in which commas separate them. Raises `ValueError`."""
+    for line in lines:
+        if line.startswith("[") != line.endswith("]") and not line.endswith(("*", "}")):
+            raise ValueError(f"the list {line} has only one bracket")
+        inner = line[1:-1] if line.startswith("[") and line.endswith("]") else line
+        yield from filter(None, (item.strip(" \"'") for item in _COMMA.split(inner)))
