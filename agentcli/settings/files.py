@@ -8,7 +8,6 @@ import fcntl
 import itertools
 import os
 import stat
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -60,25 +59,10 @@ def find_paths(home: str | None) -> Paths:
     if home:
         folder = from_home(home, "AGENTCLI_HOME").absolute()
         return Paths(folder, folder / "state", folder / "cache")
-    is_mac, support = sys.platform == "darwin", "Library/Application Support"
-    return Paths(
-        _own_folder("XDG_CONFIG_HOME", support if is_mac else ".config"),
-        _own_folder("XDG_STATE_HOME", support if is_mac else ".local/state"),
-        _own_folder("XDG_CACHE_HOME", "Library/Caches" if is_mac else ".cache"),
-    )
+    import platformdirs  # here alone: AGENTCLI_HOME saves its import
 
-
-def _own_folder(variable: str, usual: str) -> Path:
-    """Return the program's folder in the one that an XDG variable names, else in the usual one of the home folder."""
-    around = Path(os.environ.get(variable, ""))
-    if not around.is_absolute():
-        home = Path(os.environ.get("HOME", ""))
-        if not home.is_absolute():
-            from pwd import getpwuid
-
-            home = Path(getpwuid(os.getuid()).pw_dir)
-        around = home / usual
-    return around / "agentcli"
+    dirs = platformdirs.PlatformDirs("agentcli", appauthor=False)
+    return Paths(dirs.user_config_path, dirs.user_state_path, dirs.user_cache_path)
 
 
 def from_home(name: str, given_as: str = "") -> Path:
