@@ -34,6 +34,10 @@ class Setting(NamedTuple):
     key: str
     value: str | None
 
+    @property
+    def name(self) -> str:
+        return ".".join(filter(None, self[:3]))
+
 
 class Configuration(NamedTuple):
     """The settings of a file. If git refuses the file, or there is no git, those that seem to name paths."""

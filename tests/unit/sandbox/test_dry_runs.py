@@ -693,6 +693,8 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
     """What a command may do at all it may do in a try, and nothing of it is real."""
     # The shell's own pipe is a descriptor; of a hidden folder what was granted in it is all there is.
     meant = MEANT | KNOWN | {"use_inherited_descriptor", "list_masked_folder"}
+    # These reach the overlay alone, and are marked in what the person is asked about.
+    meant |= {"write_git_config", "write_config_of_nested_repository", "make_protected_folder", "make_protected_file"}
     _, uid = confinement_for(f"bubblewrap, {US}")
     (base / "probed").mkdir()
     at = Surroundings(base / "probed", uid)
@@ -718,6 +720,8 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
             command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", most_bytes=200_000)
             async with discarding(await runs.run(command)) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
+                marked = {change.name for change in tried.changes if change.is_obeyed}
+                assert {".git", "vendor/lib/.git", ".agentcli/hooks", ".mcp.json"} <= marked
             runs.close()
             await shell.aclose()
             return outcomes
@@ -731,3 +735,44 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
     finally:
         at.close()
     assert_nothing_left(base)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_obeyed", "says"),
+    [
+        ("git branch -m main trunk", False, "config: + branch.trunk.remote = 'origin'"),
+        ("git remote add other /srv/other", False, "config: + remote.other.url = '/srv/other'"),
+        ("git config user.name Me; git branch -q -u origin/main", False, "config: + user.name = 'Me'"),
+        ("git config core.hooksPath there", True, "config: + core.hookspath = 'there'"),
+        ("git config alias.st '!touch x'", True, "config: + alias.st = '!touch x'"),
+        ("git config core.fsmonitor ./x; git config user.name Me", True, "config: + core.fsmonitor = './x'"),
+        ("git remote set-url origin https://example.org/", True, "config: - remote.origin.url"),
+        ("git remote add other 'ext::sh -c true'", True, "config: + remote.other.url"),
+        ("echo '[' >.git/config", True, "config: - core.bare = 'false'"),
+        ("rm .git/config", True, "config: - core.bare = 'false'"),
+    ],
+)
+def test_gits_own_settings_change_and_those_that_run_something_are_marked(
+    base: Path, command: str, is_obeyed: bool, says: str
+) -> None:
+    ws = repository(base)
+    git(ws, "remote", "add", "origin", str(ws))
+    git(ws, "fetch", "-q")
+    git(ws, "branch", "-q", "-u", "origin/main")
+    outcome = tried(base, command, drops=is_obeyed)
+    [change] = outcome.changes
+    assert (change.what, change.is_obeyed) == ("repository", is_obeyed)
+    assert says in change.diff
+    assert not outcome.output, "git has nothing to complain about"
+
+
+def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Path) -> None:
+    repository(base)
+    outcome = tried(
+        base,
+        "ls -A | grep -v git$; git clean -fdq -e .env && echo clean; mkdir .vscode; echo {} >.vscode/tasks.json;"
+        "echo {} >.mcp.json",
+        drops=True,
+    )
+    assert outcome.output.split() == [".env", "a.txt", "b.txt", "empty", "lib", "link", "tool", "clean"]
+    assert {change.name for change in outcome.changes if change.is_obeyed} == {".vscode/tasks.json", ".mcp.json"}

@@ -182,7 +182,11 @@ class DryRuns:
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private, caches = await asyncio.to_thread(self._new_folders)
         usual = self._bounds(command.grants)
-        usual = replace(usual, masked=(*usual.masked, *masked))
+        # Of names in the roots only what is there is kept from being written: what a dry run makes is asked about.
+        protected = (
+            name for name in usual.protected if name.startswith("/") or any((r / name).exists() for r in usual.roots)
+        )
+        usual = replace(usual, masked=(*usual.masked, *masked), protected=tuple(protected))
         bounds = _without_others_data(usual, self._search_path) if command.dry_run == "narrow" else usual
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
@@ -289,6 +293,7 @@ class DryRuns:
             look_before = partial(look_in, Path(folder))
             look_after = partial(look_before, launch=overlays.look)
             git_changes = await lost_work.describe_git_changes(f"{folder}/.git", look_before, look_after)
+            git_changes = await asyncio.to_thread(lost_work.with_settings, git_changes, group)
             groups = lost_work.with_worktree(groups, group, git_changes)
         return sorted(groups, key=by_weight)
 

@@ -5,7 +5,9 @@ configures.
 """
 
 import os
+import re
 import shlex
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Literal, NamedTuple
 
@@ -13,6 +15,8 @@ from msgspec.structs import replace
 
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
+from agentcli.infra.sandbox.git_config import read_configuration, text_of
+from agentcli.patterns import lazy_pattern
 
 MAX_REFS = 10
 MAX_COMMITS = 20
@@ -24,6 +28,12 @@ _DIFF = "diff --no-ext-diff --no-textconv --no-color"
 # Beginnings of the lines that git adds to a unified diff.
 _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 
+# The settings that name no program. A new remote is only a name; one that is there may not lead elsewhere unseen.
+_HARMLESS = lazy_pattern(
+    r"user\.(name|email)|branch\..+\.(remote|merge|pushremote|rebase|description)|remote\..+\.(url|fetch)"
+    r"|(pull|push|fetch|init|merge|rebase)\.(rebase|ff|default|autosetupremote|prune|defaultbranch|conflictstyle)",
+    re.DOTALL,
+)
 _NEXT = "printf '\\0';"  # between the parts of an output
 
 # Runs a shell script where the repository is, as it was or as it is now, and returns its output.
@@ -36,10 +46,14 @@ _NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # tha
 
 
 class GitChanges(NamedTuple):
-    """The changes as text, and what is lost once they are applied; both empty where all is the same for git."""
+    """The changes as text, and what is lost once they are applied; both empty where all is the same for git.
+
+    With `is_obeyed` some settings may make git run a program, or send something elsewhere.
+    """
 
     text: str
     lost: tuple[str, ...]
+    is_obeyed: bool = False
 
 
 class _RepositoryState(NamedTuple):
@@ -80,6 +94,31 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         *(line for line in diff.splitlines() if not line.startswith(_GITS_OWN)),
     ]
     return GitChanges("\n".join(lines).rstrip() + "\n", tuple(lost))
+
+
+def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
+    """Add what changed in the configuration of a repository. Blocks. Raises `OSError`."""
+    changes = repository.changes
+    path = next((path for path in repository.paths if changes.at(path).endswith("/.git/config")), None)
+    if path is None:
+        return git
+    entry = changes.after.get(path)
+    old = read_configuration(text_of(changes.at(path)))
+    new = read_configuration(text_of(entry.source) if entry is not None and entry.kind == "file" else "[")  # refused
+    removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
+    lines = [
+        f"config: {sign} {setting.name} = {setting.value!r}\n"
+        for sign, settings in (("-", removed), ("+", added))
+        for setting in settings
+    ]
+    names_before = {setting.name for setting in old.settings}
+    are_harmless = all(_HARMLESS.fullmatch(setting.name) for setting in (*removed, *added)) and not any(
+        # A value with `::` names a helper program.
+        re.match("-|.*::", setting.value or "", re.DOTALL)
+        or (setting.name in names_before and setting.section != "user")
+        for setting in added
+    )
+    return GitChanges(git.text + "".join(lines), git.lost, is_obeyed=new.is_refused or not are_harmless)
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
@@ -181,6 +220,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in logs),
             *(f"{file.name}: {note}" for file in files for note in file.notes),
         ),
+        is_obeyed=repository.summary.is_obeyed or git.is_obeyed,
         loses="tree" if "tree" in loses else "work" if git.lost or logs or "work" in loses else "",
     )
     paths = (*repository.paths, *(path for group in joined for path in group.paths))

@@ -119,7 +119,9 @@ class Overlays:
         """Put the overlays in the place of the writable folders among the mounts; nothing else can be written."""
         binds: list[tuple[int, str]] = []
         # The folder of all dry runs is hidden: an overlay in it shows what is masked in the workspace.
-        mounts = [*(self._redirect(mount, binds) for mount in launch.mounts), Mount(str(self._folder.parent))]
+        # Git replaces its configuration, and cannot where that is a mount. What changed in it is looked at afterwards.
+        kept = [mount for mount in launch.mounts if not mount.path.endswith("/.git/config")]
+        mounts = [*(self._redirect(mount, binds) for mount in kept), Mount(str(self._folder.parent))]
         with _plan_file(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
