@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import names, read_table
+from agentcli.safety.commands.arguments import git_words, names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.hosts import WEB_PORTS
@@ -189,7 +189,12 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
-    words = [field.text for field in operands_of(arguments, "Cc")]
+    subcommand = git_words([Field("git"), *arguments])
+    options = arguments[: len(arguments) - len(subcommand)]
+    for option, folder in itertools.pairwise(options):
+        if option.text == "-C":
+            state = state.entering(folder)
+    words = [field.text for field in operands_of(subcommand, "Cc")]
     name = words[0] if words else ""
     here = absolute_paths([Field(".")], state)  # which files of the repository, the text does not say
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):

