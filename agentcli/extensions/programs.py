@@ -110,7 +110,7 @@ class Hooks:
                 raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
             own.append((content.get("hooks", {}), str(file)))
         tables = [] if self._is_bare else [(table, source, dict[str, str]()) for table, source in own]
-        tables += [(*table, plugin.variables) for plugin in self._plugins.active for table in plugin.parts.hooks]
+        tables += [(*table, plugin.variables) for plugin in self._plugins.active for table in plugin.hooks]
         if not tables:
             return []
         from agentcli.extensions.hooks.run import read_hooks

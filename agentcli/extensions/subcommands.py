@@ -190,8 +190,8 @@ def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
     folders += [(folder, "command") for folder in config.command_folders]
     files = [(file, kind) for folder, kind in folders for file in markdown_files(folder)]
     for plugin in plugins.active:
-        files += [(file, "agent") for file in plugin.parts.agents.values()]
-        files += [(file, "command") for file in plugin.parts.commands.values()]
+        files += [(file, "agent") for file in plugin.agents.values()]
+        files += [(file, "command") for file in plugin.commands.values()]
     for file, kind in files:
         try:
             if notes := _unused_notes(split_frontmatter(read_small_file(file))[0], kind):

@@ -135,7 +135,7 @@ def _command_files(
         for file in markdown_files(folder):
             yield file, ":".join(file.relative_to(folder).with_suffix("").parts), str
     for plugin in plugins:
-        for name, file in plugin.parts.commands.items():
+        for name, file in plugin.commands.items():
             yield file, f"{plugin.name}:{name}", plugin.fill
 
 

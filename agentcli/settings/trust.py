@@ -5,8 +5,9 @@ These are the files that set something or whose contents are run: settings, hook
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -82,7 +83,7 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
     root, trusted = project_root(cwd), trusted_digests(paths)
     try:
         return bool(trusted) and all(
-            _is_as_trusted(trusted.get(folder_text(folder), ""), folder, root)
+            _is_as_trusted(trusted.get(folder_text(folder), ""), partial(_digest, folder, root))
             for folder in project_folders(cwd)
             if _files_of(folder, root) or folder_text(folder) in trusted
         )
@@ -90,12 +91,10 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
         return False
 
 
-def _is_as_trusted(fingerprint: str, folder: Path, root: Path) -> bool:
+def _is_as_trusted(fingerprint: str, current: Callable[..., str]) -> bool:
     """Compare the stamps of the files, which is fast; if they differ, their contents."""
     digest, _, stamp = fingerprint.partition(" ")
-    return bool(fingerprint) and (
-        stamp == _digest(folder, root, reads_files=False) or digest == _digest(folder, root, reads_files=True)
-    )
+    return bool(fingerprint) and (stamp == current(reads_files=False) or digest == current(reads_files=True))
 
 
 def project_fingerprints(cwd: Path) -> dict[str, str]:
@@ -190,11 +189,9 @@ def trust_folder(paths: Paths, folder: Path, *, forgets: bool = False) -> None:
 
 def is_folder_trusted(paths: Paths, folder: Path) -> bool:
     """Return True if the person has trusted the files of this folder as they are now."""
-    digest, _, stamp = trusted_digests(paths).get(folder_text(folder), "").partition(" ")
-    try:
-        return bool(digest) and (stamp == folder_digest(folder, reads_files=False) or digest == folder_digest(folder))
-    except OSError:
-        return False
+    with suppress(OSError):
+        return _is_as_trusted(trusted_digests(paths).get(folder_text(folder), ""), partial(folder_digest, folder))
+    return False
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:

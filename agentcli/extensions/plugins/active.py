@@ -45,7 +45,7 @@ class Plugins(Struct, kw_only=True, dict=True):
 
     def with_servers(self) -> Sequence[Plugin]:
         """Return the plugins that have MCP servers."""
-        return [plugin for plugin in self.active if plugin.parts.servers]
+        return [plugin for plugin in self.active if plugin.servers]
 
     def _read(self) -> Iterator[Plugin]:
         from agentcli.extensions.plugins.plugin import read_plugin

@@ -6,6 +6,7 @@ A folder may have both forms: what both name is loaded once.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,23 @@ _UNUSED_KEYS = (
 _UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.json", "settings.json")
 
 
-class Plugin(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin as its folder has it. `data` is the folder where its programs may keep something."""
+class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A plugin as its folder has it. `data` is the folder where its programs may keep something.
+
+    Its parts are in the usual places if it `is_whole`, and where the keys of its `manifests` say. They are read when
+    they are first needed, and raise `ConfigError`.
+    """
 
     name: str
     root: Path
     data: Path
-    version: str
-    description: str
-    marketplace: str = ""
-    parts: "PluginParts"
+    marketplace: str
+    manifests: list[dict[str, Any]]
+    is_whole: bool
+
+    def about(self, key: str) -> str:
+        """Return what the first manifest with a key says, on one line."""
+        return " ".join(str(next((keys[key] for keys in self.manifests if key in keys), "")).split())
 
     @property
     def variables(self) -> dict[str, str]:
@@ -60,30 +68,85 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
             text = text.replace(f"${{{name}}}", quote(value))
         return text
 
-    @property
+    @cached_property
+    def commands(self) -> dict[str, Path]:
+        """The files of its commands by name; one in a sub-folder is `folder:name`."""
+        return self._markdown("commands")
+
+    @cached_property
+    def agents(self) -> dict[str, Path]:
+        """The files of its subagents, by the names of the files."""
+        return self._markdown("agents")
+
+    @cached_property
+    def skills(self) -> list[Path]:
+        """Folders of skills, or skills themselves."""
+        return list(self._paths("skills"))
+
+    @cached_property
+    def hooks(self) -> list[tuple[Any, str]]:
+        """The tables of its hooks, each with the file that it comes from."""
+        return [(table, str(file)) for table, file in self._tables("hooks")]
+
+    @cached_property
     def servers(self) -> dict[str, Any]:
         """The entries of its MCP servers by their names in a session."""
-        text = self.fill(msgspec.json.encode(self.parts.servers).decode(), _quote_for_json)
-        entries, variables = msgspec.json.decode(text), self.variables
-        return {f"plugin_{self.name}_{name}": {**one, "env": variables | one["env"]} for name, one in entries.items()}
+        servers: dict[str, Any] = {}
+        for table, file in self._tables("mcpServers"):
+            filled = msgspec.json.decode(self.fill(msgspec.json.encode(table).decode(), _quote_for_json))
+            for name, entry in filled.items() if isinstance(filled, dict) else ():
+                if isinstance(entry, dict) and isinstance(entry.get("env", {}), dict):
+                    entry["env"] = self.variables | entry.get("env", {})
+                    servers.setdefault(f"plugin_{self.name}_{name}", entry)
+                elif name != "$schema":
+                    raise ConfigError(f"the MCP server {name} is not an object.", file=str(file))
+        return servers
+
+    @property
+    def unused(self) -> list[str]:
+        """The keys and places of parts that agentcli has no use for."""
+        keys = [key for key in _UNUSED_KEYS if self.about(key)]
+        return keys + [place for place in _UNUSED_PLACES if os.path.lexists(self.root / place)]
+
+    def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
+        """Yield the places of a kind of parts, each once, and the tables that the manifests hold themselves."""
+        values = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
+        listed = [keys[kind] for keys in self.manifests if kind in keys]
+        seen = set()
+        for value in (*values, *(one for item in listed for one in (item if isinstance(item, list) else [item]))):
+            path = self.root / str(value)
+            if isinstance(value, Mapping):
+                yield value
+            elif not isinstance(value, str) or not is_inside(path, self.root) or not path.exists():
+                raise ConfigError(f"{kind}: {value!r} is not a path in the plugin.", file=str(self.root))
+            elif (real := os.path.realpath(path)) not in seen:
+                seen.add(real)
+                yield path
+
+    def _paths(self, kind: str) -> Iterator[Path]:
+        for place in self._places(kind):
+            if isinstance(place, Mapping):
+                raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))
+            yield place
+
+    def _markdown(self, kind: str) -> dict[str, Path]:
+        files: dict[str, Path] = {}
+        for place in self._paths(kind):
+            folder = place if place.is_dir() else place.parent
+            for file in markdown_files(place) if place.is_dir() else [place]:
+                if is_inside(file, self.root):
+                    files.setdefault(":".join(file.relative_to(folder).with_suffix("").parts), file)
+        return files
+
+    def _tables(self, kind: str) -> Iterator[tuple[Any, Path]]:
+        """Yield the tables of a kind, each with the file that it comes from."""
+        for place in self._places(kind):
+            content = place if isinstance(place, Mapping) else read_object(place)
+            yield content.get(kind, content), self.root if isinstance(place, Mapping) else place
 
 
 def _quote_for_json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
-
-
-class PluginParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a plugin: files of commands and subagents by name, places of skills, tables of hooks, servers.
-
-    `unused` names what agentcli has no use for.
-    """
-
-    commands: Mapping[str, Path]
-    agents: Mapping[str, Path]
-    skills: tuple[Path, ...]
-    hooks: tuple[tuple[Any, str], ...]  # each with the file that it comes from
-    servers: Mapping[str, Any]
-    unused: tuple[str, ...]
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -117,84 +180,12 @@ def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     entry = read_object(root / ENTRY_FILE)
     if not manifests and not entry:
         raise ConfigError(f"is not a plugin: it has no {' and no '.join(MANIFESTS)}.", file=str(root))
-    about = {key: value for keys in (entry, *reversed(manifests)) for key, value in keys.items()}
-    name = checked_name(entry.get("name", about.get("name")), root)
     # An entry that is not strict says all; what else is in the folder may belong to other plugins.
     is_whole = bool(manifests) or entry.get("strict") is not False
-    parts = _PartReader(root, [*manifests, entry], is_whole)
-    unused = [key for key in _UNUSED_KEYS if key in about]
-    unused += [place for place in _UNUSED_PLACES if os.path.lexists(root / place)]
-    return Plugin(
-        name=name,
-        root=root,
-        data=data / name,
-        version=str(about.get("version") or ""),
-        description=" ".join(str(about.get("description") or "").split()),
-        marketplace=marketplace,
-        parts=PluginParts(
-            commands=parts.markdown("commands"),
-            agents=parts.markdown("agents"),
-            skills=tuple(parts.paths("skills")),
-            hooks=tuple((table, str(file)) for table, file in parts.tables("hooks")),
-            servers=parts.servers(),
-            unused=tuple(unused),
-        ),
+    sources = [*manifests, entry]
+    name = checked_name(entry.get("name") or next((keys["name"] for keys in sources if "name" in keys), None), root)
+    plugin = Plugin(
+        name=name, root=root, data=data / name, marketplace=marketplace, manifests=sources, is_whole=is_whole
     )
-
-
-class _PartReader(msgspec.Struct):
-    """Finds the parts of one plugin: those in the usual places if it `is_whole`, and those that its keys name.
-
-    Its methods raise `ConfigError`.
-    """
-
-    root: Path
-    sources: list[dict[str, Any]]
-    is_whole: bool
-
-    def _places(self, kind: str) -> Iterator[Path | Mapping[str, Any]]:
-        """Yield the places of a kind of parts, each once, and the tables that the manifests hold themselves."""
-        values = [name for name in _USUAL[kind] if self.is_whole and os.path.lexists(self.root / name)]
-        listed = [keys[kind] for keys in self.sources if kind in keys]
-        seen = set()
-        for value in (*values, *(one for item in listed for one in (item if isinstance(item, list) else [item]))):
-            path = self.root / str(value)
-            if isinstance(value, Mapping):
-                yield value
-            elif not isinstance(value, str) or not is_inside(path, self.root) or not path.exists():
-                raise ConfigError(f"{kind}: {value!r} is not a path in the plugin.", file=str(self.root))
-            elif (real := os.path.realpath(path)) not in seen:
-                seen.add(real)
-                yield path
-
-    def paths(self, kind: str) -> Iterator[Path]:
-        for place in self._places(kind):
-            if isinstance(place, Mapping):
-                raise ConfigError(f"{kind} must be a path or a list of paths.", file=str(self.root))
-            yield place
-
-    def markdown(self, kind: str) -> dict[str, Path]:
-        """Return the Markdown files of a kind by name; one in a sub-folder is `folder:name`."""
-        files: dict[str, Path] = {}
-        for place in self.paths(kind):
-            folder = place if place.is_dir() else place.parent
-            for file in markdown_files(place) if place.is_dir() else [place]:
-                if is_inside(file, self.root):
-                    files.setdefault(":".join(file.relative_to(folder).with_suffix("").parts), file)
-        return files
-
-    def tables(self, kind: str) -> Iterator[tuple[Any, Path]]:
-        """Yield the tables of a kind, each with the file that it comes from."""
-        for place in self._places(kind):
-            content = place if isinstance(place, Mapping) else read_object(place)
-            yield content.get(kind, content), self.root if isinstance(place, Mapping) else place
-
-    def servers(self) -> dict[str, Any]:
-        servers: dict[str, Any] = {}
-        for table, file in self.tables("mcpServers"):
-            for name, entry in table.items() if isinstance(table, Mapping) else ():
-                if isinstance(entry, Mapping) and isinstance(entry.get("env", {}), Mapping):
-                    servers.setdefault(name, {"env": {}, **entry})
-                elif name != "$schema":
-                    raise ConfigError(f"the MCP server {name} is not an object.", file=str(file))
-        return servers
+    _ = plugin.commands, plugin.agents, plugin.skills, plugin.hooks, plugin.servers  # a broken part fails now
+    return plugin

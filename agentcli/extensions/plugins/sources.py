@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from agentcli.errors import UsageError, UserError
 from agentcli.extensions.plugins.plugin import is_inside
 from agentcli.settings.short_program import run_short_program
@@ -28,18 +26,11 @@ _ENVIRONMENT = {
 }  # fmt: skip
 
 
-class GitSource(Struct, frozen=True):
-    """A repository, what to check out (its branch, tag or commit; else the default branch), and a folder in it."""
+def git_source(source: Any) -> tuple[str, str, str]:
+    """Return a repository's address, the branch, tag or commit to check out, and a folder in it.
 
-    address: str
-    revision: str
-    path: str = "."
-
-
-def git_source(source: Any) -> GitSource:
-    """Return the repository for an address, `owner/repo`, or the `source` of a marketplace's entry.
-
-    An address may end with `#REVISION`. Raises `UsageError` for anything else.
+    `source` is an address or `owner/repo`, which may end with `#REVISION`, or that of a marketplace's entry.
+    Raises `UsageError` for anything else.
     """
     path = "."
     match source:
@@ -56,16 +47,21 @@ def git_source(source: Any) -> GitSource:
         raise UsageError(f"{address!r} is neither a folder, nor owner/repo, nor the address of a git repository.")
     if revision and not _REVISION.fullmatch(revision):
         raise UsageError(f"{revision!r} is not a branch, tag or commit.")
-    return GitSource(address, revision or "HEAD", path)
+    return address, revision or "HEAD", path
 
 
-def download(source: GitSource, folder: Path) -> None:
-    """Get the files of a repository into a new folder, without its history. Raises `UserError`."""
-    fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", source.address, source.revision)
+def download(source: Any, folder: Path) -> Path:
+    """Get the files of a repository into a new folder, without its history, and return the folder that is meant in it.
+
+    Raises `UserError`.
+    """
+    address, revision, path = git_source(source)
+    fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", address, revision)
     for arguments in (("init", "--quiet", "--template="), fetch, ("checkout", "--quiet", "--detach", "FETCH_HEAD")):
         folder.mkdir(exist_ok=True)
-        asyncio.run(_git(source.address, "-C", str(folder), *arguments))
+        asyncio.run(_git(address, "-C", str(folder), *arguments))
     shutil.rmtree(folder / ".git", ignore_errors=True)
+    return folder / path
 
 
 async def _git(address: str, *arguments: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_object, read_plugin
-from agentcli.extensions.plugins.sources import copy_folder, download, git_source
+from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
 from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
 
@@ -102,7 +102,7 @@ class PluginStore:
         with self._new_folder() as new:
             if not (folder := Path(source)).is_dir():
                 folder = new / "files"
-                download(git_source(source), folder)
+                download(source, folder)
             yield folder
 
     def add_marketplace(self, source: str) -> str:
@@ -157,12 +157,13 @@ class PluginStore:
                 raise UsageError(f"{marketplace} has no plugin {name!r}{did_you_mean(name, [*entries])}.")
             if (known := self.plugins.get(name)) and known.marketplace != marketplace:
                 raise UsageError(f"{name} is installed from {known.marketplace}. Remove it first.")
-            root, path = new / "files" / checked_name(name, repository), entry.get("source")
-            if not isinstance(path, str):
-                git, repository = git_source(path), new / "repository"
-                download(git, repository)
-                path = git.path
-            copy_folder(repository / path, root, repository=repository)
+            root, source = new / "files" / checked_name(name, repository), entry.get("source")
+            if isinstance(source, str):
+                folder = repository / source
+            else:
+                repository = new / "repository"
+                folder = download(source, repository)
+            copy_folder(folder, root, repository=repository)
             replace_file(root / ENTRY_FILE, msgspec.json.encode({**entry, "source": ""}))
             yield read_plugin(root, data=self.data, marketplace=marketplace)
 

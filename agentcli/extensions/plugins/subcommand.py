@@ -50,7 +50,7 @@ def list_plugins(json: AsJson = False) -> None:
         counts = ", ".join(f"{kind.replace('_', ' ')}: {len(row[kind])}" for kind in _KINDS if row[kind])
         changed = "" if store.is_trusted(plugin.root) else "  its files have changed, see agentcli plugin enable"
         mark = "●" if known.is_enabled else "○"
-        lines.append(f"{mark} {name}@{known.marketplace} {plugin.version}  {counts}{changed}")
+        lines.append(f"{mark} {name}@{known.marketplace} {plugin.about('version')}  {counts}{changed}")
         rows.append(row)
     print_answer(rows, "\n".join(lines) or "No plugins are installed. See agentcli plugin install.", as_json=json)
 
@@ -61,10 +61,10 @@ def install(name: Name, yes: Yes = False) -> None:
     store = _store()
     with store.locked(), store.staged(name) as plugin:
         if store.is_current(plugin):
-            echo(f"{plugin.name} {plugin.version} is installed and up to date.")
+            echo(f"{plugin.name} {plugin.about('version')} is installed and up to date.")
         elif _agrees(plugin, yes=yes):
             store.keep(plugin)
-            echo(f"Installed {plugin.name} {plugin.version}. New sessions use it.")
+            echo(f"Installed {plugin.name} {plugin.about('version')}. New sessions use it.")
 
 
 @plugin_app.command()
@@ -155,14 +155,14 @@ _KINDS = ("commands", "agents", "skills", "hooks", "mcp_servers")
 
 def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], object] = str) -> dict[str, Any]:
     """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used."""
-    hooks = [spec.event for table, file in plugin.parts.hooks for spec in read_hooks(table, file, report)]
+    hooks = [spec.event for table, file in plugin.hooks for spec in read_hooks(table, file, report)]
     return {
         "name": plugin.name,
-        "version": plugin.version,
+        "version": plugin.about("version"),
         "marketplace": plugin.marketplace,
         "enabled": is_enabled,
-        "commands": [f"/{plugin.name}:{name}" for name in plugin.parts.commands],
-        "agents": [f"{plugin.name}:{name}" for name in plugin.parts.agents],
+        "commands": [f"/{plugin.name}:{name}" for name in plugin.commands],
+        "agents": [f"{plugin.name}:{name}" for name in plugin.agents],
         "skills": [f"{plugin.name}:{skill.name}" for skill in _skills(plugin, report)],
         "hooks": hooks,
         "mcp_servers": list(plugin.servers),
@@ -179,17 +179,17 @@ def _skills(plugin: Plugin, report: Callable[[str], object]) -> Iterator[Skill]:
 
 def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     """Yield lines on all that a plugin adds, what it may run, and what of it is not used."""
-    yield f"{plugin.name} {plugin.version} from {plugin.marketplace}: {plugin.description}"
+    yield f"{plugin.name} {plugin.about('version')} from {plugin.marketplace}: {plugin.about('description')}"
     notices = list[str]()
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
-    for hook in (hook for table, file in plugin.parts.hooks for hook in read_hooks(table, file, str)):
+    for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
         yield f"  hook: {hook.event} runs `{hook.command}`"
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
         yield f"  {describe_server(server)}"
-    for file in (*plugin.parts.commands.values(), *(skill.file for skill in _skills(plugin, str))):
+    for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, str))):
         yield from (f"  {file.relative_to(plugin.root)} {grant}" for grant in _grants(file))
-    yield from (f"  not used: {text}" for text in (*plugin.parts.unused, *notices))
+    yield from (f"  not used: {text}" for text in (*plugin.unused, *notices))
 
 
 def _grants(file: Path) -> Iterator[str]:

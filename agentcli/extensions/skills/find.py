@@ -206,7 +206,7 @@ def places(
 
 
 def plugin_places(plugins: Sequence["Plugin"]) -> list[SkillFolder]:
-    return [SkillFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.parts.skills]
+    return [SkillFolder(path, "plugin", one.root, one.name) for one in plugins for path in one.skills]
 
 
 def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:

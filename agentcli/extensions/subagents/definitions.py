@@ -106,7 +106,7 @@ class Agents(Struct, kw_only=True, dict=True):
             for one in self._read_all(markdown_files(folder), source, folder):
                 definitions.setdefault(one.name, one)
         for plugin in self.plugins.active:
-            for one in self._read_all(list(plugin.parts.agents.values()), "plugin", plugin.root):
+            for one in self._read_all(list(plugin.agents.values()), "plugin", plugin.root):
                 name, prompt = f"{plugin.name}:{one.name}", plugin.fill(one.prompt)
                 definitions.setdefault(name, structs.replace(one, name=name, prompt=prompt))
         return definitions
