@@ -129,7 +129,8 @@ def add_marketplace(
     store = _store()
     with store.locked():
         name = store.add_marketplace(source)
-    echo(f"{name} has {len(store.marketplace(name).plugins)} plugins. To install one: agentcli plugin install NAME")
+    names = shorten(", ".join(store.marketplace(name).plugins), 1_000)
+    echo(f"{name} has {names}. To install one: agentcli plugin install NAME")
 
 
 @marketplace_app.command("update")
@@ -190,6 +191,7 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, str))):
         yield from (f"  {file.relative_to(plugin.root)} {grant}" for grant in _grants(file))
     yield from (f"  not used: {text}" for text in (*plugin.unused, *notices))
+    yield f"  all its files: {plugin.root}"
 
 
 def _grants(file: Path) -> Iterator[str]:
