@@ -21,8 +21,9 @@ _LEFT_OUT = frozenset((".git", "__pycache__"))
 # No hook or program that a repository brings is run, and nobody is asked for a password.
 _SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0")
 _ENVIRONMENT = {
-    "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GIT_LFS_SKIP_SMUDGE": "1", "GCM_INTERACTIVE": "never",
-    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+    "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GIT_LFS_SKIP_SMUDGE": "1",
+    "GCM_INTERACTIVE": "never", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+    "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 }  # fmt: skip
 
 
