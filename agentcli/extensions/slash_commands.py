@@ -38,7 +38,7 @@ async def _plugin(plugins: Plugins, host: CommandHost, argument: str) -> Outcome
     if argument:
         await asyncio.to_thread(store.switch, name, is_enabled=verb == "enable")
         return f"{name} is {'on' if verb == 'enable' else 'off'} in new sessions. This one stays as it is."
-    rows = [f"{'●' if one.is_enabled else '○'} {name}@{one.marketplace}" for name, one in store.plugins.items()]
+    rows = [f"{'●' if one.is_enabled else '○'} {name}@{one.marketplace}" for name, one in store.index.plugins.items()]
     return "\n".join(rows) or "No plugins are installed. To install one: agentcli plugin install NAME"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +109,13 @@ def add_user_commands(
     Files that are no commands are reported.
     """
     found: dict[str, SlashCommand] = {}
-    for file, name, fill in _command_files(folders, plugins):
+    files: list[tuple[Path, str, Callable[[str], str]]] = [
+        (file, ":".join(file.relative_to(folder).with_suffix("").parts), str)
+        for folder in folders
+        for file in markdown_files(folder)
+    ]
+    files += [(file, f"{one.name}:{name}", one.fill) for one in plugins for name, file in one.commands.items()]
+    for file, name, fill in files:
         try:
             command, allowed = _read_command(file, name, fill)
             if command.name in commands.names:
@@ -127,20 +133,8 @@ def add_user_commands(
         commands.add(command)
 
 
-def _command_files(
-    folders: Sequence[Path], plugins: Sequence[Plugin]
-) -> Iterator[tuple[Path, str, Callable[[str], str]]]:
-    """Yield the files of commands, their names, and a function that fills in the variables of their plugin."""
-    for folder in folders:
-        for file in markdown_files(folder):
-            yield file, ":".join(file.relative_to(folder).with_suffix("").parts), str
-    for plugin in plugins:
-        for name, file in plugin.commands.items():
-            yield file, f"{plugin.name}:{name}", plugin.fill
-
-
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return the command in a file, and the rules that allow its calls.
+    """Return the command in a file, whose variables `fill` replaces, and the rules that allow its calls.
 
     Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
     """

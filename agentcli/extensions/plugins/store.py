@@ -48,13 +48,14 @@ class PluginStore:
     """The plugins and marketplaces of one person. Its methods raise `UserError`, and have then changed nothing."""
 
     def __init__(self, paths: Paths) -> None:
-        self._paths = paths
+        self.paths = paths
         self._folder = paths.plugin_index.parent
         self.data = paths.state / "plugins"
 
     @property
-    def _index(self) -> _Index:
-        file = self._paths.plugin_index
+    def index(self) -> _Index:
+        """The installed plugins and the known marketplaces by name, as they are now."""
+        file = self.paths.plugin_index
         try:
             return msgspec.json.decode(file.read_bytes(), type=_Index)
         except FileNotFoundError:
@@ -63,7 +64,7 @@ class PluginStore:
             raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
     def _save(self, index: _Index) -> None:
-        replace_file(self._paths.plugin_index, msgspec.json.format(msgspec.json.encode(index)))
+        replace_file(self.paths.plugin_index, msgspec.json.format(msgspec.json.encode(index)))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -79,7 +80,7 @@ class PluginStore:
             raise UserError(f"Could not change the plugins: {error}.") from error
 
     def _remove_unused(self) -> None:
-        used = {self._folder / one.folder for one in self._index.plugins.values()}
+        used = {self._folder / one.folder for one in self.index.plugins.values()}
         for folder in {*self._folder.glob(f"{_NEW}*"), *self._folder.glob(f"*/{_FILES}*")} - used:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
@@ -92,10 +93,6 @@ class PluginStore:
 
     # Marketplaces
 
-    @property
-    def marketplaces(self) -> dict[str, Marketplace]:
-        return self._index.marketplaces
-
     @contextmanager
     def _repository(self, source: str) -> Iterator[Path]:
         """Give the folder of a marketplace, downloaded if `source` is not a folder."""
@@ -107,7 +104,7 @@ class PluginStore:
 
     def add_marketplace(self, source: str) -> str:
         """Add a marketplace, an address of git, `owner/repo` or a folder, and return its name."""
-        index, folder = self._index, Path(source).expanduser().absolute()
+        index, folder = self.index, Path(source).expanduser().absolute()
         source = str(folder) if folder.is_dir() else source
         with self._repository(source) as repository:
             name, entries = read_marketplace(repository)
@@ -119,7 +116,7 @@ class PluginStore:
 
     def remove_marketplace(self, name: str) -> None:
         """Remove a marketplace from which nothing is installed."""
-        index = self._index
+        index = self.index
         self.marketplace(name)
         if users := [plugin for plugin, one in index.plugins.items() if one.marketplace == name]:
             raise UsageError(f"{', '.join(users)} came from {name}. Remove them first: agentcli plugin remove NAME")
@@ -127,14 +124,14 @@ class PluginStore:
         self._save(index)
 
     def marketplace(self, name: str) -> Marketplace:
-        known = self.marketplaces
+        known = self.index.marketplaces
         if name not in known:
             raise UsageError(f"There is no marketplace {name!r}{did_you_mean(name, [*known])}.")
         return known[name]
 
     def _marketplace_with(self, name: str) -> str:
         """Return the only marketplace that has a plugin."""
-        known = self.marketplaces
+        known = self.index.marketplaces
         match [marketplace for marketplace, one in known.items() if name in one.plugins]:
             case [only]:
                 return only
@@ -155,7 +152,7 @@ class PluginStore:
             _, entries = read_marketplace(repository)
             if (entry := entries.get(name)) is None:
                 raise UsageError(f"{marketplace} has no plugin {name!r}{did_you_mean(name, [*entries])}.")
-            if (known := self.plugins.get(name)) and known.marketplace != marketplace:
+            if (known := self.index.plugins.get(name)) and known.marketplace != marketplace:
                 raise UsageError(f"{name} is installed from {known.marketplace}. Remove it first.")
             root, source = new / "files" / checked_name(name, repository), entry.get("source")
             if isinstance(source, str):
@@ -169,38 +166,27 @@ class PluginStore:
 
     def is_current(self, staged: Plugin) -> bool:
         """Return True if this very plugin is installed and trusted."""
-        known = self.plugins.get(staged.name)
-        if known is None or not self.is_trusted(root := self._root(staged.name, known)):
+        known = self.index.plugins.get(staged.name)
+        if known is None or not is_folder_trusted(self.paths, root := self._root(staged.name, known)):
             return False
         return folder_digest(root) == folder_digest(staged.root)
 
     def keep(self, staged: Plugin) -> None:
         """Install a plugin that the person trusts, in place of an older version of it."""
-        index, name, folder = self._index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
+        index, name, folder = self.index, staged.name, f"{staged.name}/{_FILES}{os.urandom(6).hex()}"
         (self._folder / name).mkdir(mode=0o700, exist_ok=True)
         staged.root.parent.rename(self._folder / folder)
         is_enabled = name not in index.plugins or index.plugins[name].is_enabled
         index.plugins[name] = Installed(staged.marketplace, folder, is_enabled)
-        self.trust(self._root(name, index.plugins[name]))
+        trust_folder(self.paths, self._root(name, index.plugins[name]))
         self._save(index)
-
-    def trust(self, root: Path) -> None:
-        """Trust the files of a plugin as they are now."""
-        trust_folder(self._paths, root)
-
-    def is_trusted(self, root: Path) -> bool:
-        return is_folder_trusted(self._paths, root)
-
-    @property
-    def plugins(self) -> dict[str, Installed]:
-        return self._index.plugins
 
     def _find(self, name: str) -> tuple[str, Installed]:
         """Return an installed plugin and its name without its marketplace, which may be part of the given one."""
         plain, _, marketplace = name.partition("@")
-        known = self.plugins.get(plain)
+        known = self.index.plugins.get(plain)
         if known is None or marketplace not in ("", known.marketplace):
-            raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plain, [*self.plugins])}.")
+            raise UsageError(f"No plugin {name!r} is installed{did_you_mean(plain, [*self.index.plugins])}.")
         return plain, known
 
     def _root(self, name: str, known: Installed) -> Path:
@@ -214,24 +200,24 @@ class PluginStore:
     def switch(self, name: str, *, is_enabled: bool) -> None:
         """Switch an installed plugin on, if it is trusted, or off; sessions that start later follow it."""
         with self.locked():
-            (plain, known), index = self._find(name), self._index
-            if is_enabled and not self.is_trusted(self._root(plain, known)):
+            (plain, known), index = self._find(name), self.index
+            if is_enabled and not is_folder_trusted(self.paths, self._root(plain, known)):
                 raise UsageError(f"The files of {plain} have changed. To review them: agentcli plugin enable {plain}")
             index.plugins[plain] = msgspec.structs.replace(known, is_enabled=is_enabled)
             self._save(index)
 
     def remove(self, name: str) -> None:
-        (plain, known), index = self._find(name), self._index
+        (plain, known), index = self._find(name), self.index
         del index.plugins[plain]
         self._save(index)
-        trust_folder(self._paths, self._root(plain, known), forgets=True)
+        trust_folder(self.paths, self._root(plain, known), forgets=True)
         self._remove_unused()
 
     def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:
         """Yield the plugins that are switched on and trusted; any other one that is switched on is reported."""
-        for name in [name for name, known in self.plugins.items() if known.is_enabled]:
+        for name in [name for name, known in self.index.plugins.items() if known.is_enabled]:
             try:
-                if self.is_trusted(self._root(*self._find(name))):
+                if is_folder_trusted(self.paths, self._root(*self._find(name))):
                     yield self.read(name)
                 else:
                     how = f"To review them: agentcli plugin enable {name}"

@@ -23,6 +23,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
+from agentcli.settings.trust import is_folder_trusted, trust_folder
 
 plugin_app = make_app("Install, list and switch plugins: bundles of commands, agents, skills, hooks and MCP servers.")
 marketplace_app = make_app("Add, list and update marketplaces: lists of plugins.")
@@ -40,7 +41,7 @@ def _store() -> PluginStore:
 def list_plugins(json: AsJson = False) -> None:
     """List the installed plugins with their parts."""
     store, rows, lines = _store(), [], []
-    for name, known in store.plugins.items():
+    for name, known in store.index.plugins.items():
         try:
             plugin = store.read(name)
         except UserError as error:
@@ -48,7 +49,11 @@ def list_plugins(json: AsJson = False) -> None:
             continue
         row = plugin_row(plugin, is_enabled=known.is_enabled)
         counts = ", ".join(f"{kind.replace('_', ' ')}: {len(row[kind])}" for kind in _KINDS if row[kind])
-        changed = "" if store.is_trusted(plugin.root) else "  its files have changed, see agentcli plugin enable"
+        changed = (
+            ""
+            if is_folder_trusted(store.paths, plugin.root)
+            else "  its files have changed, see agentcli plugin enable"
+        )
         mark = "●" if known.is_enabled else "○"
         lines.append(f"{mark} {name}@{known.marketplace} {plugin.about('version')}  {counts}{changed}")
         rows.append(row)
@@ -88,10 +93,10 @@ def enable(name: Name, yes: Yes = False) -> None:
     store = _store()
     with store.locked():
         plugin = store.read(name)
-        if not store.is_trusted(plugin.root):
+        if not is_folder_trusted(store.paths, plugin.root):
             if not _agrees(plugin, yes=yes):
                 return
-            store.trust(plugin.root)
+            trust_folder(store.paths, plugin.root)
     store.switch(name, is_enabled=True)
     echo(f"{plugin.name} is on. New sessions use it.")
 
@@ -115,7 +120,7 @@ def remove(name: Name) -> None:
 @marketplace_app.command("list")
 def list_marketplaces(json: AsJson = False) -> None:
     """List the marketplaces and their plugins."""
-    known = _store().marketplaces
+    known = _store().index.marketplaces
     rows = [{"name": name, **to_builtins(marketplace)} for name, marketplace in known.items()]
     lines = [f"{name}  {one.source}\n  {shorten(', '.join(one.plugins), 1_000)}" for name, one in known.items()]
     print_answer(rows, "\n".join(lines) or "No marketplaces. See agentcli plugin marketplace add.", as_json=json)
@@ -136,7 +141,7 @@ def add_marketplace(
 @marketplace_app.command("update")
 def update_marketplace(name: Annotated[str, typer.Argument(help="Default: all.")] = "") -> None:
     """Read marketplaces again. Installed plugins stay as they are until `agentcli plugin update`."""
-    for one in [name] if name else _store().marketplaces:
+    for one in [name] if name else _store().index.marketplaces:
         add_marketplace(_store().marketplace(one).source)
 
 
