@@ -111,6 +111,11 @@ def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
 
 
+def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
+    draft.take(source_key, command, "terminal", "status_command")
+    draft.take(source_key, "claude", "terminal", "status_format")
+
+
 # Models and providers
 
 
@@ -190,6 +195,7 @@ _TAKES: dict[str, Callable[..., None]] = {
     "folder": lambda path, *given: _take_folder(tuple(path.split(".")), *given),
     "host": _take_host,
     "item": lambda path, draft, source_key, item: draft.take(source_key, [item], *path.split(".")),
+    "status_line": _take_status_line,
     "variable": _leave_out_variable,
     "claude_model": _take_claude_model,
     "model": lambda *given: _take_model(*given[-3:], provider="".join(given[:-3])),

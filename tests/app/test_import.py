@@ -115,7 +115,7 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
             "work": {"base_url": "https://llm.example.org/v1", "api_key_env": "WORK_KEY"},
             "other": {"base_url": "https://other.example.org/v1", "quirks": {"api": "responses"}},
         },
-        "terminal": {"status_command": "x"},
+        "terminal": {"status_command": "x", "status_format": "claude"},
         "provider": {"model": "anthropic/claude-opus-5-5"},
         "tokens": {"effort": "high"},
         "sandbox": {"profile": "read-only", "writable": ["/usr/share"]},
