@@ -239,6 +239,13 @@ def test_a_projects_link_leads_no_write_out_of_it(place: Place) -> None:
         (".claude/settings.json", "[]", "nothing to import"),
         (".claude/settings.json", '{"permissions": 3, "hooks": 4, "env": []}', "not a table of events"),
         (".codex/config.toml", "model = [", "could not read it"),
+        (".config/goose/config.yaml", "extensions: {a: {cmd: x, envs: 3, env_keys: 4}, b: 5", "could not read it"),
+        (
+            ".config/opencode/opencode.json",
+            '{"provider": {"a": {"options": 3}}, "mcp": 4, "permission": 5}',
+            "nothing to",
+        ),
+        (".cursor/mcp.json", '{"mcpServers": {"a": {"command": [], "env": 3}}}', "neither a command"),
         (".codex/config.toml", "model = 3\nsandbox_mode = 4\nmcp_servers = 5", "sandbox_mode"),
         (".codex/config.toml", 'sandbox_mode = "danger-full-access"\napproval_policy = "never"', "set it yourself"),
     ],
