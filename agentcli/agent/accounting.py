@@ -380,6 +380,8 @@ def spent(body: Body) -> tuple[str, Usage, float | None] | None:
     match body:
         case Assistant(stop_reason="interrupted") if body.usage == Usage():
             return None  # the reply broke off before the server had counted anything
+        case Assistant(prefix="", cost_usd=0.0) if body.usage == Usage():
+            return None  # another tool made the request
         case Assistant():
             return f"{body.provider}/{body.model}", body.usage, body.cost_usd
         case Paid() if body.usage != Usage():

@@ -84,7 +84,7 @@ class Draft:
                 self.leave_out(f"the MCP server {name}", "it has neither a command nor a url")
                 continue
             table = {key: server[key] for key in _SERVER_KEYS if server.get(key) or server.get(key) is False}
-            for key in _HOLD_SECRETS & table.keys():
+            for key in (key for key in _HOLD_SECRETS & table.keys() if isinstance(table[key], Mapping)):
                 table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
             for key in server.keys() - table.keys() - _HOLD_SECRETS:
                 self.leave_out(f"{name}.{key}", NO_SETTING)
@@ -117,7 +117,9 @@ def _own_server(server: Mapping[str, Any]) -> dict[str, Any]:
     """Return an MCP server of another tool with the keys of `.mcp.json`."""
     names = other_tools()["servers"]
     own = {name: value for key, value in server.items() if (name := names.get(key, key))}
-    own["env"] = {**(own.get("env") or {}), **{name: f"${{{name}}}" for name in server.get("env_keys") or ()}}
+    variables = server.get("env_keys")
+    if isinstance(variables, list) and isinstance(own.get("env") or {}, Mapping):
+        own["env"] = {**(own.get("env") or {}), **{str(name): f"${{{name}}}" for name in variables}}
     if isinstance(command := own.get("command"), list) and command:
         own["command"], own["args"] = command[0], command[1:]
     if own.get("disabled") is not None:

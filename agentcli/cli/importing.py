@@ -10,17 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
-from agentcli.cli.import_draft import (
-    HOLDS_KEY,
-    LOGIN,
-    OTHERS,
-    Draft,
-    Row,
-    Table,
-    has_secret,
-    other_tools,
-    take_table,
-)
+from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, OTHERS, Draft, Row, Table, has_secret, other_tools, take_table
 from agentcli.errors import UsageError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
@@ -111,6 +101,11 @@ def _leave_out_variable(draft: Draft, source_key: str, value: Any) -> None:
     draft.leave_out(source_key, LOGIN if is_secret else "export it in your shell, which commands inherit it from")
 
 
+def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
+    draft.take(source_key, command, "terminal", "status_command")
+    draft.take(source_key, "claude", "terminal", "status_format")
+
+
 # Models and providers
 
 
@@ -135,7 +130,8 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
     """Take the providers of Codex, and those of opencode, which has their keys in `options`."""
     keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers", "baseURL": "base_url"}
     for name, provider in providers.items() if isinstance(providers, Mapping) else ():
-        values = {**provider, **provider.get("options", {})} if isinstance(provider, Mapping) else {}
+        values = dict(provider) if isinstance(provider, Mapping) else {}
+        values |= options if isinstance(options := values.get("options"), Mapping) else {}
         if variable := re.fullmatch(r"\{env:([A-Za-z_]\w*)\}", str(values.get("apiKey"))):
             values["env_key"] = variable[1]
         rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
@@ -190,6 +186,7 @@ _TAKES: dict[str, Callable[..., None]] = {
     "folder": lambda path, *given: _take_folder(tuple(path.split(".")), *given),
     "host": _take_host,
     "item": lambda path, draft, source_key, item: draft.take(source_key, [item], *path.split(".")),
+    "status_line": _take_status_line,
     "variable": _leave_out_variable,
     "claude_model": _take_claude_model,
     "model": lambda *given: _take_model(*given[-3:], provider="".join(given[:-3])),
@@ -240,9 +237,8 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
                 _take_file(local, root / ".claude/settings.local.json", name, table)
             _take_remembered(local if is_project else shared, home / ".claude.json", root, table)
         for folder in tool.get(commands, ()):
-            _take_commands(
-                shared, base / folder, (root / ".agentcli" if is_project else config.paths.config) / "commands"
-            )
+            own = root / ".agentcli" if is_project else config.paths.config
+            _take_commands(shared, base / folder, own / "commands")
         instructions = place / tool.get("instructions", "")
         if not is_project and is_file(instructions):
             shared.source = instructions
@@ -273,14 +269,17 @@ def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
             del values["GOOSE_PROVIDER"], values["GOOSE_MODEL"]
         case "opencode", {"mcp": {"servers": dict(servers)}}:
             values["mcp"] = servers
+        case "gemini", {"model": str(model)}:
+            values["model"] = {"name": model}
     if tool == "codex":
         provider, model = values.pop("model_provider", "openai"), values.get("model")
         values.pop("profile", None)
         if isinstance(model, str):
             values["model"] = f"{provider}/{model}"
-    return dict(
-        sorted(values.items(), key=lambda item: "model" in item[0] and "provider" not in item[0])
-    )  # models last
+    models_last = sorted(
+        values, key=lambda key: "model" in key and "provider" not in key
+    )  # after what brings providers
+    return {key: values[key] for key in models_last}
 
 
 def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
@@ -293,9 +292,8 @@ def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
                 table = tomllib.loads(text)
                 body = str(table["prompt"]).replace("{{args}}", "$ARGUMENTS")
                 body = re.sub(r"!\{([^{}`\n]+)\}", r"!`\1`", re.sub(r"@\{([^{}\n]+)\}", r"@\1", body))
-                text = (
-                    f"---\ndescription: {msgspec.json.encode(str(table.get('description', ''))).decode()}\n---\n{body}"
-                )
+                about = msgspec.json.encode(str(table.get("description", ""))).decode()
+                text = f"---\ndescription: {about}\n---\n{body}"
         except (OSError, ValueError, KeyError) as error:
             draft.leave_out("", f"could not read it ({error})")
             continue

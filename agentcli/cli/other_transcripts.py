@@ -38,7 +38,7 @@ class OtherTranscript(Struct, kw_only=True):
     tool: Literal["Claude Code", "Codex"]
     id: str = ""
     cwd: str = ""
-    model: str = ""
+    model: str = "unknown/unknown"
     messages: list[OtherMessage] = field(default_factory=list)
     results: dict[str, ToolResult] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ def _read_claude(lines: list[dict[str, Any]]) -> OtherTranscript:
             found.add_prompt(content, is_note=bool(line.get("isMeta") or line.get("isCompactSummary")))
         elif not line.get("isApiErrorMessage"):
             found.add_reply(str(message.get("id") or line["uuid"]), _reply_blocks(content))
-            found.model = f"anthropic/{message.get('model')}"
+            found.model = f"anthropic/{name}" if isinstance(name := message.get("model"), str) else found.model
         found.id, found.cwd = str(line.get("sessionId") or found.id), str(line.get("cwd") or found.cwd)
     if elsewhere:
         found.left_out.append(f"{counted(elsewhere, 'message')} of other branches or from before a compaction")

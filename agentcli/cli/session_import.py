@@ -9,7 +9,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from agentcli.conversation.entries import Assistant, Body, ContextNote, Provider
 from agentcli.conversation.history import counted, listed_names
 from agentcli.errors import NoModel, UsageError, UserError
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
-from agentcli.llm.messages import Image, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import Image, StopReason, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.wire.reply_parts import CallIds, plain_id
 from agentcli.settings.files import home_of
 from agentcli.settings.load import Config
@@ -86,24 +86,20 @@ async def _store(config: Config, transcript: OtherTranscript) -> tuple[str, str]
     report = conversion.report(config.cwd)
     changed = "Files may have changed since then: read them again before you change them."
     bodies += [reminder(f"The conversation so far was with {transcript.tool}. {changed}"), ContextNote(report)]
-    builder = Builder(config, store=MemorySessions(), on_notice=warn)
-    try:
-        builder.models.require_key(transcript.model)
-        builder.models.info(transcript.model)
-    except UserError:  # its own model cannot be used here
-        with suppress(NoModel):  # nor any other, which the start of the session says
-            bodies.append(ProviderSwitch(transcript.model, await builder.models.default()))
-    finally:
-        await builder.aclose()
-    store = SqliteSessions(config.paths.sessions, on_notice=warn)
-    try:
-        log = await store.create(cwd=config.cwd)
+    async with AsyncExitStack() as stack:
+        builder = Builder(config, store=MemorySessions(), on_notice=warn)
+        stack.push_async_callback(builder.aclose)
         try:
-            await log.append(*bodies).committed
-        finally:
-            await log.close()
-    finally:
-        await store.close()
+            builder.models.require_key(transcript.model)
+            builder.models.info(transcript.model)
+        except UserError:  # its own model cannot be used here
+            with suppress(NoModel):  # nor any other, which the start of the session says
+                bodies.append(ProviderSwitch(transcript.model, await builder.models.default()))
+        store = SqliteSessions(config.paths.sessions, on_notice=warn)
+        stack.push_async_callback(store.close)
+        log = await store.create(cwd=config.cwd)
+        stack.push_async_callback(log.close)
+        await log.append(*bodies).committed
     return log.session_id, report
 
 
@@ -129,13 +125,8 @@ class _Conversion:
         shown = [calls.get(block.id) if isinstance(block, ToolUse) else block for block in content]
         provider, _, model = self._transcript.model.partition("/")
         if blocks := tuple(block for block in shown if block is not None):
-            yield Assistant(
-                content=blocks,
-                provider=provider,
-                model=model,
-                stop_reason="tool_use" if any(calls.values()) else "end_turn",
-                cost_usd=0.0,
-            )
+            stop: StopReason = "tool_use" if any(calls.values()) else "end_turn"
+            yield Assistant(content=blocks, provider=provider, model=model, stop_reason=stop, cost_usd=0.0)
         notes = list[Body]()
         for use in (block for block in content if isinstance(block, ToolUse)):
             result = self._transcript.results.get(use.id) or ToolResult(use.id, (_MISSING,), is_error=True)

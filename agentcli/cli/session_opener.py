@@ -99,9 +99,11 @@ class ConfiguredOpener:
     def add_commands(self, commands: CommandSet, on_notice: Callable[[str], None]) -> None:
         """Add the slash commands of the settings, of skills, servers and subagents."""
         from agentcli.extensions.mcp.servers import add_mcp_commands
+        from agentcli.extensions.output_styles import style_command
         from agentcli.extensions.slash_commands import add_agent_commands, add_plugin_command, add_skill_commands
         from agentcli.extensions.user_commands import add_user_commands
 
+        commands.add(style_command(self._config))
         add_user_commands(commands, self._config.command_folders, on_notice, self._builder.plugins.active)
         add_plugin_command(commands, self._builder.plugins)
         add_skill_commands(commands, self._builder.skills.catalog)

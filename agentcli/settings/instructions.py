@@ -8,6 +8,10 @@ Kind = Literal["agents", "claude", "gemini", "cursor", "copilot", "windsurf", "c
 
 
 class InstructionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Kinds of instruction files in `off` are not read, such as the rules of one tool: see docs/context.md."""
+    """Kinds of instruction files in `off` are not read, such as the rules of one tool: see docs/context.md.
+
+    `output_style` is the name of a style, which changes how the model answers: see docs/context.md.
+    """
 
     off: tuple[Kind, ...] = ()
+    output_style: str = ""

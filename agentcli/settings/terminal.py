@@ -72,7 +72,8 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`status_command` gets the state as JSON on stdin; the first line that it prints is shown below the input.
+    """`status_command` gets the state as JSON on stdin; the first line that it prints is shown below the input. With
+    `status_format = "claude"` the JSON has the form of Claude Code's.
 
     `notifications` come when something waits or is done while the window does not have the focus. `theme` is one of
     agentcli's themes or of `themes`. `wrap` says who breaks prose: agentcli, at words, or the terminal, which joins the
@@ -84,6 +85,7 @@ class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     editing_mode: Literal["emacs", "vi"] = "emacs"
     notifications: Literal["auto", "osc9", "osc777", "bell", "off"] = "auto"
     status_command: str = ""
+    status_format: Literal["agentcli", "claude"] = "agentcli"
     keys: KeySettings = KeySettings()
     themes: dict[str, dict[str, int | str]] = {}
 

@@ -1,6 +1,7 @@
 """Finds the files of a project that need trust, and keeps which ones the person trusted.
 
-These are the files that set something or whose contents are run: settings, hooks, servers, commands, skills, agents.
+These are the files that set something or whose contents are run: settings, hooks, servers, commands, skills, agents,
+and output styles.
 """
 
 import errno
@@ -21,6 +22,7 @@ MCP_FILE = ".mcp.json"
 COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last one wins
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first one wins
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
+STYLE_FOLDERS = (".agentcli/output-styles", ".claude/output-styles")
 _MAX_ENTRIES = 20_000  # of a folder of skills; a larger one is not trusted
 SKILL_FILE = "SKILL.md"
 
@@ -137,7 +139,8 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
         files += (file for place in command_places(root) for file in markdown_files(place))
     in_skills = (path for place in _places_in(folder, SKILL_FOLDERS, root) for path in _all_below(place, root))
     files += (path for path in in_skills if path.name == SKILL_FILE)
-    files += (file for place in _places_in(folder, AGENT_FOLDERS, root) for file in markdown_files(place))
+    plain = _places_in(folder, (*AGENT_FOLDERS, *STYLE_FOLDERS), root)
+    files += (file for place in plain for file in markdown_files(place))
     return files
 
 

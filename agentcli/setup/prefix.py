@@ -41,6 +41,7 @@ class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
     `agents` returns the list of subagents for a model with such a window, in tokens; `skills` that of skills beside it.
+    The person's output style does not apply to subagents, whose builder `is_for_agent`.
     """
 
     config: Config
@@ -48,6 +49,7 @@ class PrefixBuilder(Struct, kw_only=True):
     skills: Callable[[int, str], str]
     agents: Callable[[int], str]
     on_notice: Callable[[str], None]
+    is_for_agent: bool = False
     _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
@@ -62,10 +64,23 @@ class PrefixBuilder(Struct, kw_only=True):
             agents = self.agents(info.window) if "create_subagent" in names else ""
             skills = self.skills(info.window, agents) if "skill" in names else ""
             server_specs, note = self._fit_servers([tool for tool in tools if tool.server], info.window)
-            append = _join(self.options.append_system_prompt, agents, skills, note)
-            text = system_prompt(small=info.small, replace=self.options.system_prompt, append=append)
+            replace, style = self._style()
+            append = _join(style, self.options.append_system_prompt, agents, skills, note)
+            text = system_prompt(small=info.small, replace=replace, append=append)
             prefix = self._built[kind] = Prefix(text, (*specs, *server_specs))
         return prefix
+
+    def _style(self) -> tuple[str | None, str]:
+        """Return the text that replaces agentcli's instructions, if one does, and the output style that joins them."""
+        replace = self.options.system_prompt
+        if self.is_for_agent or self.options.is_bare or not self.config.settings.instructions.output_style:
+            return replace, ""
+        from agentcli.extensions.output_styles import chosen_style
+
+        style = chosen_style(self.config, self.on_notice)
+        if style is None or style.keeps_instructions or replace is not None:
+            return replace, style.text if style else ""
+        return style.text, ""
 
     def _fit_servers(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
         """Return the tools of MCP servers as far as they fit their share of the window, and a note if some do not."""
@@ -86,7 +101,8 @@ class PrefixBuilder(Struct, kw_only=True):
     def for_agent(self, prompt: str) -> "PrefixBuilder":
         """Return the builder for a subagent, whose system text ends with its own prompt."""
         appended = _join(self.options.append_system_prompt, prompt)
-        return structs.replace(self, options=structs.replace(self.options, append_system_prompt=appended), _built={})
+        options = structs.replace(self.options, append_system_prompt=appended)
+        return structs.replace(self, options=options, is_for_agent=True, _built={})
 
     def instructions(self) -> Instructions:
         config = self.config

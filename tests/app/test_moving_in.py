@@ -175,6 +175,14 @@ def test_a_codex_conversation_continues_from_its_compaction(place: Place, codex:
     shown = place.run("sessions", "show", answer["session_id"]).out
     assert "The short story." in shown
     assert "hello.txt" not in shown
+    assert json.loads(place.run("usage", "--json").out)["total"]["requests"] == 0  # of ours
+
+
+def test_a_conversation_that_names_no_model_goes_on_with_the_usual_one(place: Place) -> None:
+    lines = [line for line in codex_lines(place.folder) if line["type"] != "turn_context"]
+    imported = place.run("sessions", "import", str(write(place.folder / "x.jsonl", lines)), "--json")
+    id = json.loads(imported.out)["session_id"]
+    assert place.run("-m", place.script({"text": "Mine."}), "-r", id, "-p", "Go on.").out == "Mine.\n"
 
 
 def test_its_own_model_answers_where_it_can_else_the_usual_one(place: Place, codex: Path) -> None:

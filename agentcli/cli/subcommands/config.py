@@ -35,6 +35,7 @@ from agentcli.settings.trust import (
     MCP_FILE,
     PROJECT_FILES,
     SKILL_FILE,
+    STYLE_FOLDERS,
     command_places,
     project_files,
     project_fingerprints,
@@ -177,12 +178,13 @@ def _additions(
 ) -> Iterator[str]:
     """Yield lines on everything of a project that its trust brings into force, except single settings."""
     commands = ((place, file) for place in command_places(config.cwd) for file in markdown_files(place))
-    agent_places = project_places(config.cwd, AGENT_FOLDERS)
+    agent_places, style_places = (project_places(config.cwd, names) for names in (AGENT_FOLDERS, STYLE_FOLDERS))
     own, new = config.settings.permissions, trusted.settings.permissions
     additions = {
         "commands": [f"/{':'.join(file.relative_to(place).with_suffix('').parts)}" for place, file in commands],
         "skills": [file.parent.name for file in files if file.name == SKILL_FILE],
         "subagents": [file.stem for place in agent_places for file in markdown_files(place)],
+        "output styles": [file.stem for place in style_places for file in markdown_files(place)],
         "hooks": [f"{hook.event} runs `{mask(hook.command)}`" for hook in hooks if Path(hook.source) in files],
         "MCP servers": servers,
         "allowed without asking": [rule for rule in new.allow if rule not in own.allow],

@@ -106,9 +106,9 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
         tools=tuple(tool_rules(keys["tools"])) if "tools" in keys else None,
         model="" if one_line(keys, "model") == "inherit" else one_line(keys, "model"),
         effort=effort if effort in _EFFORTS else "",
-        for_model=not _is_on(keys, "disable-model-invocation", default=False),
-        for_person=_is_on(keys, "user-invocable", default=True),
-        may_nest=_is_on(keys, "nested-skills", default=True),
+        for_model=not is_on(keys, "disable-model-invocation", default=False),
+        for_person=is_on(keys, "user-invocable", default=True),
+        may_nest=is_on(keys, "nested-skills", default=True),
         takes_words="argument-hint" in keys or "arguments" in keys,
         arguments=tuple(tool_rules(keys.get("arguments"))),
         warnings=tuple(warnings),
@@ -193,7 +193,7 @@ def one_line(keys: dict[str, Any], key: str) -> str:
     return "" if value is None or isinstance(value, list | dict) else " ".join(str(value).split())
 
 
-def _is_on(keys: dict[str, Any], key: str, *, default: bool) -> bool:
+def is_on(keys: dict[str, Any], key: str, *, default: bool) -> bool:
     value = keys.get(key, default)
     return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "yes", "on", "1")
 

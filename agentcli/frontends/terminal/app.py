@@ -26,7 +26,7 @@ from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, TerminalOpener, short_model, status_row
+from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_row
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
@@ -72,7 +72,8 @@ class TerminalApp:
         self._notifications = settings.notifications
         self._has_focus: bool | None = None  # None until the terminal reports it
         self._appearance = Appearance(console, settings.theme, settings.themes)
-        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
+        form = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
+        self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, form)
         self._composer = composer = Composer(console, context, labels)
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question

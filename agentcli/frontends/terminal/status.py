@@ -179,6 +179,22 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             }
         )
 
+    def to_claude_json(self) -> bytes:
+        """Return the object in the form that status commands of Claude Code read."""
+        use, place, percentage = self.use, self.place, round(100 * self.use.share)
+        window = {"context_window_size": use.window, "total_input_tokens": use.tokens, "used_percentage": percentage}
+        return msgspec.json.encode(
+            {
+                "hook_event_name": "Status",
+                "session_id": place.session_id,
+                "cwd": place.cwd,
+                "model": {"id": self.model.partition("/")[2], "display_name": short_model(self.model)},
+                "workspace": {"current_dir": place.cwd, "project_dir": place.cwd},
+                "cost": {"total_cost_usd": use.cost_usd},
+                "context_window": {**window, "remaining_percentage": 100 - percentage},
+            }
+        )
+
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
     """Return the status line; a narrow window drops parts from its end. `custom` stands in place of the figures."""
@@ -225,8 +241,14 @@ def short_model(name: str) -> str:
 class StatusCommand:
     """Runs the person's command whenever the figures have changed; `text` is the first line of its last output."""
 
-    def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
-        self._command, self._environment, self._changed = command.strip(), environment, changed
+    def __init__(
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        changed: Callable[[], None],
+        form: Callable[[Status], bytes] = Status.to_json,
+    ) -> None:
+        self._command, self._environment, self._changed, self._form = command.strip(), environment, changed, form
         self._status: Status | None = None  # of the newest run
         self._running: asyncio.Task[None] | None = None
         self.text = ""
@@ -248,7 +270,7 @@ class StatusCommand:
                 timeout_s=COMMAND_TIMEOUT_S,
                 max_bytes=MAX_OUTPUT_BYTES,
                 environment=self._environment,
-                stdin=status.to_json(),
+                stdin=self._form(status),
             )
             output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
         except OSError:  # as for a command that fails: nothing is shown, and the next change tries again

@@ -54,6 +54,14 @@ def answer(command: str, status: Status = FULL) -> str:
     return asyncio.run(first_line(command, status))
 
 
+def test_a_command_of_claude_code_gets_the_form_that_it_reads() -> None:
+    status = json.loads(FULL.to_claude_json())
+    assert status["model"] == {"id": "opus", "display_name": "opus"}
+    assert status["workspace"]["current_dir"] == status["cwd"] == "/x"
+    assert status["cost"]["total_cost_usd"] == 1.5
+    assert (status["context_window"]["used_percentage"], status["context_window"]["remaining_percentage"]) == (62, 38)
+
+
 def ends(pid: int) -> bool:
     for _ in range(100):
         if not is_running(pid):
