@@ -242,16 +242,19 @@ class _Application:
             self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
-        """Remove files, then folders. Folders around them that the command removed are removed at the end."""
+        """Remove the paths of a group: files, then folders, the inner ones first.
+
+        Folders around them that the command removed too may be in no group; they are removed at the end, if empty.
+        """
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -_depth(path))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
                 if before[path].kind == "folder":
                     os.rmdir(name, dir_fd=folder)
-                    continue
-                if state.entry_at(name, folder=folder) is not None:
-                    _require_same(folder, name, before[path])  # a large group takes time, in which others may change it
-                os.unlink(name, dir_fd=folder)
+                else:
+                    if state.entry_at(name, folder=folder) is not None:
+                        _require_same(folder, name, before[path])  # others may change it while a large group is applied
+                    os.unlink(name, dir_fd=folder)
             for parent in state.parents_of(path)[1:]:  # without the root
                 if parent in before and parent not in after:
                     self._folders.setdefault(self._changes.at(parent), None)

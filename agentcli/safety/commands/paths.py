@@ -88,7 +88,8 @@ class ReadCheck:
             for path in self.state.paths(field) or self.state.likely_paths(field):
                 known = self._folder_above_glob(path) if field.is_glob else path
                 if normal(known) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(known)):
-                    return f"{field.text} may hold secrets or is outside the workspace"
+                    shown = normal(path) if field.text == "." else field.text
+                    return f"{shown} may hold secrets or is outside the workspace"
         return ""
 
     def _problem(self, field: Field, kind: str) -> str:
@@ -218,6 +219,9 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
     if "/" in program.text and not is_standard:
         yield program
     name = name_of(fields)
+    words = git_words(fields) if name == "git" else []
+    if words and re.fullmatch(r"[\w-]+", words[0].text):  # a subcommand is no path, but works in the folder
+        arguments[-len(words)] = Field(".")
     for field in arguments:
         text = field.text
         if name in names("programs", "code"):

@@ -82,6 +82,19 @@ def test_protected_and_secret_paths_are_mounted_over(log: Path) -> None:
     assert not (ws / ".agentcli").exists()
 
 
+def test_a_granted_folder_with_protected_ones_in_it_is_mounted_once(log: Path) -> None:
+    github = log.parent / "ws/.github"
+    (github / "workflows").mkdir(parents=True)
+    bounds = Bounds(
+        profile="workspace-write", roots=(github.parent,), home=log.parent, writable=(github,),
+        protected=(".github/workflows",),
+    )  # fmt: skip
+    launch, _ = run(docker(log), bounds, "true")
+    assert [option for option in launch.argv if option.endswith(f"destination={github}")] == [
+        f"--mount=type=bind,source={github},destination={github}"
+    ]
+
+
 def test_reading_only(log: Path) -> None:
     ws = log.parent / "ws"
     launch, _ = run(docker(log), Bounds(profile="read-only", roots=(ws,), home=log.parent, writable=(ws,)), "true")

@@ -313,6 +313,13 @@ def test_a_folder_that_went_is_one_change(base: Path) -> None:
     assert not (base / "ws/lib").exists()
 
 
+def test_a_removed_folder_that_held_only_empty_folders_goes_with_them(base: Path) -> None:
+    (base / "ws/outer/inner").mkdir(parents=True)
+    outcome = tried(base, "rm -r outer")
+    assert told(outcome) == {"outer/inner": ("deleted", "folder")}
+    assert not (base / "ws/outer").exists()
+
+
 async def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_dry_run(base: Path) -> None:
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
     before = tree_of(base / "ws")

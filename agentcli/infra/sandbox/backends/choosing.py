@@ -167,7 +167,7 @@ class Docker(FullConfinement):
 
 
 def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:
-    # Docker mounts outer folders first, so the order here does not matter.
+    # Docker mounts outer folders first, so the order here does not matter; it takes no path twice.
     may_write = bounds.profile != "read-only"
     folders = [str(root) for root in bounds.roots]
     granted = [place.path for place in find_places(bounds.writable)] if may_write else []
@@ -176,12 +176,13 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
         *(path for path, content in protection.missing_files.items() if mount_points.hold(path, content)),
     ]
     always_writable = [  # the cache, and folders that are mounted only so that they cannot be renamed
-        *map(str, filter(None, (bounds.resources.cache,))),
-        *(path for path in protection.writable if path not in folders),
+        *([] if bounds.resources.cache is None else [str(bounds.resources.cache)]),
+        *(path for path in protection.writable if path not in (*folders, *granted)),
     ]
     mounts = [
         *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
         *(_docker_bind(path, path, is_writable=True) for path in always_writable),
+        # A path that is granted, too, stays writable (`Bounds`).
         *(_docker_bind(path, path) for path in (*protection.read_only, *made) if path not in granted),
     ]
     shown = {place.path for place in find_places(bounds.readable_again)}

@@ -319,3 +319,12 @@ def test_a_path_is_asked_about_as_it_was_written() -> None:
 @pytest.mark.parametrize(("command", "named"), [("git add .", "git add"), ("git stash pop", "git stash pop")])
 def test_a_reason_names_the_subcommand_and_no_argument(command: str, named: str) -> None:
     assert judged(command).reason == f"{named} is not known to only read"
+
+
+def test_git_in_another_folder_is_asked_about_for_that_folder() -> None:
+    segments = judged("cd /other && git clean -fd; git push /more").segments
+    assert [segment.reason for segment in segments] == [
+        "/other may hold secrets or is outside the workspace",
+        "/other may hold secrets or is outside the workspace",
+        "git push reaches other machines",
+    ]
