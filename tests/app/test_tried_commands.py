@@ -190,7 +190,7 @@ def test_the_next_start_removes_what_a_killed_dry_run_was_mounted_on(tmp_path: P
         assert list(place.home.glob(held))  # a start leaves what runs alone
         running.signal(signal.SIGKILL)
         assert running.left().code == -signal.SIGKILL
-    assert (place.folder / ".vscode").is_dir()
+    assert (place.folder / ".git/commondir").is_file()
     resumed = place.run("-m", place.script({"text": "{{last_result}}"}), "-p", "go on", "--continue")
     assert resumed.out.startswith("Changes discarded: ")
     assert "kept" not in resumed.err
@@ -380,7 +380,7 @@ def test_a_wanted_dry_run_that_failed_is_no_result(open_terminal: Open) -> None:
     terminal = open_terminal([{"tool_calls": [call("bash", command=command)]}, {"text": "{{last_result}} END"}], "go")
     terminal.asked()
     terminal.type("t")
-    assert "The dry run failed (exit 7), changed nothing, could reach 127.0.0.1; run it" in " ".join(
+    assert "The dry run failed (exit 7), changed nothing, could reach 127.0.0.1:9; run it" in " ".join(
         terminal.see("for real").split()
     )
     terminal.asked()

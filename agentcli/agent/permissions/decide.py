@@ -17,9 +17,11 @@ from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rules
 from agentcli.conversation.history import listed_names
 from agentcli.errors import UsageError
+from agentcli.patterns import lazy_pattern
 from agentcli.safety.commands.records import CommandAnalysis, escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
+_HINDERED = lazy_pattern(r"git (branch|checkout|clean|config|remote|switch)\b")
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
 
@@ -133,9 +135,12 @@ def _decide_command(
         return Verdict(decision="ask", reason=command.deletes_unseen)
     # A dry run opens no host and no file outside the workspace, apart from scratch folders.
     reaches_out = bool(facts.hosts) or any(str(need.real) not in command.scratch for need in facts.needs)
-    may_dry_run = facts.verdict == "try" and not reaches_out
+    # In a dry run git can replace its settings, and finds no folder that it cannot remove.
+    is_hindered = any(_HINDERED.match(form) for segment in command.segments for form in segment.deny_forms)
+    is_better_tried = is_hindered and facts.dry_run == "always" and mode in ("auto", "bypassPermissions")
+    may_dry_run = (facts.verdict == "try" or is_better_tried) and not reaches_out
     # Only a dry run shows which files such a command changes, so that rules about edits can be applied.
-    needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules))
+    needs_dry_run = may_dry_run and bool(command.problem or restricts_edits(rules) or is_hindered)
     if mode == "bypassPermissions" and not granting:
         if needs_dry_run:
             return Verdict(decision="dry_run", reason=command.problem or command.reason, opens=False)

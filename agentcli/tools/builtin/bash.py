@@ -219,6 +219,7 @@ _NO_HOST = lazy_pattern(
     "|EAI_AGAIN|ENOTFOUND|failed to lookup address|no such host"
 )
 _REFUSED = lazy_pattern("Read-only file system|Device or resource busy|Permission denied|Operation not permitted")
+_GITS_SETTINGS = lazy_pattern("could not (write|lock) config file")
 _UNREAD = lazy_pattern("no such file|not found|does not exist|permission denied|cannot |ENOENT|EACCES", re.IGNORECASE)
 _QUOTED_OR_BARE = lazy_pattern(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")  # names in a message
 _MAX_NAMES = 200  # that are looked at as paths
@@ -247,7 +248,12 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
     if not protected:
         paths = _look_at(sorted(words), cwd, workspace, "write")
         protected = [word for word, path in paths.items() if path.is_auto_executed]
-    if protected:
+    if _GITS_SETTINGS.search(output):
+        yield (
+            "[the sandbox keeps git's settings (.git/config) from a command that runs directly: git did the rest "
+            "without them. unconfined, which asks the user, lets it write them.]"
+        )
+    elif protected:
         yield (
             f"[the sandbox does not let commands write {', '.join(protected)}, because other programs execute it. "
             "To change it, use file_edit or unconfined, which ask the user.]"
