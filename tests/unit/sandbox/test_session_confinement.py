@@ -255,11 +255,11 @@ HOSTS = "the sandbox lets commands reach only"
 @pytest.mark.parametrize(
     ("command", "note"),
     [
-        ("mkdir .vscode; echo x >.vscode/tasks.json", "the sandbox keeps .vscode"),
-        ("git config core.pager ./x", "the sandbox keeps .git"),
-        ("rm -r .idea", "the sandbox keeps .idea"),
-        ("mv .idea away; cat missing", "the sandbox keeps .idea"),
-        ("rm -r .idea; true", "the sandbox keeps .idea"),
+        ("mkdir .vscode; echo x >.vscode/tasks.json", "the sandbox does not let commands write .vscode"),
+        ("git config core.pager ./x", "the sandbox keeps git's settings"),
+        ("rm -r .idea", "the sandbox does not let commands write .idea"),
+        ("mv .idea away; cat missing", "the sandbox does not let commands write .idea"),
+        ("rm -r .idea; true", "the sandbox does not let commands write .idea"),
         ("cat .idea/missing", ""),
         ("cat .env", "the sandbox hides .env"),
         ("echo x >/etc/passwd", ""),
