@@ -173,7 +173,8 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     `hunks` each of the diff's (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree
     or a repository consists of, in files and bytes. `notes` are what a person should know before it is applied. What
     `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away: work (commits, stashes,
-    what was not committed), or the tree: `.git`, or most of the files.
+    what was not committed), or the tree: `.git`, or most of the files. Of a repository that was changed `moves` says
+    what became of a branch, and `worktree` counts the files beside `.git` by what became of them.
     """
 
     name: str
@@ -186,14 +187,32 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     is_obeyed: bool = False
     loses: Literal["", "work", "tree"] = ""
+    moves: str = ""
+    worktree: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        return "edited" if self.kind in ("changed", "mode") else self.kind
+
+
+_OUTCOMES = ("edited", "created", "deleted")
 
 
 def count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
-    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
-    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
-    count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
-    return count if len(changes) == kinds["edited"] else f"{count}: {each}"
+    """Return the files by what became of them: `2 files edited, 1 deleted`, and what became of branches."""
+    counts = Counter[tuple[str, str]]()
+    for change in changes:
+        counts.update({("file", outcome): count for outcome, count in change.worktree})
+        if change.what != "repository" and change.files:
+            counts["file", change.outcome] += change.files
+        elif not (change.worktree or change.moves):  # of a repository, its own files are not counted
+            counts[change.what, change.outcome] += 1
+    parts: list[str] = []
+    for noun in dict.fromkeys(noun for noun, _ in counts):
+        texts = [f"{counts[noun, outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[noun, outcome]]
+        nouns = noun if texts[0].startswith("1 ") else f"{noun}s".replace("ys", "ies")
+        parts += [texts[0].replace(" ", f" {nouns} "), *texts[1:]]
+    return ", ".join([*parts, *(change.moves for change in changes if change.moves)])
 
 
 class Conflict(Struct, frozen=True):

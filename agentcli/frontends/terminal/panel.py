@@ -266,7 +266,7 @@ class QuestionPanel:
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
-            title = f"The dry run made {count_changes(question.changes)}" if question.changes else self._title
+            title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
             texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]

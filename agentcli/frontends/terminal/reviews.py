@@ -24,7 +24,9 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    return "change" if len(question.hunks) == len(question.changes) else "hunk"
+    if len(question.hunks) != len(question.changes):
+        return "hunk"
+    return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"
 
 
 def is_risky(change: ChangeSummary) -> bool:
@@ -169,18 +171,18 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
     listed: set[tuple[str, str]] = set()
     for part in split_files(text):
         path = path_of(part)
-        name, _, notes = exposed(path or part.strip()).partition("\n")
+        name, *notes = exposed(path or part.strip()).split("\n")
         names = part.split("\n", 2)[:2]
         is_deleted = change.kind == "deleted" or "+++ /dev/null" in names
         is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
-        label = "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
+        label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
         if counts and (name, counts) in listed:
             continue
         listed.add((name, counts))
         shown += [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
         if not counts:
-            shown += diff_rows(part, columns) if path else [("", f"{notes}\n")] if notes else []
+            shown += diff_rows(part, columns) if path else [("", f"  {note}\n") for note in notes]
     return shown
 
 

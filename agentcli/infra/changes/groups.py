@@ -140,6 +140,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         what=entry.kind if entry.kind != "other" else "file",
         diff=diff,
         hunks=1 if is_executed else hunks,  # an auto-executed file is taken as a whole
+        files=int(entry.kind != "folder"),
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
         is_obeyed=is_executed,
