@@ -78,6 +78,7 @@ def test_a_review_has_the_whole_command_and_the_end_of_its_output(open_terminal:
     assert "line 21\n" not in screen
     terminal.type("\r")
     terminal.see("✗ Discarded(.|\n)*the end")
+    assert terminal.transcript().count("for n in $(seq 30)") == 2, "in the question and in the line of the answer"
     assert not (tmp_path / "project/made").exists()
 
 
@@ -157,7 +158,7 @@ def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Op
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
     terminal.type("\x1b")
-    terminal.see(r"1 file edited, 1 created(.|\n)*✗ Discarded · sed -i(.|\n)*the end")
+    terminal.see(r"1 file edited, 10 created(.|\n)*✗ Discarded · sed -i(.|\n)*the end")
     assert not (tmp_path / "project/made").exists()
 
 

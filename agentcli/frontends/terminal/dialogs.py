@@ -344,7 +344,7 @@ class Dialogs:
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
         answered.end_review()
-        self._view.print_answer(answer.id, answered.outcome(answer, self._console.columns))
+        self._view.print_answer(answer, answered.outcome(answer, self._console.columns))
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)

@@ -1,5 +1,6 @@
 """Lets the person decide on a change hunk by hunk, and comment on the lines of a plan."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
@@ -8,7 +9,16 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, row_width, with_spaces
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    folded,
+    lines_of,
+    row_width,
+    with_spaces,
+    wrapped,
+)
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
@@ -180,9 +190,12 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         if counts and (name, counts) in listed:
             continue
         listed.add((name, counts))
-        shown += [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # no row ends between them
+        head = [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        shown += wrapped(head, columns, hang=4)
         if not counts:
-            shown += diff_rows(part, columns) if path else [("", f"  {note}\n") for note in notes]
+            texts = [("", f"  {note}\n") for note in notes]
+            shown += diff_rows(part, columns) if path else wrapped(texts, columns, hang=6)
     return shown
 
 

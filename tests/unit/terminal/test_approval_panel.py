@@ -204,7 +204,7 @@ def test_a_page_ends_with_the_window_and_the_next_continues_there() -> None:
     assert len(pages) > 3
     whole = "".join(pages).replace("\n", "")
     assert whole == preview(asked, 40).replace("\n", "")
-    assert "日" * 300 in whole
+    assert "日" * 300 in whole.replace(" ", "")
 
 
 def test_a_diff_has_its_marks() -> None:
