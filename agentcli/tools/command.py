@@ -169,16 +169,17 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
 
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
-    the contents are the same, are no text or are too long; of a repository it is what git says. With more than one of
-    `hunks` each of the diff's (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree
-    or a repository consists of, in files and bytes. `notes` are what a person should know before it is applied. What
-    `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away: work (commits, stashes,
-    what was not committed), or the tree: `.git`, or most of the files. Of a repository that was changed `moves` says
-    what became of a branch, and `worktree` counts the files beside `.git` by what became of them.
+    the contents are the same, are no text or are too long; of a repository it is what git says. What was renamed has
+    both names and, as the first note, how much of it is the same. With more than one of `hunks` each of the diff's
+    (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree or a repository consists of,
+    in files and bytes. `notes` are what a person should know before it is applied. What `is_obeyed` is run or obeyed by
+    other programs unasked. `loses` says what it takes away: work (commits, stashes, what was not committed), or the
+    tree: `.git`, or most of the files. Of a repository that was changed `moves` says what became of a branch, and
+    `worktree` counts the files beside `.git` by what became of them.
     """
 
     name: str
-    kind: Literal["created", "changed", "deleted", "mode"]
+    kind: Literal["created", "changed", "deleted", "mode", "renamed"]
     what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
     diff: str = ""
     hunks: int = 1
@@ -195,7 +196,7 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
         return "edited" if self.kind in ("changed", "mode") else self.kind
 
 
-_OUTCOMES = ("edited", "created", "deleted")
+_OUTCOMES = ("edited", "renamed", "created", "deleted")
 
 
 def count_changes(changes: Sequence[ChangeSummary]) -> str:

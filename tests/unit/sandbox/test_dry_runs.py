@@ -114,10 +114,8 @@ cat library/one.py; exit 3
 CHANGES = {
     "a.txt": ("changed", "file"),
     "b.txt": ("deleted", "file"),
-    "lib/one.py": ("deleted", "file"),
-    "lib/two.py": ("deleted", "file"),
-    "library/one.py": ("created", "file"),
-    "library/two.py": ("created", "file"),
+    "lib/one.py → library/one.py": ("renamed", "file"),
+    "lib/two.py → library/two.py": ("renamed", "file"),
     "link": ("changed", "link"),
     "tool": ("mode", "file"),
     "new/deep/x": ("created", "file"),
@@ -800,3 +798,21 @@ def test_changes_are_counted_by_file_and_git_s_own_files_are_not(base: Path, com
     changes = tried(base, command, drops=True).changes
     assert count_changes(changes) == counted
     assert "".join(f"{change.diff}{change.notes}" for change in changes).count("next\n") <= 2, "each diff is shown once"
+
+
+def test_a_renamed_file_is_one_change_with_the_lines_that_differ(base: Path) -> None:
+    ws = base / "ws"
+    (ws / "long.txt").write_text("".join(f"line {number}\n" for number in range(100)))
+    (ws / "other.txt").write_text("nothing\nlike\nit\n")
+    command = "mv a.txt c.txt; sed 's/^line 7$/seven/' long.txt >longer.txt; rm long.txt other.txt; echo x >new"
+    outcome = tried(base, command, keep=["a.txt → c.txt", "long.txt → longer.txt"])
+    changes = {change.name: change for change in outcome.changes}
+    assert count_changes(outcome.changes) == "2 files renamed, 1 created, 1 deleted"
+    assert (changes["a.txt → c.txt"].diff, changes["a.txt → c.txt"].notes) == ("", ("100 %",))
+    edited = changes["long.txt → longer.txt"]
+    assert (edited.notes, edited.hunks) == (("99 %",), 1)
+    assert [line for line in edited.diff.splitlines() if line[0] in "+-"][2:] == ["-line 7", "+seven"]
+    assert not (ws / "a.txt").exists()
+    assert (ws / "c.txt").read_text() == "a\n"
+    assert not (ws / "long.txt").exists()
+    assert (ws / "other.txt").exists()
