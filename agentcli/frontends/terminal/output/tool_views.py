@@ -24,6 +24,7 @@ MAX_JOB_CHARS = 60  # of the command of a job that has ended
 MAX_CLAIM_CHARS = 60  # of its subject
 MAX_REPEATED_CELLS = 40  # of a title that the question has shown
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
+_STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second as a shell reports it
 
 # Lines of a result that repeat what the call's own line says.
 _IN_HEAD = lazy_pattern(
@@ -119,7 +120,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
 def job_end(job: BackgroundJob) -> list[Fragment]:
     """Return a line on the end of a job, unless its changes, or whoever sent SIGTERM, report it."""
     outcome = job.outcome
-    if outcome is None or outcome.is_dry_run or outcome.exit_code == -signal.SIGTERM:
+    if outcome is None or outcome.is_dry_run or outcome.exit_code in _STOPPED:
         return []
     mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
     command = exposed(shorten(" ".join(job.command.split()), MAX_JOB_CHARS))
