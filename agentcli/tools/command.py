@@ -201,19 +201,18 @@ _OUTCOMES = ("edited", "renamed", "created", "deleted")
 
 def count_changes(changes: Sequence[ChangeSummary]) -> str:
     """Return the files by what became of them: `2 files edited, 1 deleted`, and what became of branches."""
-    counts = Counter[tuple[str, str]]()
+    counts, others = Counter[str](), list[str]()
     for change in changes:
-        counts.update({("file", outcome): count for outcome, count in change.worktree})
+        counts.update(dict(change.worktree))
         if change.what != "repository" and change.files:
-            counts["file", change.outcome] += change.files
-        elif not (change.worktree or change.moves):  # of a repository, its own files are not counted
-            counts[change.what, change.outcome] += 1
-    parts: list[str] = []
-    for noun in dict.fromkeys(noun for noun, _ in counts):
-        texts = [f"{counts[noun, outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[noun, outcome]]
-        nouns = noun if texts[0].startswith("1 ") else f"{noun}s".replace("ys", "ies")
-        parts += [texts[0].replace(" ", f" {nouns} "), *texts[1:]]
-    return ", ".join([*parts, *(change.moves for change in changes if change.moves)])
+            counts[change.outcome] += change.files
+        elif not change.worktree:  # of a repository, its own files are not counted
+            others.append(change.moves or f"{change.what} {change.outcome}")
+        elif change.moves:
+            others.append(change.moves)
+    files = [f"{counts[outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[outcome]]
+    files[:1] = [first.replace(" ", " file " if first.startswith("1 ") else " files ") for first in files[:1]]
+    return ", ".join([*files, *dict.fromkeys(others)])
 
 
 class Conflict(Struct, frozen=True):

@@ -109,15 +109,10 @@ class QuestionPanel:
 
     @property
     def words(self) -> tuple[Literal["words", "line", "comment"], str]:
-        """The use of typed words: an answer, a comment on a line of a plan, or on a no; and the comment so far."""
+        """The use of words: an answer, a comment on a line of a plan, or on a no after Tab; and the comment so far."""
         if isinstance(self.review, PlanComments):
             return "line", self.review.comment
         return ("words" if isinstance(self.question, events.Question) else "comment"), ""
-
-    @property
-    def takes_typed_words(self) -> bool:
-        """True where typing alone begins an answer or a comment; elsewhere it begins a message."""
-        return isinstance(self.question, events.Question) or isinstance(self.review, PlanComments)
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin a text."""

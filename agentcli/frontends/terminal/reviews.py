@@ -9,21 +9,12 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    folded,
-    lines_of,
-    row_width,
-    with_spaces,
-    wrapped,
-)
+from agentcli.frontends.terminal.text.fragments import Row, clipped, folded, lines_of, row_width, with_spaces, wrapped
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
-MARK: Fragment = ("accent", "❯")
+MARK = ("accent", "❯")
 _OF_FILE = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
@@ -168,16 +159,16 @@ class PlanComments:
         )
 
 
-def diff_rows(diff: str, columns: int) -> list[Fragment]:
+def diff_rows(diff: str, columns: int) -> Row:
     return diff_fragments(diff, width=columns, max_lines=None, wraps=True)
 
 
-def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> list[Fragment]:
+def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
     """Lay out a change below its file's name, in brief with counts in place of diffs.
 
     That of a repository has git's description of it and several diffs, which may be the same as those of files.
     """
-    shown: list[Fragment] = []
+    shown: Row = []
     listed: set[tuple[str, str]] = set()
     for part in split_files(text):
         path = path_of(part)

@@ -74,20 +74,14 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
     for old in old_groups if len(old_groups) * len(new_groups) <= _MAX_PAIRS else ():
         before = changes.before[old.paths[0]]
         shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
-        if (share := max(shares, default=0.0)) <= _MIN_SHARED:
-            continue
-        new = new_groups.pop(shares.index(share))
-        texts = _text(before), _text(changes.after[new.paths[0]])
-        summary = replace(
-            new.summary,
-            name=f"{old.summary.name} → {new.summary.name}",
-            kind="renamed",
-            diff="" if None in texts else unified_diff(new.summary.name, texts[0] or "", texts[1] or ""),
-            hunks=1,
-            notes=(f"{int(share * 100)} %", *(note for note in new.summary.notes if note != "executable")),
-        )
-        groups = [group for group in groups if group is not old and group is not new]
-        groups.append(ChangeGroup(summary, changes, (*old.paths, *new.paths)))
+        if (share := max(shares, default=0.0)) > _MIN_SHARED:
+            new = new_groups.pop(shares.index(share))
+            text, new_text = _text(before) or "", _text(changes.after[new.paths[0]]) or ""
+            name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
+            notes = (f"{int(share * 100)} %", *new.summary.notes)
+            summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
+            groups = [group for group in groups if group is not old and group is not new]
+            groups.append(ChangeGroup(summary, changes, (*old.paths, *new.paths)))
     return groups
 
 

@@ -783,7 +783,7 @@ def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Pa
         ("git commit -qam second --allow-empty", "moves main forward by 1 commit"),
         ("git checkout -qb side", "switches to side"),
         ("git branch side", "creates side"),
-        ("rm -r lib many; echo x >made; mkdir new", "1 file created, 14 deleted, 1 folder created"),
+        ("rm -r lib many; echo x >made; mkdir new", "1 file created, 14 deleted, folder created"),
     ],
 )
 def test_changes_are_counted_by_file_and_git_s_own_files_are_not(base: Path, command: str, counted: str) -> None:

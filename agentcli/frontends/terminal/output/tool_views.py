@@ -168,8 +168,8 @@ _REASONS = {
     "file": ("no change recorded", "it has changed since"),
     "command": ("not in the log", "its exit code is not known"),
     "checks": ("no run in the log", "no full run with a clear result since the last edit"),
+    "unchanged": ("not all changes are recorded",) * 2,
 }
-_NOT_ALL_RECORDED = ("not all changes are recorded",) * 2
 
 
 def describe_claim(claim: Claim) -> Fragment:
@@ -188,7 +188,7 @@ def describe_claim(claim: Claim) -> Fragment:
             "the log says otherwise" if topic != "file" else "changed" if outcome == "unchanged" else f"not {outcome}"
         )
         return "error", f"✗\xa0{subject}: {says}"
-    reasons = _NOT_ALL_RECORDED if outcome == "unchanged" else _REASONS.get(topic, _REASONS["checks"])
+    reasons = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
     return "warning", f"?\xa0{subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
 
 

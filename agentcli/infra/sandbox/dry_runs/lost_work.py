@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from agentcli.conversation.history import counted
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import read_configuration, text_of
@@ -100,9 +101,7 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
     return GitChanges(text, tuple(lost), _describe_move(before, after, moved, counts.split()))
 
 
-def _describe_move(
-    before: _RepositoryState, after: _RepositoryState, moved: Sequence[str], counts: Sequence[str]
-) -> str:
+def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
     """Say what becomes of HEAD's branch, else of the first ref; `counts` are its commits that go and that come."""
     if before.head != after.head:
         return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
@@ -111,7 +110,7 @@ def _describe_move(
     ref = before.head if before.head in moved else moved[0]
     verb = "moves" if ref in before.refs and ref in after.refs else "creates" if ref in after.refs else "deletes"
     ways = zip(("back", "forward"), map(int, counts), strict=False)
-    steps = [f"{way} by {count} commit{'' if count == 1 else 's'}" for way, count in ways if count]
+    steps = [f"{way} by {counted(count, 'commit')}" for way, count in ways if count]
     return f"{verb} {_short(ref)} {' and '.join(steps)}".rstrip()
 
 
@@ -161,9 +160,8 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
     diffs += f"{git} {_DIFF} --cached"
     counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
-    return (
-        f"({lost_commits} {_NEXT} {counts} {_NEXT} {refs} {_NEXT} {diffs}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
-    )
+    parts = f" {_NEXT} ".join((lost_commits, counts, refs, diffs))
+    return f"({parts}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
@@ -237,15 +235,10 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
         worktree[file.outcome] += file.files
     # What git shows of the commits is mostly the diffs of the worktree.
     shown = {*map(_name_and_hunks, split_files(git.text))}
+    diffs = (file.diff for file in files if _name_and_hunks(file.diff) not in shown)
     summary = replace(
         repository.summary,
-        diff="".join(
-            [
-                *(f"  {file.kind} {file.name}\n" for file in files if not file.diff),
-                git.text,
-                *(file.diff for file in files if _name_and_hunks(file.diff) not in shown),
-            ]
-        ),
+        diff="".join([*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), git.text, *diffs]),
         moves=git.moves,
         worktree=tuple(worktree.items()),
         notes=(
