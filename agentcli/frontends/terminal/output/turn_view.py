@@ -376,7 +376,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
     for id in conversation.open_calls:  # the program ended while they ran
         if call := calls.get(id):
             result = ToolResult(id, "", is_error=True)
-            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; its outcome is unknown")
+            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")
             view.print_call(cut, view.format_title(call_title(call.name, call.input)))
     if bodies:
         view.print_gap()
