@@ -316,7 +316,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
         steps.append(now if limits.asks else later)
     elif isinstance(error, llm_errors.AuthError) and limits.asks:
         provider = turn.state.model.name.partition("/")[0]
-        steps.append(f"Replace the key with /login {provider}, or /model to switch, then press Enter.")
+        steps.append(f"Set a key with /login {provider}, or choose another model with /model, then press Enter.")
     else:
         steps.append(_ADVICE.get(type(error), ""))
     return steps
@@ -324,7 +324,7 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
 
 # What to do next, where the provider's own words do not say it.
 _ADVICE: dict[type[Exception], str] = {
-    llm_errors.AuthError: "Check the key with agentcli models check, or replace it with agentcli login.",
+    llm_errors.AuthError: "Check the key with agentcli models check, or set one with agentcli login.",
     llm_errors.BadRequest: "If this happens again, use /rewind to remove earlier messages, or /model to switch models.",
     llm_errors.ModelNotFound: "Choose another model with -m or /model. To list known models: agentcli models list.",
     llm_errors.ContextOverflow: "Shorten the prompt, start a new session, or use a model with a larger window.",

@@ -44,7 +44,7 @@ class RemoteCommand:
                 return "The page is closed." if await self.aclose() else "This session has no page."
             address = await asyncio.to_thread(_lan_address) if argument == "lan" else argument or LOOPBACK
             link = (await self._serve(host, address)).new_link()
-        about = "Open it in a browser{}. The link works once; /remote makes another one, /remote off ends the page."
+        about = "Open it in a browser{}. The link works once. /remote makes a new one, /remote off closes the page."
         if address == LOOPBACK:
             return f"{link}\n{about.format(' on this machine')}\nFor a phone in the same network: /remote lan"
         more = "It is plain HTTP: whoever reads this network's traffic can read and steer the session."

@@ -169,15 +169,17 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
 
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
-    the contents are the same, are no text or are too long; of a repository it is what git says. With more than one of
-    `hunks` each of the diff's (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree
-    or a repository consists of, in files and bytes. `notes` are what a person should know before it is applied. What
-    `is_obeyed` is run or obeyed by other programs unasked. `loses` says what it takes away: work (commits, stashes,
-    what was not committed), or the tree: `.git`, or most of the files.
+    the contents are the same, are no text or are too long; of a repository it is what git says. What was renamed has
+    both names and, as the first note, how much of it is the same. With more than one of `hunks` each of the diff's
+    (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree or a repository consists of,
+    in files and bytes. `notes` are what a person should know before it is applied. What `is_obeyed` is run or obeyed by
+    other programs unasked. `loses` says what it takes away: work (commits, stashes, what was not committed), or the
+    tree: `.git`, or most of the files. Of a repository that was changed `moves` says what became of a branch, and
+    `worktree` counts the files beside `.git` by what became of them.
     """
 
     name: str
-    kind: Literal["created", "changed", "deleted", "mode"]
+    kind: Literal["created", "changed", "deleted", "mode", "renamed"]
     what: Literal["file", "folder", "link", "pipe", "repository", "tree"]
     diff: str = ""
     hunks: int = 1
@@ -186,14 +188,31 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     is_obeyed: bool = False
     loses: Literal["", "work", "tree"] = ""
+    moves: str = ""
+    worktree: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        return "edited" if self.kind in ("changed", "mode") else self.kind
+
+
+_OUTCOMES = ("edited", "renamed", "created", "deleted")
 
 
 def count_changes(changes: Sequence[ChangeSummary]) -> str:
-    """Return the number of changes, and of each kind unless all are edits: `2 changes: 1 edited, 1 deleted`."""
-    kinds = Counter("edited" if change.kind in ("changed", "mode") else change.kind for change in changes)
-    each = ", ".join(f"{kinds[kind]} {kind}" for kind in ("edited", "created", "deleted") if kinds[kind])
-    count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
-    return count if len(changes) == kinds["edited"] else f"{count}: {each}"
+    """Return the files by what became of them: `2 files edited, 1 deleted`, and what became of branches."""
+    counts, others = Counter[str](), list[str]()
+    for change in changes:
+        counts.update(dict(change.worktree))
+        if change.what != "repository" and change.files:
+            counts[change.outcome] += change.files
+        elif not change.worktree:  # of a repository, its own files are not counted
+            others.append(change.moves or f"{change.what} {change.outcome}")
+        elif change.moves:
+            others.append(change.moves)
+    files = [f"{counts[outcome]:,} {outcome}" for outcome in _OUTCOMES if counts[outcome]]
+    files[:1] = [first.replace(" ", " file " if first.startswith("1 ") else " files ") for first in files[:1]]
+    return ", ".join([*files, *dict.fromkeys(others)])
 
 
 class Conflict(Struct, frozen=True):

@@ -121,7 +121,7 @@ def test_the_library_gives_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_the_terminal_says_so_after_the_answer(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "I created `a.txt`. All tests pass."}], "go")
-    terminal.see(r"\? a.txt: no change recorded · \? tests: no run in the log\n")
+    terminal.see(r"\?.a.txt: no change recorded · \?.tests: no run in the log\n")
 
 
 @pytest.mark.slow

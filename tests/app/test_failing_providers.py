@@ -52,7 +52,7 @@ def said(received: Received) -> list[str]:
         (
             failing(401, "authentication_error", "no"),
             1,
-            "Anthropic: no (HTTP 401). Replace the key with /login anthropic",
+            "Anthropic: no (HTTP 401). Set a key with /login anthropic",
         ),
         (
             failing(400, "invalid_request_error", NO_CREDIT),

@@ -190,7 +190,7 @@ def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
     assert (ran.result["result"], ran.result["terminal_reason"]) == ("The line went dead.", "ConnectionFailed")
     ran = place.run("-m", model, "-p", "go")
     assert (ran.code, ran.out) == (1, "")
-    broke_off = "The answer broke off (The line went dead). Continuing where it stopped."
+    broke_off = "The answer broke off. The line went dead. Continuing where it stopped."
     assert ran.err == f"{broke_off}\nagentcli: The line went dead.\n"
 
 

@@ -130,7 +130,7 @@ def test_piped_text_is_a_prompt_and_never_a_command(
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("typed", ["/usage of this API is unclear", "/cost now", "/clear all", "/plan it", "/tasks 1"])
+@pytest.mark.parametrize("typed", ["/usage of this API is unclear", "/cost now", "/clear all", "/plan it", "/status 1"])
 @pytest.mark.parametrize("output", [(), JSON, STREAM])
 def test_a_command_that_takes_no_argument_refuses_one(place: Place, typed: str, output: tuple[str, ...]) -> None:
     ran = place.run("-m", place.script({"text": "I was asked."}), "-p", typed, *output)

@@ -54,7 +54,7 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     change = "sed -i -e 's/^5$/five/' -e 's/^50$/fifty/' list; echo more >>a.py"
     terminal = open_terminal([{"tool_calls": [call("bash", command=change)]}, {"text": "the end"}], "go")
     screen = terminal.asked()
-    for said in ("made 2 changes", "+ five", "+ fifty", "+ more"):
+    for said in ("Dry run: 2 files edited", "+ five", "+ fifty", "+ more"):
         assert said in screen
     assert screen.count("  list\n") == 1
     terminal.type("h")
@@ -78,6 +78,7 @@ def test_a_review_has_the_whole_command_and_the_end_of_its_output(open_terminal:
     assert "line 21\n" not in screen
     terminal.type("\r")
     terminal.see("✗ Discarded(.|\n)*the end")
+    assert terminal.transcript().count("for n in $(seq 30)") == 2, "in the question and in the line of the answer"
     assert not (tmp_path / "project/made").exists()
 
 
@@ -95,7 +96,7 @@ def test_ctrl_b_lets_a_dry_run_go_on_and_its_changes_are_asked_about_at_its_end(
     terminal.type("\x02")
     terminal.see(r"in the background as job_1(.|\n)*\nwent on(.|\n)*1 job")
     (folder / "a.py").write_text("mine\n")
-    assert "made 2 changes: 1 edited, 1 created" in " ".join(terminal.asked().split())
+    assert "1 file edited, 1 created" in " ".join(terminal.asked().split())
     assert not (folder / "new").exists()
     terminal.type("y")
     terminal.see("Background dry run finished: ")
@@ -157,7 +158,7 @@ def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Op
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()
     terminal.type("\x1b")
-    terminal.see(r"made 2 changes: 1 edited, 1 created(.|\n)*✗ Discarded · sed -i(.|\n)*the end")
+    terminal.see(r"1 file edited, 10 created(.|\n)*✗ Discarded · sed -i(.|\n)*the end")
     assert not (tmp_path / "project/made").exists()
 
 

@@ -14,7 +14,7 @@ from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.matches import EDITORS, restricts_edits, rule_about
 from agentcli.agent.permissions.modes import Mode, Verdict
 from agentcli.agent.permissions.rules import Rule, Rules
-from agentcli.conversation.history import counted, listed_names
+from agentcli.conversation.history import listed_names
 from agentcli.safety.commands.records import UNKNOWN
 from agentcli.safety.paths.judge import PathGround
 from agentcli.tools.command import ApplyOutcome, ChangeSummary, DryRun, count_changes
@@ -137,9 +137,9 @@ class Review(Struct, kw_only=True):
     def output(self, applied: ApplyOutcome) -> ToolOutput:
         """Return the result of the command, with what became of its changes (it made at least one)."""
         changes, count = self.report.dry_run.changes, len(applied.names)
-        all_changes = counted(len(changes), "change")
-        summary = f"applied {'' if count == len(changes) else f'{count} of '}{all_changes}"
-        output = dry_run_output(self.report, self._remark(applied), summary if count else f"discarded {all_changes}")
+        summary = count_changes([change for change in changes if not count or change.name in applied.names])
+        outcome = "" if count == len(changes) else "applied only: " if count else "discarded: "
+        output = dry_run_output(self.report, self._remark(applied), outcome + summary)
         structured = {
             **(output.structured if isinstance(output.structured, dict) else {}),
             "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in changes],
@@ -267,7 +267,7 @@ def _question(
     is_long = more or len(line) > _MAX_COMMAND_CHARS
     return ChangesApproval(
         use.id,
-        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {count_changes(changes)}",
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line}: {count_changes(changes)}",
         call=use,
         reason="; ".join(reasons),
         preview="\n".join(texts),
@@ -303,11 +303,15 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 
 def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
+    if change.kind == "renamed":
+        share, *others = change.notes
+        return "".join([f"renamed {change.name} ({share})\n", *(f"  {note}\n" for note in others), change.diff])
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
-    is_many = change.what in ("folder", "repository", "tree")
-    size = f" · {change.files:,} files · {_size(change.size)}" if is_many else ""
+    is_many = change.what in ("folder", "tree") or (change.what == "repository" and change.kind != "changed")
+    count = f"{change.files:,} file{'' if change.files == 1 else 's'}" if change.files else "empty"
+    size = f" · {count} · {_size(change.size)}".removesuffix(" · 0 bytes") if is_many and change.kind != "mode" else ""
     verb = "changed mode of" if change.kind == "mode" else change.kind
     return f"{verb} {change.what} {change.name}{size}\n{notes}{change.diff}"
 

@@ -1,8 +1,10 @@
 """Commands about the session: its status, permissions, jobs and compaction; and the table of all commands."""
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -16,12 +18,14 @@ from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
 from agentcli.conversation.entries import STRATEGY_NAMES, Compaction, Pinned, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob, Grants
+from agentcli.tools.observation import as_shown
 from agentcli.version import __version__
 
 PROGRAM = "Program"
 MAX_NAME = 15  # characters of a name that count for the width of its column
 MAX_HINT = 12  # characters of a hint that is shown in the list
 MAX_NAMES = 14  # under one heading of the short help
+MAX_JOB_LINES, MAX_JOB_BYTES = 20, 20_000  # of the end of a job's output
 DRY = "--dry-run"
 
 
@@ -108,14 +112,41 @@ STATUS_COMMANDS = (
 )
 
 
-async def _tasks(host: CommandHost, argument: str) -> Outcome:
-    rows = map(_row, host.session.runtime.calls.workspace.sandbox.jobs.list())
-    return "\n".join(rows) or "No background jobs are running."
+async def _tasks(host: CommandHost, which: str) -> Outcome:
+    calls = host.session.runtime.calls
+    jobs = {job.id: job for job in calls.workspace.sandbox.jobs.list()}
+    if not which:
+        rows = [*map(_row, jobs.values()), "  /tasks JOB shows the end of its output."]
+        return "\n".join(rows) if jobs else "No background jobs are running."
+    job = _job_in(jobs, which)
+    try:
+        end = await asyncio.to_thread(_read_end, job.output_file)
+    except OSError as error:
+        raise UserError(f"The output of {job.id} cannot be read: {error.strerror}.") from error
+    lines = as_shown(await calls.services.masked(end)).strip("\n").split("\n")[-MAX_JOB_LINES:]
+    return "\n".join([_row(job), *(f"    {line}" for line in lines), f"  All of it: {job.output_file}"])
+
+
+def _job_in(jobs: Mapping[str, BackgroundJob], which: str) -> BackgroundJob:
+    """Return a job by its id or its number. Raises `UserError`."""
+    id = f"job_{which}" if which.isdecimal() else which
+    if id not in jobs:
+        raise UserError(f"There is no job {which}; there is {', '.join(jobs) or 'none'}.")
+    return jobs[id]
+
+
+def _read_end(file: Path) -> str:
+    with file.open("rb") as output:
+        skipped = max(0, output.seek(0, os.SEEK_END) - MAX_JOB_BYTES)
+        output.seek(skipped)
+        text = output.read().decode(errors="replace")
+    return text.partition("\n")[2] if skipped else text
 
 
 def _row(job: BackgroundJob) -> str:
-    why = f" ({job.stall})" if job.stall else ""
-    state = f"{job.outcome.text} · {job.outcome.duration_s:,.0f} s" if job.outcome is not None else "runs"
+    why, outcome, state = f" ({job.stall})" if job.stall else "", job.outcome, "runs"
+    if outcome is not None:
+        state = f"{outcome.text}{' (exit 0)' if outcome.exit_code == 0 else ''} · {outcome.duration_s:,.0f} s"
     return f"  {job.id:<7} {state:<5}  {' '.join(job.command.split())}{why}"
 
 
@@ -123,7 +154,10 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
     workspace = host.session.runtime.calls.workspace
     running = [job.id for job in workspace.running_jobs()]
     if which:
-        running = [f"job_{which}" if which.isdecimal() else which]
+        job = _job_in({job.id: job for job in workspace.sandbox.jobs.list()}, which)
+        if job.outcome is not None:
+            return f"{job.id} has already ended."
+        running = [job.id]
     if not running:
         return "No background jobs are running."
     await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
@@ -131,7 +165,9 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
 
 
 JOB_COMMANDS = (
-    SlashCommand("tasks", "list background jobs", _tasks, aliases=("bashes", "ps", "shells")),
+    SlashCommand(
+        "tasks", "list background jobs, or show one's output", _tasks, "[JOB]", aliases=("bashes", "ps", "shells")
+    ),
     SlashCommand("stop", "stop a background job, or all of them", _stop, "[JOB]"),
 )
 

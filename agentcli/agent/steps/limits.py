@@ -42,7 +42,7 @@ class RoundLimit(TurnStep):
         if not (broke_off(turn, error) and can_continue):
             return False
         self._breaks += 1
-        turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}). Continuing where it stopped."))
+        turn.emit(Notice(f"The answer broke off. {describe_error(error).rstrip('.')}. Continuing where it stopped."))
         add(turn, reminder(GO_ON))
         return True
 

@@ -244,7 +244,7 @@ class Dialogs:
         # A letter that came too early to be an answer may be given again.
         if panel.choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
             self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
-        elif before or panel.takes_typed_words:
+        elif before or panel.words[0] != "comment":
             self._begin_text(before + text)
         else:  # nothing but the beginning of a sentence, if more follows
             self._hold(text, is_early=True, for_s=TYPING_PAUSE_S)
@@ -252,7 +252,7 @@ class Dialogs:
 
     def _begin_text(self, text: str) -> None:
         """Begin an answer where the question takes one in words; else a message, for which the question waits."""
-        if self._panels[0].takes_typed_words:
+        if self._panels[0].words[0] != "comment":
             self.answer_in_words(text)
             return
         self.is_writing = self._area.completes = True
@@ -344,7 +344,7 @@ class Dialogs:
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
         answered.end_review()
-        self._view.print_answer(answer.id, answered.outcome(answer, self._console.columns))
+        self._view.print_answer(answer, answered.outcome(answer, self._console.columns))
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)

@@ -109,15 +109,10 @@ class QuestionPanel:
 
     @property
     def words(self) -> tuple[Literal["words", "line", "comment"], str]:
-        """The use of typed words: an answer, a comment on a line of a plan, or on a no; and the comment so far."""
+        """The use of words: an answer, a comment on a line of a plan, or on a no after Tab; and the comment so far."""
         if isinstance(self.review, PlanComments):
             return "line", self.review.comment
         return ("words" if isinstance(self.question, events.Question) else "comment"), ""
-
-    @property
-    def takes_typed_words(self) -> bool:
-        """True where typing alone begins an answer or a comment; elsewhere it begins a message."""
-        return isinstance(self.question, events.Question) or isinstance(self.review, PlanComments)
 
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin a text."""
@@ -237,17 +232,16 @@ class QuestionPanel:
                 if not is_whole and has_files and (count := rows_of(shown, columns)) > MAX_DIFF_ROWS:
                     brief = (change_rows(text, change, columns, is_brief=True) for text, change in parts)
                     note = f"  This is a summary by file. To see all {count:,} rows, press v.\n"
-                    shown = [*chain.from_iterable(brief), ("muted", note)]
+                    shown = [*chain.from_iterable(brief), *wrapped([("muted", note)], columns, hang=2)]
                 if question.output:  # behind a bar, so that no line of it passes for a part of the diff
-                    output = _marked_lines(question.output, "│ ", "│ ", "muted")
-                    shown = [*wrapped(output, columns, hang=4), *shown]
+                    shown = [*_marked_lines(question.output, "│ ", "│ ", "muted", columns=columns), *shown]
                 command = str(question.call.input.get("command", question.call.name))
-                shown = [*_marked_lines(command, "$ ", "  "), *shown]
+                shown = [*_marked_lines(command, "$ ", "  ", columns=columns), *shown]
             case events.CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_rows(text, columns)
                 else:
-                    shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ")
+                    shown = _marked_lines(text, "$ " if question.call.name == "bash" else "  ", "  ", columns=columns)
             case _:
                 return head
         if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
@@ -266,7 +260,7 @@ class QuestionPanel:
                 parts[:1] = [(role or "bold", text[:1].upper() + text[1:])]
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
-            title = f"The dry run made {count_changes(question.changes)}" if question.changes else self._title
+            title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
             texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
             parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
@@ -370,9 +364,11 @@ def _is_title_complete(call: ToolUse) -> bool:
     return is_whole and call.name in _COMPLETE_TITLES and call_title(call.name, call.input).endswith(text)
 
 
-def _marked_lines(text: str, first: str, others: str, role: str = "") -> list[Fragment]:
-    lines = exposed(text.rstrip("\n")).split("\n")
-    return [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+def _marked_lines(text: str, first: str, others: str, role: str = "", *, columns: int) -> list[Fragment]:
+    """Lay out the lines of a text; rows that go on with a line are indented further than lines are."""
+    lines = enumerate(exposed(text.rstrip("\n")).split("\n"))
+    rows = [(role, f"  {others if n else first}{with_spaces(line)[0]}\n") for n, line in lines]
+    return wrapped(rows, columns, hang=6)
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

@@ -133,7 +133,7 @@ class PlainTerminal(TerminalActions):
             return
         self._panels.pop(0)
         answer = panel.answer(choice) if choice and choice.answer else panel.answer_in_words(line)
-        self._view.print_answer(answer.id, panel.outcome(answer, WIDTH))
+        self._view.print_answer(answer, panel.outcome(answer, WIDTH))
         self._controller.answer(answer)
         self._show_first()
 

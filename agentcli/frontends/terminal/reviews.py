@@ -1,5 +1,6 @@
 """Lets the person decide on a change hunk by hunk, and comment on the lines of a plan."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
@@ -8,12 +9,12 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, lines_of, row_width, with_spaces
+from agentcli.frontends.terminal.text.fragments import Row, clipped, folded, lines_of, row_width, with_spaces, wrapped
 from agentcli.tools.command import ChangeSummary
 from agentcli.tools.observation import diff_counts
 from agentcli.tools.text.diff import path_of, split_files
 
-MARK: Fragment = ("accent", "❯")
+MARK = ("accent", "❯")
 _OF_FILE = (
     Choice("take_file", "f", "Yes to all in this file"),
     Choice("leave_file", "d", "Next file, leaving the rest of this one"),
@@ -24,7 +25,9 @@ _COMMENT = Choice("words", "Tab", "Comment on the marked line (or Enter, or just
 
 
 def hunk_word(question: AnyQuestion) -> str:
-    return "change" if len(question.hunks) == len(question.changes) else "hunk"
+    if len(question.hunks) != len(question.changes):
+        return "hunk"
+    return "file" if all(change.what not in ("folder", "repository", "tree") for change in question.changes) else "part"
 
 
 def is_risky(change: ChangeSummary) -> bool:
@@ -156,31 +159,34 @@ class PlanComments:
         )
 
 
-def diff_rows(diff: str, columns: int) -> list[Fragment]:
+def diff_rows(diff: str, columns: int) -> Row:
     return diff_fragments(diff, width=columns, max_lines=None, wraps=True)
 
 
-def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> list[Fragment]:
+def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
     """Lay out a change below its file's name, in brief with counts in place of diffs.
 
     That of a repository has git's description of it and several diffs, which may be the same as those of files.
     """
-    shown: list[Fragment] = []
+    shown: Row = []
     listed: set[tuple[str, str]] = set()
     for part in split_files(text):
         path = path_of(part)
-        name, _, notes = exposed(path or part.strip()).partition("\n")
+        name, *notes = exposed(path or part.strip()).split("\n")
         names = part.split("\n", 2)[:2]
         is_deleted = change.kind == "deleted" or "+++ /dev/null" in names
         is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
-        label = "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
+        label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
         if counts and (name, counts) in listed:
             continue
         listed.add((name, counts))
-        shown += [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # no row ends between them
+        head = [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
+        shown += wrapped(head, columns, hang=4)
         if not counts:
-            shown += diff_rows(part, columns) if path else [("", f"{notes}\n")] if notes else []
+            texts = [("", f"  {note}\n") for note in notes]
+            shown += diff_rows(part, columns) if path else wrapped(texts, columns, hang=6)
     return shown
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from agentcli.infra.changes.state import ChangeSet, FileEntry, differs, has_same_content, joined, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.judge import is_auto_executed
@@ -21,6 +23,8 @@ MAX_DIFFS_CHARS = 2_000_000  # of all the diffs of one dry run
 _MAX_TEXT_BYTES = 256_000  # of a file of which a diff is made
 _MAX_SEPARATE = 8  # a folder with more files that was made or removed is one group
 _MAX_NAMED = 5
+_MAX_PAIRS = 1_000  # of deleted and new files that are compared
+_MIN_SHARED = 0.6  # of the lines of a file that was renamed
 INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor"))
 
 
@@ -58,7 +62,35 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
         summary = _summary_of_many(path, changes, contents, name_of(changes.at(path)))
         is_movable = bool(path) and summary.kind == "created" and known == {*contents}  # no more would be moved
         groups.append(ChangeGroup(summary, changes, tuple(contents), path if is_movable else ""))
+    return _join_renames(groups, changes)
+
+
+def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeGroup]:
+    """Join a deleted file and a new one that has most of its lines to one change, which is taken as a whole."""
+    old_groups, new_groups = (
+        [g for g in groups if (g.summary.kind, g.summary.what, g.summary.is_obeyed) == (kind, "file", False)]
+        for kind in ("deleted", "created")
+    )
+    for old in old_groups if len(old_groups) * len(new_groups) <= _MAX_PAIRS else ():
+        before = changes.before[old.paths[0]]
+        shares = [_shared_part(before, changes.after[new.paths[0]]) for new in new_groups]
+        if (share := max(shares, default=0.0)) > _MIN_SHARED:
+            new = new_groups.pop(shares.index(share))
+            text, new_text = _text(before) or "", _text(changes.after[new.paths[0]]) or ""
+            name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
+            notes = (f"{int(share * 100)} %", *new.summary.notes)
+            summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
+            groups = [group for group in groups if group is not old and group is not new]
+            groups.append(ChangeGroup(summary, changes, (*old.paths, *new.paths)))
     return groups
+
+
+def _shared_part(before: FileEntry, after: FileEntry) -> float:
+    """Return the part of the lines of two files that both have; 1 if they are equal, 0 for empty ones."""
+    if not before.size or has_same_content(before, after):
+        return float(before.size > 0)
+    old, new = (Counter((_text(entry) or "").splitlines()) for entry in (before, after))
+    return (old & new).total() / max(old.total(), new.total(), 1)
 
 
 def shown_path(path: str) -> str:
@@ -140,6 +172,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
         what=entry.kind if entry.kind != "other" else "file",
         diff=diff,
         hunks=1 if is_executed else hunks,  # an auto-executed file is taken as a whole
+        files=int(entry.kind != "folder"),
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(notes),
         is_obeyed=is_executed,

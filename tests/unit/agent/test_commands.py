@@ -525,6 +525,15 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
         while sandbox.jobs.list()[-1].is_running:
             await asyncio.sleep(0.02)
         assert re.search(r"job_4   failed \(exit 3\) · 0 s  sleep 0.1; exit 3", await host.says("/tasks"))
+        assert await host.says("/stop job_4") == "job_4 has already ended."
+        assert "JOB shows" in await host.says("/tasks")
+        await sandbox.run(Command("seq 9000; sleep 0.1", work), detach=detach)
+        while sandbox.jobs.list()[-1].is_running:
+            await asyncio.sleep(0.02)
+        first, *lines, last = (await host.says("/tasks 5")).splitlines()
+        assert "ended (exit 0)" in first
+        assert lines == [f"    {number}" for number in range(8981, 9001)]
+        assert last == f"  All of it: {sandbox.jobs.list()[-1].output_file}"
         with pytest.raises(UserError, match="no job"):
             await host.says("/stop 9")
 

@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.dry_runs import dry_run
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.tools.command import Command, DryRunLimits
+from agentcli.tools.command import Command, DryRunLimits, count_changes
 from tests.conformance import escape_probes
 from tests.conformance.confining import (
     NOBODY,
@@ -114,10 +114,8 @@ cat library/one.py; exit 3
 CHANGES = {
     "a.txt": ("changed", "file"),
     "b.txt": ("deleted", "file"),
-    "lib/one.py": ("deleted", "file"),
-    "lib/two.py": ("deleted", "file"),
-    "library/one.py": ("created", "file"),
-    "library/two.py": ("created", "file"),
+    "lib/one.py → library/one.py": ("renamed", "file"),
+    "lib/two.py → library/two.py": ("renamed", "file"),
     "link": ("changed", "link"),
     "tool": ("mode", "file"),
     "new/deep/x": ("created", "file"),
@@ -481,9 +479,9 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
         ("git commit -q --allow-empty --amend -m other", "loses commit "),
         ("git branch -qD side", "loses commit "),
         ("git stash drop -q", "loses stash stash@{0}"),
-        ("git checkout -q -- lib/one.py", "overwrites what was not committed"),
-        ("git stash -q -u -- b.txt", "b.txt: overwrites what was not committed"),
-        ("git add tool; git clean -fdqx lib", "lib/new.py: overwrites what was not committed"),
+        ("git checkout -q -- lib/one.py", "loses its uncommitted contents"),
+        ("git stash -q -u -- b.txt", "b.txt: loses its uncommitted contents"),
+        ("git add tool; git clean -fdqx lib", "lib/new.py: loses its uncommitted contents"),
     ],
 )
 def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str) -> None:
@@ -783,3 +781,45 @@ def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Pa
     )
     assert outcome.output.split() == [".env", "a.txt", "b.txt", "empty", "lib", "link", "tool", "clean"]
     assert {change.name for change in outcome.changes if change.is_obeyed} == {".vscode/tasks.json", ".mcp.json"}
+
+
+@pytest.mark.parametrize(
+    ("command", "counted"),
+    [
+        ("git reset -q --hard HEAD~2", "1 file edited, 1 deleted, moves main back by 2 commits"),
+        ("git commit -qam second --allow-empty", "moves main forward by 1 commit"),
+        ("git checkout -qb side", "switches to side"),
+        ("git branch side", "creates side"),
+        ("rm -r lib many; echo x >made; mkdir new", "1 file created, 14 deleted, folder created"),
+    ],
+)
+def test_changes_are_counted_by_file_and_git_s_own_files_are_not(base: Path, command: str, counted: str) -> None:
+    ws = repository(base)
+    for name in ("a.txt", "added"):
+        (ws / name).write_text("next\n")
+        git(ws, "add", name)
+        git(ws, "commit", "-q", "-m", name)
+    (ws / "many").mkdir()
+    for number in range(12):
+        (ws / f"many/{number}").touch()
+    changes = tried(base, command, drops=True).changes
+    assert count_changes(changes) == counted
+    assert "".join(f"{change.diff}{change.notes}" for change in changes).count("next\n") <= 2, "each diff is shown once"
+
+
+def test_a_renamed_file_is_one_change_with_the_lines_that_differ(base: Path) -> None:
+    ws = base / "ws"
+    (ws / "long.txt").write_text("".join(f"line {number}\n" for number in range(100)))
+    (ws / "other.txt").write_text("nothing\nlike\nit\n")
+    command = "mv a.txt c.txt; sed 's/^line 7$/seven/' long.txt >longer.txt; rm long.txt other.txt; echo x >new"
+    outcome = tried(base, command, keep=["a.txt → c.txt", "long.txt → longer.txt"])
+    changes = {change.name: change for change in outcome.changes}
+    assert count_changes(outcome.changes) == "2 files renamed, 1 created, 1 deleted"
+    assert (changes["a.txt → c.txt"].diff, changes["a.txt → c.txt"].notes) == ("", ("100 %",))
+    edited = changes["long.txt → longer.txt"]
+    assert (edited.notes, edited.hunks) == (("99 %",), 1)
+    assert [line for line in edited.diff.splitlines() if line[0] in "+-"][2:] == ["-line 7", "+seven"]
+    assert not (ws / "a.txt").exists()
+    assert (ws / "c.txt").read_text() == "a\n"
+    assert not (ws / "long.txt").exists()
+    assert (ws / "other.txt").exists()

@@ -204,7 +204,7 @@ def test_a_page_ends_with_the_window_and_the_next_continues_there() -> None:
     assert len(pages) > 3
     whole = "".join(pages).replace("\n", "")
     assert whole == preview(asked, 40).replace("\n", "")
-    assert "日" * 300 in whole
+    assert "日" * 300 in whole.replace(" ", "")
 
 
 def test_a_diff_has_its_marks() -> None:
@@ -249,12 +249,12 @@ def test_the_changes_of_a_dry_run_command_are_shown_and_decided_file_by_file() -
     question = ChangesApproval("1", "", call=call, reason="", preview="", hunks=hunks, changes=(first, second))
     asked = QuestionPanel(question)
     text = preview(asked)
-    assert "  src/a.py\n1 - old\n1 + new\n  deleted folder build  (DELETED)\n" in text
+    assert "  src/a.py\n1 - old\n1 + new\n  deleted folder build\n" in text
     asked.start_review(next(choice for choice in asked.choices if choice.id == "hunks"))
     assert [choice.key for choice in asked.choices] == ["y", "n", "f", "d", "a", "Tab", "Esc"]
     assert rows(asked)[1] == "  src/a.py"
     asked.review_choice("take_file")
-    assert rows(asked)[1] == "  deleted folder build  (DELETED)"
+    assert rows(asked)[1] == "  deleted folder build"
     assert asked.selected.id == "leave"
     assert asked.review_choice("leave") == Approve("1", True, hunks=(0, 1))
 
@@ -323,7 +323,7 @@ def test_a_very_long_diff_of_several_files_begins_with_a_summary_by_file() -> No
         "  $ make\n    it\n",
         "  a.py  (new)  +200 -0\n",
         "  b.py  +200 -1\n",
-        "  deleted folder build  (DELETED)\n",
+        "  deleted folder build\n",
     ):
         assert row in text
     assert "line" not in text

@@ -171,8 +171,8 @@ class Activity(Struct, kw_only=True):
             case events.ToolStarted(title=title) if call:
                 call.tail = format_title(title)
                 call.add_to_transcript(f"• {call.tail}\n")
-            case events.ToolFinished(name=name, summary=summary) if call:
-                call.add_to_transcript(f"  {'✗' if event.result.is_error else '✓'} {name} {printable(summary)}\n")
+            case events.ToolFinished(summary=summary) if call:
+                call.add_to_transcript(f"  {'✗' if event.result.is_error else '✓'} {printable(summary)}\n")
             case events.UsageReported(usage, cost_usd) if call:
                 call.rounds += 1
                 call.tokens += usage.context_tokens

@@ -13,7 +13,7 @@ from agentcli.conversation.evidence import Claim
 from agentcli.conversation.history import shorten
 from agentcli.frontends.printable import exposed, printable
 from agentcli.frontends.terminal.text.code import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, clipped, row_width, width, wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, row_width, width, wrapped
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.builtin.toolset import TodoItem
 from agentcli.tools.command import BackgroundJob
@@ -22,7 +22,9 @@ MAX_DIFF_LINES = 30
 MAX_OUTPUT_LINES = 5
 MAX_JOB_CHARS = 60  # of the command of a job that has ended
 MAX_CLAIM_CHARS = 60  # of its subject
+MAX_REPEATED_CELLS = 40  # of a title that the question has shown
 MAX_LINE_CHARS = 400  # of an output line that is shown folded
+_STOPPED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second as a shell reports it
 
 # Lines of a result that repeat what the call's own line says.
 _IN_HEAD = lazy_pattern(
@@ -63,6 +65,7 @@ def tool_view(
     was_discarded = event.answer.startswith("discarded")  # an error, but with the output of the dry run
     if was_asked:  # and not declined: `TurnView.print_call` shows no such call a second time
         event = replace(event, answer="")
+        title = plain(clipped([("", title)], MAX_REPEATED_CELLS))
     head = _head(event, title, columns, is_started_job=is_started_job)
     if event.answer.startswith("declined"):
         return ToolView(head)
@@ -117,7 +120,7 @@ def _error_body(event: ToolFinished, title: str, columns: int, unfold_hint: str)
 def job_end(job: BackgroundJob) -> list[Fragment]:
     """Return a line on the end of a job, unless its changes, or whoever sent SIGTERM, report it."""
     outcome = job.outcome
-    if outcome is None or outcome.is_dry_run or outcome.exit_code == -signal.SIGTERM:
+    if outcome is None or outcome.is_dry_run or outcome.exit_code in _STOPPED:
         return []
     mark = ("error", "✗") if outcome.exit_code or outcome.timed_out else ("ok", "✓")
     command = exposed(shorten(" ".join(job.command.split()), MAX_JOB_CHARS))
@@ -165,12 +168,15 @@ _REASONS = {
     "file": ("no change recorded", "it has changed since"),
     "command": ("not in the log", "its exit code is not known"),
     "checks": ("no run in the log", "no full run with a clear result since the last edit"),
+    "unchanged": ("not all changes are recorded",) * 2,
 }
-_NOT_ALL_RECORDED = ("not all changes are recorded",) * 2
 
 
 def describe_claim(claim: Claim) -> Fragment:
-    """Return what a claim is about, in its own words if it names nothing, and what the log says of that."""
+    """Return what a claim is about, in its own words if it names nothing, and what the log says of that.
+
+    No row ends behind the mark.
+    """
     topic, _, outcome = claim.kind.partition("_")
     words = exposed(shorten(" ".join((claim.subject or f"“{claim.text}”").split()), MAX_CLAIM_CHARS))
     subject = words if claim.subject or topic in ("file", "command") else topic
@@ -181,9 +187,9 @@ def describe_claim(claim: Claim) -> Fragment:
         says = (
             "the log says otherwise" if topic != "file" else "changed" if outcome == "unchanged" else f"not {outcome}"
         )
-        return "error", f"✗ {subject}: {says}"
-    reasons = _NOT_ALL_RECORDED if outcome == "unchanged" else _REASONS.get(topic, _REASONS["checks"])
-    return "warning", f"? {subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
+        return "error", f"✗\xa0{subject}: {says}"
+    reasons = _REASONS.get(outcome) or _REASONS.get(topic, _REASONS["checks"])
+    return "warning", f"?\xa0{subject}: {reasons[bool(claim.entries)]}" if outcome else claim.text
 
 
 def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
-from agentcli.agent.ops import OWN_CALL
+from agentcli.agent.ops import OWN_CALL, Approve
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import STRATEGY_NAMES, Assistant, Queued, Result, Unreadable, User
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
@@ -73,7 +73,8 @@ class TurnView:
         self._markdown = self._new_stream()
         self._has_text = False
         self._thinking_since = 0.0
-        self._answered: set[str] = set()  # calls whose question and answer are on the screen, and so their diff
+        # The answers about calls whose question is on the screen, and so their diff or their output.
+        self._answers: dict[str, Approve] = {}
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
@@ -85,7 +86,7 @@ class TurnView:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
         self._end_text()
         self.activity = Activity()
-        self._answered.clear()
+        self._answers.clear()
         self._taken_back.clear()
         self.folded.clear()
         self._held_lines.clear()
@@ -224,24 +225,27 @@ class TurnView:
         if len(lines) > MAX_PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - MAX_PROMPT_LINES:,} more lines\n")])
 
-    def print_answer(self, question_id: str, line: Sequence[Fragment]) -> None:
+    def print_answer(self, answer: Approve, line: Sequence[Fragment]) -> None:
         """Print the person's answer below the question; the call's line need not repeat it."""
         if line:
-            self._answered.add(question_id)
+            self._answers[answer.id] = answer
             self.print_block(line, "question")
             self._last_kind = "calls"  # whose line follows; another question is separated from it
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
         self._end_text()
-        is_asked, columns = event.id in self._answered, self._printer.columns
-        if is_asked and event.answer.startswith("declined"):
-            return
+        answer, columns = self._answers.get(event.id), self._printer.columns
         view = tool_view(
-            event, title, columns=columns, was_asked=is_asked, is_live=self._is_live, unfold_key=self._unfold_key
-        )
+            event, title, columns=columns, was_asked=answer is not None, is_live=self._is_live,
+            unfold_key=self._unfold_key,
+        )  # fmt: skip
         if view.folded is not None:
             self.folded.append(view.folded)
+        # The changes of a dry run are as the person decided, unless something failed.
+        is_as_decided = answer is not None and (answer.allowed is not event.result.is_error)
+        if answer is not None and is_as_decided and event.answer.startswith(("declined", "discarded", "applied")):
+            return
         if self._last_kind == "question":  # the line has the answer to it
             self._last_kind = "calls"
         self.print_block(view.fragments, "calls")
@@ -372,7 +376,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
     for id in conversation.open_calls:  # the program ended while they ran
         if call := calls.get(id):
             result = ToolResult(id, "", is_error=True)
-            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; its outcome is unknown")
+            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")
             view.print_call(cut, view.format_title(call_title(call.name, call.input)))
     if bodies:
         view.print_gap()

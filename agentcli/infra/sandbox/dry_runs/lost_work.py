@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from agentcli.conversation.history import counted
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
 from agentcli.infra.sandbox.git_config import read_configuration, text_of
 from agentcli.patterns import lazy_pattern
+from agentcli.tools.text.diff import path_of, split_files
 
 MAX_REFS = 10
 MAX_COMMITS = 20
@@ -48,11 +50,13 @@ _NOTES = {"index", "AUTO_MERGE", "COMMIT_EDITMSG", "ORIG_HEAD", "gc.log"}  # tha
 class GitChanges(NamedTuple):
     """The changes as text, and what is lost once they are applied; both empty where all is the same for git.
 
-    With `is_obeyed` some settings may make git run a program, or send something elsewhere.
+    `moves` says what becomes of a branch. With `is_obeyed` some settings may make git run a program, or send something
+    elsewhere.
     """
 
     text: str
     lost: tuple[str, ...]
+    moves: str = ""
     is_obeyed: bool = False
 
 
@@ -80,7 +84,8 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
     if before == after:
         return GitChanges("", ())
     moved = [name for name in {**before.refs, **after.refs} if before.refs.get(name) != after.refs.get(name)]
-    lost_commits, refs, diff = _parts(await look_after(_script_for_changes(git, before, after, moved)), 3)
+    output = await look_after(_script_for_changes(git, before, after, moved))
+    lost_commits, counts, refs, diff = _parts(output, 4)
     lost_stashes = (f"stash {title}" for commit, title in before.stashes.items() if commit not in after.stashes)
     lost = [*lost_commits.splitlines(), *lost_stashes]
     # Each is a line of `git diff --raw`, `:100644 100644 7c4a013 f2ad6c7 M⇥NAME`, of which the end is shown.
@@ -90,10 +95,23 @@ async def describe_git_changes(folder: str, look_before: Look, look_after: Look)
         *refs.splitlines(),
         *([f"… {len(moved) - MAX_REFS} more refs"] if len(moved) > MAX_REFS else ()),
         *((staged or ["nothing is staged any more"]) if before.staged != after.staged else ()),
-        *(f"lost: {line}" for line in lost),
-        *(line for line in diff.splitlines() if not line.startswith(_GITS_OWN)),
     ]
-    return GitChanges("\n".join(lines).rstrip() + "\n", tuple(lost))
+    diff_lines = [line for line in diff.splitlines() if not line.startswith(_GITS_OWN)]
+    text = "\n".join([*(f"  {line}" for line in lines), *diff_lines]).rstrip() + "\n"
+    return GitChanges(text, tuple(lost), _describe_move(before, after, moved, counts.split()))
+
+
+def _describe_move(before: _RepositoryState, after: _RepositoryState, moved: list[str], counts: list[str]) -> str:
+    """Say what becomes of HEAD's branch, else of the first ref; `counts` are its commits that go and that come."""
+    if before.head != after.head:
+        return f"switches to {_short(after.head) if after.head.startswith('refs/') else after.head[:7]}"
+    if not moved:
+        return ""
+    ref = before.head if before.head in moved else moved[0]
+    verb = "moves" if ref in before.refs and ref in after.refs else "creates" if ref in after.refs else "deletes"
+    ways = zip(("back", "forward"), map(int, counts), strict=False)
+    steps = [f"{way} by {counted(count, 'commit')}" for way, count in ways if count]
+    return f"{verb} {_short(ref)} {' and '.join(steps)}".rstrip()
 
 
 def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
@@ -107,7 +125,7 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
     new = read_configuration(text_of(entry.source) if entry is not None and entry.kind == "file" else "[")  # refused
     removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
     lines = [
-        f"config: {sign} {setting.name} = {setting.value!r}\n"
+        f"  config: {sign} {setting.name} = {setting.value!r}\n"
         for sign, settings in (("-", removed), ("+", added))
         for setting in settings
     ]
@@ -118,11 +136,11 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
         or (setting.name in names_before and setting.section != "user")
         for setting in added
     )
-    return GitChanges(git.text + "".join(lines), git.lost, is_obeyed=new.is_refused or not are_harmless)
+    return git._replace(text="".join(lines) + git.text, is_obeyed=new.is_refused or not are_harmless)
 
 
 def _script_for_changes(git: str, before: _RepositoryState, after: _RepositoryState, moved: Sequence[str]) -> str:
-    """Return a script that prints three parts: lost commits, the `moved` refs with their new commits, and diffs.
+    """Return a script that prints lost commits, how far HEAD moved, the `moved` refs with new commits, and diffs.
 
     Lost commits come first, because the middle of a long output is cut.
     """
@@ -141,7 +159,9 @@ def _script_for_changes(git: str, before: _RepositoryState, after: _RepositorySt
     has_moved = before.commit and after.commit and before.commit != after.commit
     diffs = f"{git} {_DIFF} {before.commit} {after.commit}; " if has_moved else ""
     diffs += f"{git} {_DIFF} --cached"
-    return f"({lost_commits} {_NEXT} {refs} {_NEXT} {diffs}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
+    counts = f"{git} rev-list --left-right --count {before.commit}...{after.commit}; " if has_moved else ""
+    parts = f" {_NEXT} ".join((lost_commits, counts, refs, diffs))
+    return f"({parts}) 2>/dev/null | head -c {MAX_DIFF_BYTES}; true"
 
 
 async def uncommitted_files(look_before: Look, look_after: Look) -> tuple[frozenset[str], frozenset[str]]:
@@ -210,11 +230,17 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     ]
     files = [group.summary for group in joined]
     loses = {file.loses for file in files}
+    worktree = Counter[str]()
+    for file in files:
+        worktree[file.outcome] += file.files
+    # What git shows of the commits is mostly the diffs of the worktree.
+    shown = {*map(_name_and_hunks, split_files(git.text))}
+    diffs = (file.diff for file in files if _name_and_hunks(file.diff) not in shown)
     summary = replace(
         repository.summary,
-        diff="".join([git.text, *(file.diff or f"{file.kind} {file.name}\n" for file in files)]),
-        files=repository.summary.files + sum(file.files for file in files),
-        size=repository.summary.size + sum(file.size for file in files),
+        diff="".join([*(f"  {file.kind} {file.name}\n" for file in files if not file.diff), git.text, *diffs]),
+        moves=git.moves,
+        worktree=tuple(worktree.items()),
         notes=(
             *(f"loses {lost}" for lost in git.lost),
             *(f"loses entries of the log of {shown_path(path.rpartition('logs/')[2])}" for path in logs),
@@ -225,6 +251,12 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     )
     paths = (*repository.paths, *(path for group in joined for path in group.paths))
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if group not in joined)]
+
+
+def _name_and_hunks(diff: str) -> tuple[str, str]:
+    """Return what two diffs of a change have in common; git adds the function to the head of each hunk."""
+    hunks = re.sub(r"(?m)^(@@ [^@]* @@).*", r"\1", diff[diff.find("\n@@ ") + 1 :])
+    return path_of(diff).rpartition("/")[2], hunks
 
 
 def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
@@ -255,7 +287,7 @@ def with_lost_work(
     for group in groups:
         loses_more = not group.summary.loses and group.summary.kind != "created"
         if loses_more and group.changes.root == root and lost.intersection(group.paths):
-            group = _marked(group, "work", "overwrites what was not committed")
+            group = _marked(group, "work", "loses its uncommitted contents")
         marked.append(group)
     return marked
 
