@@ -134,11 +134,12 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
         values |= options if isinstance(options := values.get("options"), Mapping) else {}
         if variable := re.fullmatch(r"\{env:([A-Za-z_]\w*)\}", str(values.get("apiKey"))):
             values["env_key"] = variable[1]
+        if values.pop("wire_api", "") == "responses":
+            values["api"] = "responses"
         rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
-        unnamed = dict.fromkeys(("name", "npm", "models", "options", "wire_api"), "")
+        rows = {**rows, "api": ("providers", name, "quirks", "api")}
+        unnamed = dict.fromkeys(("name", "npm", "models", "options"), "")
         take_table(draft, {**rows, **unnamed, "apiKey": "" if variable else LOGIN}, values, f"{source_key}.{name}.")
-        if values.get("wire_api") == "responses":
-            draft.take(f"{source_key}.{name}.wire_api", "responses", "providers", name, "quirks", "api")
 
 
 # Rules of other tools
@@ -152,10 +153,10 @@ def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *
         server, _, call = pattern.partition(":")
         name, pattern = f"mcp__{server}" + (f"__{call}" if call not in ("", "*") else ""), ""
     is_open = other_tools()["tools"].get(name) == "Bash" and pattern and not pattern.endswith("*")
-    _take_own_rule(verb, draft, source_key, name, f"{pattern} *" if is_open else pattern)
+    _take_own_rule(verb, draft, source_key, name, pattern=f"{pattern} *" if is_open else pattern)
 
 
-def _take_own_rule(verb: Verb, draft: Draft, source_key: str, name: str, pattern: str) -> None:
+def _take_own_rule(verb: Verb, draft: Draft, source_key: str, name: str, *, pattern: str) -> None:
     own = other_tools()["tools"].get(name, name)
     domain = "domain:" if own == "WebFetch" and pattern and ":" not in pattern else ""
     _take_rule(verb, draft, source_key, f"{own}({domain}{pattern})" if pattern.strip("*") else own)
@@ -173,7 +174,7 @@ def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) 
     for action, pattern, effect in rules:
         if effect in get_args(Verb) and not (effect == "ask" and pattern == "*"):  # agentcli asks anyway
             for name in ("edit", "write_file") if action == "edit" else (action,):
-                _take_own_rule(effect, draft, source_key, name, pattern)
+                _take_own_rule(effect, draft, source_key, name, pattern=pattern)
 
 
 # Sources

@@ -104,7 +104,7 @@ async def _store(config: Config, transcript: OtherTranscript) -> tuple[str, str]
 
 
 class _Conversion:
-    """Turns messages into the bodies of entries, with tools of here where they are the same, and without secrets."""
+    """Turns messages into the bodies of entries: calls become those of agentcli's tools, and secrets are masked."""
 
     def __init__(self, transcript: OtherTranscript, mask: Mask) -> None:
         self._transcript, self._mask, self._ids = transcript, mask, CallIds()
@@ -140,7 +140,7 @@ class _Conversion:
         yield from notes
 
     def _own_call(self, use: ToolUse) -> ToolUse | None:
-        """Return a call as one of the same tool here; None if there is none, or if it takes other arguments."""
+        """Return the same call of agentcli's own tool; None if no tool does the same, or not with these arguments."""
         ((own, names),) = self._names.get(use.name, {"": {}}).items()
         arguments = {key: use.input[other] for key, other in names.items() if use.input.get(other) is not None}
         match arguments.get("command"):

@@ -33,7 +33,7 @@ CASES = {
     "agentcli sessions re": ["redact", "restore"],
     "agentcli sessions fsck --": ["--help", "--json", "--repair"],
     "agentcli hooks test Pre": ["PreCompact", "PreToolUse"],
-    "agentcli config import c": ["claude-code", "codex"],
+    "agentcli config import c": ["claude-code", "codex", "copilot", "cursor"],
     "agentcli completion z": ["zsh"],
     "agentcli acp --log": ["--login"],
     "agentcli acp --permission-mode by": ["bypassPermissions"],
