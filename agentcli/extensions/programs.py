@@ -61,7 +61,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
         self.pins.add(spec.shown_command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
-        if command := spec.start_command:
+        if command := spec.start_command:  # a server at an address has none
             variables = {**self.config.environment, **getattr(spec.transport, "env", {})}
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 

@@ -175,7 +175,7 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
         if depth or (place.plugin and is_file(Path(folder, FILE))):
-            with suppress(OSError):
+            with suppress(OSError):  # without the file the search goes on inside the folder
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
                     yield folder, stamp_of(status)

@@ -344,7 +344,7 @@ class QuestionPanel:
         return rows if len(rows) <= MAX_RULE_ROWS else cut
 
     def in_lines(self) -> list[str]:
-        """Return the question and its answers as lines of text, without those that only a live screen has."""
+        """Return the question and its answers as lines, without those that need a live screen. Enter stands for Esc."""
         rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 

@@ -166,7 +166,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open or not self._attribute_changes(self._open[-1]):
+        if not self._open or not self._attribute_changes(self._open[-1]):  # to the call that began last
             return []
         return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
 
