@@ -132,10 +132,11 @@ class Builder:
         checkpoints = make_checkpoints(
             self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
         )
+        # With the files of a client, unsaved changes in its editor are saved before a call edits their file.
         calls.recording.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
         runtime = self._runtime(calls, log, watch, usual_steps(nested=nested))
         session = Session(state, runtime, can_ask=self._can_ask)
-        watch.paid = session.record_cost
+        watch.paid = session.record_cost  # of summaries; only now, because the session is made with the watch
         self._export.follow(session)
         await self._attach_hooks(session, source="resume" if entries else "startup")
         self._attach_skills_and_agents(session, entries)

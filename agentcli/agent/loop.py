@@ -132,9 +132,9 @@ async def _recover(turn: Turn, error: llm_errors.ProviderError | OverBudget) -> 
 
 
 async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    """Return True if a step has messages for the model, or asks for another request for another reason."""
+    """Deliver what the steps have for the model; return True if they had something, or ask for another request."""
     if any([await step.deliver(turn, reply) for step in turn.steps]):  # a list, so that every step delivers
-        turn.answer.begin()
+        turn.answer.begin()  # without messages the model goes on with the answer that it has begun
         return True
     for step in turn.steps:
         if await step.after_reply(turn, reply, results):

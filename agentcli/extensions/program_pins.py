@@ -31,7 +31,7 @@ class ProgramPins:
 
     Files in the working directory, in the project (`root`) and in `added` folders are pinned. `trusted` returns the
     digests that were stored with the trust in the project, by path, and `keep` stores more of them. The files of the
-    person's own commands are pinned as they are when a command is added.
+    person's own commands, and without `trusted` those of the project's, are pinned as they are when a command is added.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
+            # None: the caller trusts the files as they are now, so they are not compared with stored digests.
             trusted=None if config.project.is_trusted_now else partial(trusted_digests, config.paths),
             keep=partial(remember_trust, config.paths),
         )
@@ -60,12 +61,9 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
         self.pins.add(spec.shown_command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
-        if command := spec.start_command:
-            self.pins.add(
-                command,
-                is_of_project=spec.is_of_project,
-                variables={**self.config.environment, **getattr(spec.transport, "env", {})},
-            )
+        if command := spec.start_command:  # a server at an address has none
+            variables = {**self.config.environment, **getattr(spec.transport, "env", {})}
+            self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
         """Return the programs that exist, after pinning those in these folders, too."""

@@ -223,6 +223,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         age = self.newest - turn.number  # in turns
         match step.entry.body:
             case User() as note:
+                # That older parts will soon be shortened is no longer true once they are.
                 is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
                 skill = skill_of(note)  # the text of an active skill is carried whole
                 text = f"the skill {skill} was activated" if skill else bare_note(note.text)
@@ -240,6 +241,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
+                # Thoughts of older turns come only at lengths greater than those of the settings.
                 is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
                 return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:

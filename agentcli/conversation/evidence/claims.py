@@ -115,6 +115,7 @@ def _mark(text: str, marked: list[str]) -> str:
 
     def mark_code(found: re.Match[str]) -> str:
         written = found[2].strip()  # without the backquotes
+        # The name of a test is no check, even if it looks like a runner's: `test_run_tests`.
         if (kinds := check_kinds(written)) and not wording["test_name"].search(written.split()[0]):
             return mark("c", written, f":{','.join(kinds)}")
         is_path = wording["path"].fullmatch(written)

@@ -131,7 +131,7 @@ class Catalog:
         if (skill := find_named(self.by_name, name)) is not None:
             return skill
         source, _, rest = name.partition(":")
-        source = "project" if source == "local" else source
+        source = "project" if source == "local" else source  # `local` is Grok Build's name for it
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
 
 
@@ -166,7 +166,7 @@ def _line(name: str, text: str, max_chars: int) -> str:
 
 def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
-    root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"
+    root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"  # all paths start with ""
     waiting = [(str(place.folder), 0)]
     for _ in range(MAX_FOLDERS):
         if not waiting:
@@ -175,7 +175,7 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
         if not f"{os.path.realpath(folder)}/".startswith(root):
             continue
         if depth or (place.plugin and is_file(Path(folder, FILE))):
-            with suppress(OSError):
+            with suppress(OSError):  # without the file the search goes on inside the folder
                 status = os.stat(f"{folder}/{FILE}")  # noqa: PTH116 - a thousand of them
                 if os.path.realpath(f"{folder}/{FILE}").startswith(root):
                     yield folder, stamp_of(status)
@@ -239,8 +239,7 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def _places(self) -> list[SkillFolder]:
-        plugins = self.plugins.active
-        is_bare = self.plugins.is_bare
+        plugins, is_bare = self.plugins.active, self.plugins.is_bare
         return plugin_places(plugins) if is_bare else places(self.config, added=self.added, plugins=plugins)
 
     @cached_property

@@ -292,7 +292,7 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         ("newline", lambda: buffer.insert_text("\n"), when.writing),
         ("send", actions.enter, when.no_menu),
         ("send", actions.accept_with_menu, when.menu),
-        (("enter",), actions.accept_with_menu, when.menu),
+        (("enter",), actions.accept_with_menu, when.menu),  # also where "send" has another key
         (("enter",), actions.enter, when.no_menu & when.answering),
         ("complete", area.take_completion, when.menu),
         ("complete", buffer.start_completion, when.no_menu & idle),
@@ -313,14 +313,15 @@ def _input_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
 def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
     composer, controller, console = actions.composer, actions.controller, actions.console
     has_card = Condition(lambda: actions.has_card)
-    # In vi's insert mode, Esc closes and interrupts before it changes the mode.
+    # In vi's insert mode a first Esc is vi's, unless there is something to close or to interrupt.
     closes = ~vi_insert_mode | has_card | when.is_busy
     runs_command = Condition(
         lambda: any(call.name in ("bash", "create_subagent") for call in actions.activity.calls.values())
     )
     yield from (
         ("interrupt", actions.escape, when.writing & closes),
-        (("escape",), actions.escape, when.writing & has_card | when.menu & ~vi_insert_mode),
+        # Esc closes what is open also where "interrupt" has another key.
+        (("escape",), actions.escape, (when.writing & has_card) | (when.menu & ~vi_insert_mode)),
         (("<sigint>",), actions.control_c, Always()),
         ("cancel", actions.control_c, Always()),
         ("leave", actions.control_d, when.writing & when.is_empty),

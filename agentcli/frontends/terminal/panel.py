@@ -81,7 +81,7 @@ class QuestionPanel:
     def choices(self) -> list[Choice]:
         if self.review is not None:
             return self.review.choices
-        choices = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
+        choices = [choice for choice in choices_for(self.question, [self.rule] if self.rules else []) if choice.key]
         match self.question:
             case events.Question():
                 choices.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
@@ -250,8 +250,8 @@ class QuestionPanel:
 
     def _headline(self) -> list[Fragment]:
         question, call = self.question, self.question.call
-        is_grave = bool(question.grave)
         if isinstance(question, events.CallApproval):
+            is_grave = bool(question.grave)
             parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
             if call.name != "bash":
                 parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
@@ -261,8 +261,8 @@ class QuestionPanel:
         else:
             is_grave = any(change.kind == "deleted" or change.loses for change in question.changes)
             title = f"Dry run: {count_changes(question.changes)}" if question.changes else self._title
-            texts = (("bold error" if is_grave else "bold", title), ("muted", question.reason))
-            parts = [(role, exposed(text)) for role, text in texts if text or role != "muted"]
+            parts = [("bold error" if is_grave else "bold", exposed(title))]
+            parts += [("muted", exposed(question.reason))] if question.reason else []
         more = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
         return [("bold error" if is_grave else "bold", "? "), parts[0], *more]
 
@@ -293,9 +293,7 @@ class QuestionPanel:
             text = self.review.heading if self.review else HEADINGS[type(self.question)]
             head = [clipped([("bold", text), ("muted", f" +{more} more" if more else "")], columns)]
         below = [] if self.rest or self.review else self._rule_rows(columns)
-        if (
-            self.review
-        ):  # first of all, because its end on the screen is what brings the yes; it has room for all choices
+        if self.review:  # first, because only its end on the screen brings the yes; all choices have room below it
             room = max_rows - len(head) - len(self._choice_rows(self.choices, columns))
             head = [*self.reviewed(columns, max(MIN_REVIEW_ROWS, room)), *head]
         rows = self._choice_rows(self.offered, columns, is_ready=is_ready)
@@ -340,7 +338,7 @@ class QuestionPanel:
         return rows if len(rows) <= MAX_RULE_ROWS else cut
 
     def in_lines(self) -> list[str]:
-        """Return the question and its answers as lines of text, without those that only a live screen has."""
+        """Return the question and its answers as lines, without those that need a live screen. Enter stands for Esc."""
         rows = [f"  {one.key.replace('Esc', 'Enter')}  {one.label}" for one in self.choices if one.answer is not None]
         return [HEADINGS[type(self.question)], *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 

@@ -242,10 +242,7 @@ class _Application:
             self._folders[self._changes.at(path)] = self._changes.after[path]
 
     def _remove(self, paths: Sequence[str]) -> None:
-        """Remove the paths of a group: files, then folders, the inner ones first.
-
-        Folders around them that the command removed too may be in no group; they are removed at the end, if empty.
-        """
+        """Remove files, then folders, inner ones first. Removed folders around them go at the end, if empty."""
         before, after = self._changes.before, self._changes.after
         for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -_depth(path))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):

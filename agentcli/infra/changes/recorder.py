@@ -37,9 +37,7 @@ class Mark(msgspec.Struct, kw_only=True):
     call_id: str
     note: Path
     before: dict[str, FileState | None] | None = None  # of the files it names; None if it may change anything
-    found: dict[str, Difference] = msgspec.field(
-        default_factory=dict
-    )  # its changes that were not reported yet, by path
+    found: dict[str, Difference] = msgspec.field(default_factory=dict)  # its unreported changes, by path
     left_out: tuple[str, ...] = ()
 
 
@@ -154,9 +152,10 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
             self._open.append(mark)
 
     def _end(self, mark: Mark) -> FilesChanged | None:
+        """Return the changes of a call: of the files that it named, else of all that it may have touched."""
         if mark.before is not None:
             now = {path: self._state(path) for path in mark.before}
-            self._edited |= now
+            self._edited |= now  # reported here, so the next look does not take it for a change of another call
             changes = _as_changes({path: (before, now[path]) for path, before in mark.before.items()})
             return FilesChanged(mark.call_id, changes) if changes else None
         try:
@@ -167,7 +166,7 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {self._problem}",))
 
     def _under_way(self) -> list[FilesChanged]:
-        if not self._open or not self._attribute_changes(self._open[-1]):
+        if not self._open or not self._attribute_changes(self._open[-1]):  # to the call that began last
             return []
         return [changed for mark in self._open if (changed := self._new_changes(mark)) is not None]
 

@@ -322,6 +322,7 @@ class BorrowedObjects:
             return {}
 
     def _borrow(self) -> dict[str, TrackedFile]:
+        """Make the contents of unchanged files readable in our folder; return those whose blobs are the same bytes."""
         # Neither of these two commands makes git run another program.
         paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)
@@ -341,6 +342,7 @@ class BorrowedObjects:
         if not unchanged:
             return {}
         ids = {file.id for file in unchanged.values()}
+        # Our folder shares the repository's packs, and gets a pack of the objects that are in none of them.
         packs = [file for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
         for file in sorted(packs, reverse=True):  # an index comes after its pack
             with suppress(OSError):  # it is on another disk, or of another user; or it has its second name already
@@ -351,6 +353,7 @@ class BorrowedObjects:
             new_pack = f"{self._folder}/objects/pack/pack"  # git adds the hash and the ending
             self._run(with_alternates, "pack-objects", "-q", "--window=0", new_pack, lines=other_sizes)
         sizes |= other_sizes
+        # A blob of another size was converted (`_UNCONVERTED`), or is missing.
         return {path: file for path, file in unchanged.items() if sizes.get(file.id) == file.size}
 
     def copy(self, ids: Iterable[str], objects: Objects) -> None:

@@ -141,7 +141,7 @@ class Prose:
         The events of the newest text begin at `first`.
         """
         is_thinking = self._state == "thinking"
-        if not self._may_end:
+        if not self._may_end:  # behind the tag that counted
             self._emit_held(len(self._held), out)
             return True
         tag = _ANY_TAG.search(self._held) if not is_thinking else re.search(CLOSE, self._held)
@@ -149,7 +149,7 @@ class Prose:
             self._emit_held(len(self._held) - max(_overlap(self._held, OPEN), _overlap(self._held, CLOSE)), out)
             return False
         self._emit_held(tag.start(), out)
-        self._may_end = False  # a tag that is only text stays held, and is emitted with the rest
+        self._may_end = False  # only this tag counts; if it is text, it stays held, and the next call emits it
         is_spoken_of = self._last in _BEFORE_A_WORD or bool(self._fence)
         if is_thinking or (tag[0] == CLOSE and not is_spoken_of):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
@@ -170,7 +170,7 @@ class Prose:
         is_thinking = self._state == "thinking"
         (self.thinking if is_thinking else self.text).append(piece)
         out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
-        if not self._may_end or not piece:
+        if not self._may_end or not piece:  # no later tag counts, so what stands before it does not matter
             return
         self._last = piece[-1]
         *lines, self._line = (self._line + piece).split("\n")

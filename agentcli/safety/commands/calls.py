@@ -13,7 +13,7 @@ from agentcli.safety.commands.arguments import git_words
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
 from agentcli.safety.commands.reader.syntax import HERE, HOLE, HOME, Field, Redirect, Script, State, name_of, unescape
-from agentcli.safety.commands.reads import read_call
+from agentcli.safety.commands.reads import read_git_call
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import catastrophe, write_catastrophe
 from agentcli.safety.commands.wrappers import HIDDEN_PROGRAM, Wrapper, take_off
@@ -33,8 +33,8 @@ def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
     for fields in layers:
         forms.append(canonical(fields))
         if _has_git_options(fields):  # a rule need not name options that neither lead elsewhere nor run programs
-            call = read_call(fields[1:])
-            if call.words and not call.problem and not call.folders:
+            call = read_git_call(fields[1:])
+            if call.words and not call.problem and not call.folders:  # folders of `-C`
                 forms.append(canonical([fields[0], *call.words]))
     return tuple(dict.fromkeys(forms))
 

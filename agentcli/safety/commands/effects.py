@@ -190,8 +190,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     subcommand = git_words([Field("git"), *arguments])
-    options = arguments[: len(arguments) - len(subcommand)]
-    for option, folder in itertools.pairwise(options):
+    for option, folder in itertools.pairwise(arguments[: len(arguments) - len(subcommand)]):
         if option.text == "-C":
             state = state.entering(folder)
     words = [field.text for field in operands_of(subcommand, "Cc")]

@@ -219,9 +219,8 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
     if "/" in program.text and not is_standard:
         yield program
     name = name_of(fields)
-    words = git_words(fields) if name == "git" else []
-    if words and re.fullmatch(r"[\w-]+", words[0].text):  # a subcommand is no path, but works in the folder
-        arguments[-len(words)] = Field(".")
+    if name == "git" and (words := git_words(fields)) and re.fullmatch(r"[\w-]+", words[0].text):
+        arguments[-len(words)] = Field(".")  # the subcommand is no path, but works in the folder
     for field in arguments:
         text = field.text
         if name in names("programs", "code"):

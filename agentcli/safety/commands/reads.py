@@ -19,7 +19,7 @@ _SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{
 
 def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     """Return the reason why a call of git, without the word `git`, may do more than read; an empty string if none."""
-    call = read_call(fields)
+    call = read_git_call(fields)
     if call.problem:
         return call.problem
     for folder in call.folders:
@@ -64,7 +64,7 @@ class GitCall(Struct):
     problem: str = ""  # why it cannot be read
 
 
-def read_call(fields: Sequence[Field]) -> GitCall:
+def read_git_call(fields: Sequence[Field]) -> GitCall:
     """Read the words behind `git`: the options before the subcommand, as git.c does, and the subcommand."""
     call = GitCall()
     remaining = list(reversed(fields))
@@ -102,7 +102,7 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     """
     words = segment.words or ("",)
     is_git = words[0] == "git"
-    called = [field.text for field in read_call([Field(word) for word in words[1:]]).words] if is_git else []
+    called = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
     if words[0] in names("shows", "names_only") or _git_shows_names_only(called):
         return False
     if not segment.effects.reads:  # a filter reads its input alone

@@ -112,6 +112,7 @@ def is_url_password(value: str) -> bool:
 
 
 def is_user_key(value: str) -> bool:
+    """Return True if the name in `curl -u NAME:`, which has no password, is a key: such as `administrator` is none."""
     return is_password(value) and has_random_digits(value)
 
 

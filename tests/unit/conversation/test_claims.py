@@ -95,3 +95,8 @@ def test_no_output_takes_long_to_read(command: str, output: str) -> None:
     began = process_time()
     passed(command, 0, output)
     assert process_time() - began < 5
+
+
+def test_a_test_that_is_called_like_a_runner_is_claimed_by_its_name() -> None:
+    (claim,) = find_claims("`test_run_tests` passes.")
+    assert (claim.kind, claim.target, claim.names) == ("tests_pass", "", ("test_run_tests",))

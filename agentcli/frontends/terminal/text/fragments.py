@@ -105,6 +105,7 @@ def first_rows(fragments: Sequence[Fragment], columns: int, max_rows: int) -> tu
 
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     """Return the first line as one row: cut at `columns` cells with an ellipsis, with tabs as single spaces."""
+    # With `keeps_last` there is a first line, even of an empty text.
     row = lines_of(((roles, text.replace("\t", " ")) for roles, text in fragments), keeps_last=True)[0]
     if row_width(row) <= columns:
         return row
@@ -115,7 +116,7 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
             if room < 0:
                 return [*cut, (roles, f"{text[:position]}…")] if columns > 0 else []
         cut.append((roles, text))
-    return cut
+    return cut  # it fits after all: `width` counts a cell for each control character in ASCII text
 
 
 def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:

@@ -182,8 +182,7 @@ def _docker_mounts(bounds: Bounds, protection: Protection, mount_points: MountPo
     mounts = [
         *(_docker_bind(path, path, is_writable=may_write) for path in dict.fromkeys([*folders, *granted])),
         *(_docker_bind(path, path, is_writable=True) for path in always_writable),
-        # A path that is granted, too, stays writable (`Bounds`).
-        *(_docker_bind(path, path) for path in (*protection.read_only, *made) if path not in granted),
+        *(_docker_bind(path, path) for path in (*protection.read_only, *made) if path not in granted),  # grants win
     ]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):

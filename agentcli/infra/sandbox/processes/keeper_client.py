@@ -120,7 +120,8 @@ class Process:
             case [b"swarm"]:
                 self.was_swarm = True
             case [b"gone", at]:
-                self._take_end(is_idle=not self._keeps_output)  # else it holds open what was the job's
+                # A supervisor that copied output still holds the job's pipes and file, and gets no other command.
+                self._take_end(is_idle=not self._keeps_output)
                 self.ended_at = float(at)
 
     def _take_end(self, *, is_idle: bool = False) -> None:

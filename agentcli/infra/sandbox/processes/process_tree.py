@@ -51,6 +51,7 @@ def _send_to_all(processes: Collection[ProcessInfo], number: signal.Signals) -> 
 
     The tree's first process began a session, so no other process is in these groups.
     """
+    # Before its `setsid` a new process is in our group. To killpg(2), 0 is our own group, and 1 means every process.
     for group in {process.group for process in processes} - {os.getpgrp(), 0, 1}:
         try:
             os.killpg(group, number)

@@ -112,6 +112,7 @@ class RowReader(Reader[Sequence[FoundRows]]):
                 path, begun = self._name_in(head), b""
             else:
                 path, rows, self._path = self._path, part, None
+            # A message repeats the path: if that holds a line end, the rows may end with the message's first lines.
             if has_message or b"\n" in path:
                 rows = self._without_message(path, rows)
             if rows:
