@@ -209,7 +209,7 @@ SAID_FIRST = [
         "Reaches pypi.org · can't predict what else it does",
         True,
     ),
-    ("npm install left-pad", "Installs packages (their scripts may run) from registry.npmjs.org $ npm", True),
+    ("npm install left-pad", "Installs packages (their scripts may run) from registry.npmjs.org", True),
     ("curl https://pypi.org/simple -o list.html", "Reaches pypi.org · writes list.html $ curl", True),
     ("echo hi > /etc/agentcli-test", "Writes outside the project: /etc/agentcli-test $ echo", True),
     ("find . -name '*.pyc' -delete", "Deletes everything find matches", True),

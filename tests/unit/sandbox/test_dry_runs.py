@@ -25,6 +25,7 @@ from agentcli.infra.sandbox.backends.linux import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.dry_runs import dry_run
 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
+from agentcli.infra.sandbox.mount_points import MOUNT_POINT_MODE
 from agentcli.infra.sandbox.processes.shell import Shell
 from agentcli.tools.command import Command, DryRunLimits, count_changes
 from tests.conformance import escape_probes
@@ -773,6 +774,8 @@ def test_gits_own_settings_change_and_those_that_run_something_are_marked(
 
 def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Path) -> None:
     repository(base)
+    (base / "ws/.vscode").mkdir()
+    (base / "ws/.vscode").chmod(MOUNT_POINT_MODE)  # as while a job runs
     outcome = tried(
         base,
         "ls -A | grep -v git$; git clean -fdq -e .env && echo clean; mkdir .vscode; echo {} >.vscode/tasks.json;"
@@ -780,7 +783,9 @@ def test_names_that_are_not_there_are_not_seen_and_are_marked_once_made(base: Pa
         drops=True,
     )
     assert outcome.output.split() == [".env", "a.txt", "b.txt", "empty", "lib", "link", "tool", "clean"]
-    assert {change.name for change in outcome.changes if change.is_obeyed} == {".vscode/tasks.json", ".mcp.json"}
+    assert {".vscode/tasks.json", ".mcp.json"} <= {change.name for change in outcome.changes if change.is_obeyed}
+    assert tried(base, "true").changes == []
+    assert (base / "ws/.vscode").is_dir()
 
 
 @pytest.mark.parametrize(

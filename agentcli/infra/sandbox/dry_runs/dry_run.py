@@ -24,6 +24,7 @@ from agentcli.infra.changes.journal import PrivateFolder, remove_abandoned
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, find_places, is_inside, is_real
 from agentcli.infra.sandbox.dry_runs import lost_work
 from agentcli.infra.sandbox.dry_runs.overlays import CacheLayers, OverlayReader, Overlays, TooMuch, why_no_overlays
+from agentcli.infra.sandbox.mount_points import is_mount_point
 from agentcli.infra.sandbox.processes.shell import BackgroundRuns, Detaching, Launcher, Shell
 from agentcli.tools.command import (
     NO_GRANTS,
@@ -184,7 +185,10 @@ class DryRuns:
         usual = self._bounds(command.grants)
         # Of names in the roots only what is there is kept from being written: what a dry run makes is asked about.
         protected = (
-            name for name in usual.protected if name.startswith("/") or any((r / name).exists() for r in usual.roots)
+            name
+            for name in usual.protected
+            if name.startswith("/")
+            or any((root / name).exists() and not is_mount_point(f"{root}/{name}") for root in usual.roots)
         )
         usual = replace(usual, masked=(*usual.masked, *masked), protected=tuple(protected))
         bounds = _without_others_data(usual, self._search_path) if command.dry_run == "narrow" else usual

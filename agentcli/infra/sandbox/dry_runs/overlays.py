@@ -11,7 +11,7 @@ import marshal
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +42,7 @@ from agentcli.infra.sandbox.confinement import (
     memory_file,
     run_probe,
 )
-from agentcli.infra.sandbox.mount_points import NOTE, Note
+from agentcli.infra.sandbox.mount_points import NOTE, Note, is_mount_point
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, DryRunLimits
 
@@ -102,6 +102,8 @@ class Overlays:
                 _make_overlay(area, self._caches_of(area), folder / f"overlay-{number}")
                 for number, area in enumerate(areas)
             ]
+            for overlay in self.each:
+                _hide_mount_points(overlay, used={mount.path for mount in launch.mounts})
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
@@ -170,6 +172,8 @@ class OverlayReader:
             where = f"{upper}/{path}" if path else upper
             now, below = entry_at(where), entry_at(changes.at(path))  # in the overlay, and in the real folder
             assert now is not None
+            if now.kind == "other" and is_mount_point(changes.at(path)):  # what a job needs was hidden, and stays
+                continue
             if path and _is_cache(path, now, below):
                 changes.caches.append(path)
                 continue
@@ -198,6 +202,14 @@ class OverlayReader:
             raise TooMuch(
                 f"it changed more than {self._limits.max_entries:,} files or {self._limits.max_bytes // 1_000_000:,} MB"
             )
+
+
+def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
+    """Hide the empty folders that keep names from being made while jobs run: git would try to remove them."""
+    for name in names_in(overlay.area):
+        path = f"{overlay.area}/{name}"
+        if path not in used and is_mount_point(path):
+            os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # in an overlay this device stands for nothing
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
