@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import npm
-from tests.app.running import PATIENCE_S, Place, call
+from tests.app.running import PATIENCE_S, Place, Running, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
 
@@ -305,6 +305,30 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     assert "no control request 'paint'" in responses["2"]["error"]
     assert (ran.of("result")[0]["result"], ran.code) == ("hi", 0)
     assert [one["permissionMode"] for one in ran.of("system", "init")] == ["default"]
+
+
+def answer_first(client: Running, response: Any) -> None:
+    """Answer the first request with this."""
+    id = client.wait_for_type("control_request")["request_id"]
+    client.send({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": response}})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"behavior": "allow", "updatedInput": [1]},
+        {"behavior": "allow", "updatedPermissions": [{"type": "addRules", "behavior": "deny", "rules": ["Bash"]}]},
+        ["allow"],
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_no(place: Place, answer: Any) -> None:
+    with place.talk(place.script(*WRITES), "--permission-prompt-tool", "stdio") as client:
+        client.send(request("1", "initialize"))
+        client.say("go")
+        answer_first(client, answer)
+        result = client.wait_for_type("result")
+    assert (result["subtype"], len(result["permission_denials"])) == ("success", 1)
+    assert not (place.folder / "made").exists()
 
 
 @pytest.mark.full

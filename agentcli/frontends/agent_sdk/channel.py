@@ -50,8 +50,11 @@ class ControlChannel:
         if waiting is None or waiting.done():
             return
         if response.get("subtype") == "success":
-            answer = response.get("response")
-            waiting.set_result(answer if isinstance(answer, dict) else {})
+            answer = {} if response.get("response") is None else response["response"]
+            if isinstance(answer, dict):
+                waiting.set_result(answer)
+            else:
+                waiting.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
         else:
             waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
