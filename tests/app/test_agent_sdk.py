@@ -331,6 +331,25 @@ def test_an_answer_that_makes_no_sense_is_a_no(place: Place, answer: Any) -> Non
     assert not (place.folder / "made").exists()
 
 
+HOOK = {"matcher": "Write", "hookCallbackIds": ["guard"]}
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_hook_that_did_not_answer_lets_nothing_through(place: Place, required: bool) -> None:
+    """Its program ends its input; that of a required one may also answer with something that is no object."""
+    hook = HOOK | ({"onFailure": "block"} if required else {})
+    with place.talk(place.script(*WRITES), "--permission-mode", "bypassPermissions") as client:
+        client.send(request("1", "initialize", hooks={"PreToolUse": [hook]}))
+        client.say("go")
+        if required:
+            answer_first(client, ["deny"])
+        else:
+            client.wait_for_type("control_request")
+        (result,) = client.ended().of("result")
+    assert "required hook failed" in result["result"]
+    assert not (place.folder / "made").exists()
+
+
 @pytest.mark.full
 def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
     with place.talk(place.script(*[{"text": "hi"}] * 3)) as client:

@@ -11,6 +11,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation.entries import reminder
 from agentcli.extensions.field_names import field_call
 from agentcli.extensions.hooks.run import (
+    DENYING,
     HookSession,
     HookSpec,
     RunningHooks,
@@ -19,7 +20,7 @@ from agentcli.extensions.hooks.run import (
     read_hooks,
     read_object,
 )
-from agentcli.frontends.agent_sdk.channel import ClientError, ControlChannel
+from agentcli.frontends.agent_sdk.channel import ClientError, ClientGone, ControlChannel
 from agentcli.llm.messages import ToolUse
 
 
@@ -49,6 +50,8 @@ class CallbackHooks(RunningHooks, kw_only=True):
                 )
         except TimeoutError:
             return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+        except ClientGone as error:
+            return failed(spec, str(error), "deny" if spec.event in DENYING else None)
         except ClientError as error:
             return failed(spec, str(error))
         return read_object(spec, answer)
