@@ -365,6 +365,7 @@ def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
     [
         (("--resume", "nothing"), {}, "There is no session 'nothing'"),
         ((), {"hooks": 5}, "The initialize request is not valid"),
+        ((), {"hooks": {"PreToolUse": [HOOK | {"matcher": "("}]}}, "hooks.PreToolUse: it is skipped (missing )"),
         ((), {"jsonSchema": {"type": "nonsense"}}, "--json-schema is not valid"),
         (("--agent", "nobody"), {"agents": {"some": {"description": "d", "prompt": "p"}}}, "Unknown agent 'nobody'"),
     ],
