@@ -310,7 +310,9 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
 def answer_first(client: Running, response: Any) -> None:
     """Answer the first request with this."""
     id = client.wait_for_type("control_request")["request_id"]
-    client.send({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": response}})
+    client.send(
+        {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": response}}
+    )
 
 
 @pytest.mark.parametrize(
