@@ -134,8 +134,8 @@ class _Conversion:
             if own := calls[use.id]:
                 yield Result(result=ToolResult(own.id, parts, result.is_error), name=own.name)
             else:
-                call = f"{use.name} {msgspec.json.encode(use.input).decode()}"
-                note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call}")
+                call = self._masked(Text(f"{use.name} {msgspec.json.encode(use.input).decode()}"))  # also the names
+                note = reminder(f"In {self._transcript.tool} you made this call, whose result follows: {call.text}")
                 notes.append(User((*note.content, *parts), is_reminder=True))
         yield from notes
 

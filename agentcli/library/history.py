@@ -71,6 +71,7 @@ def _message(given: object) -> Message:
         message = msgspec.convert({"role": role, "content": [*_blocks(given)]}, Message)
     if not message.content:
         raise ValueError("it is empty")
+    msgspec.json.encode(message)  # raises for lone surrogates, which the log cannot hold
     for block in message.content:
         if not isinstance(block, BLOCKS_OF_ROLE[message.role]):
             raise TypeError(f"a message of the {message.role} takes no {type(block).__name__}")

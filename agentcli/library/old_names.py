@@ -34,11 +34,15 @@ def accept_old_names(construct: Constructor) -> Constructor:
 def _in_new_names(named: dict[str, Any]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     moved: dict[str, Any] = {}
+    options = named.get("options", AgentOptions())
     for name, value in named.items():
-        if new := _PARAMETERS.get(name):
+        new = _PARAMETERS.get(name) or _OPTIONS.get(name, "")
+        if (name in _PARAMETERS and new in named) or getattr(options, new, None):  # one would be lost, such as a hook
+            raise TypeError(f"Agent(…) has {name} under its new name, too. Pass only the new one, {new}.")
+        if name in _PARAMETERS:
             parameters[new] = parameters.get(new) or value
             spelling = f"{new}=…"
-        elif new := _OPTIONS.get(name):
+        elif name in _OPTIONS:
             moved[new] = moved.get(new) or value
             spelling = f"options=AgentOptions({new}=…)"
         else:
@@ -47,4 +51,4 @@ def _in_new_names(named: dict[str, Any]) -> dict[str, Any]:
         warn(f"Agent({name}=…) is Agent({spelling}) now; the next release drops the old name.", DeprecationWarning, 3)
     if "session_id" in named and not moved.get("store"):  # it named a conversation that nothing kept
         moved["store"] = MemorySessions()
-    return parameters | ({"options": replace(named.get("options", AgentOptions()), **moved)} if moved else {})
+    return parameters | ({"options": replace(options, **moved)} if moved else {})

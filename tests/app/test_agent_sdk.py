@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import npm
-from tests.app.running import PATIENCE_S, Place, call
+from tests.app.running import PATIENCE_S, Place, Running, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("place_with_a_file")]
 
@@ -307,6 +307,51 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     assert [one["permissionMode"] for one in ran.of("system", "init")] == ["default"]
 
 
+def answer_first(client: Running, response: Any) -> None:
+    """Answer the first request with this."""
+    id = client.wait_for_type("control_request")["request_id"]
+    client.send(
+        {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": response}}
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"behavior": "allow", "updatedInput": [1]},
+        {"behavior": "allow", "updatedPermissions": [{"type": "addRules", "behavior": "deny", "rules": ["Bash"]}]},
+        ["allow"],
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_no(place: Place, answer: Any) -> None:
+    with place.talk(place.script(*WRITES), "--permission-prompt-tool", "stdio") as client:
+        client.send(request("1", "initialize"))
+        client.say("go")
+        answer_first(client, answer)
+        result = client.wait_for_type("result")
+    assert (result["subtype"], len(result["permission_denials"])) == ("success", 1)
+    assert not (place.folder / "made").exists()
+
+
+HOOK = {"matcher": "Write", "hookCallbackIds": ["guard"]}
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_hook_that_did_not_answer_lets_nothing_through(place: Place, required: bool) -> None:
+    """Its program ends its input; that of a required one may also answer with something that is no object."""
+    hook = HOOK | ({"onFailure": "block"} if required else {})
+    with place.talk(place.script(*WRITES), "--permission-mode", "bypassPermissions") as client:
+        client.send(request("1", "initialize", hooks={"PreToolUse": [hook]}))
+        client.say("go")
+        if required:
+            answer_first(client, ["deny"])
+        else:
+            client.wait_for_type("control_request")
+        (result,) = client.ended().of("result")
+    assert "required hook failed" in result["result"]
+    assert not (place.folder / "made").exists()
+
+
 @pytest.mark.full
 def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
     with place.talk(place.script(*[{"text": "hi"}] * 3)) as client:
@@ -322,6 +367,7 @@ def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
     [
         (("--resume", "nothing"), {}, "There is no session 'nothing'"),
         ((), {"hooks": 5}, "The initialize request is not valid"),
+        ((), {"hooks": {"PreToolUse": [HOOK | {"matcher": "("}]}}, "hooks.PreToolUse: it is skipped (missing )"),
         ((), {"jsonSchema": {"type": "nonsense"}}, "--json-schema is not valid"),
         (("--agent", "nobody"), {"agents": {"some": {"description": "d", "prompt": "p"}}}, "Unknown agent 'nobody'"),
     ],

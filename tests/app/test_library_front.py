@@ -93,6 +93,7 @@ def without(history: Sequence[dict[str, Any]], number: int, **changed: Any) -> l
         (without(OPENAI, 1, tool_calls=[{"id": "c1"}]), r"history\[1\] is wrong: 'function' is missing"),
         (without(OPENAI, 0, content=[LOOKED]), r"history\[0\] is wrong: a message of the user takes no ToolUse"),
         ([{"role": "assistant", "content": None}], r"history\[0\] is wrong: it is empty"),
+        ([{"role": "user", "content": "\ud800"}], r"history\[0\] is wrong: .*surrogates not allowed"),
     ],
 )
 async def test_a_history_that_is_wrong_is_refused_with_the_message_at_fault(

@@ -168,6 +168,10 @@ async def test_the_parameters_of_the_release_before_still_work(agent: Make, tmp_
     assert (provider.requests[0].system, [*store.kept]) == ("Be brief.", ["one"])
     with pytest.raises(TypeError, match="unexpected keyword argument 'systemprompt'"):
         agent(systemprompt="Be brief.")
+    with pytest.raises(TypeError, match="Pass only the new one, permissions"):
+        agent(permission_mode="plan", permissions="default")
+    with pytest.raises(TypeError, match="Pass only the new one, user_id"):
+        agent(user_id="", options=AgentOptions(user_id="me"))
 
 
 async def test_permissions_are_a_mode_or_a_mode_with_rules(agent: Make, work: Path) -> None:

@@ -57,7 +57,7 @@ def claude_lines(cwd: Path) -> list[dict[str, Any]]:
         reply("a5", "a4", "m3", use("toolu_3", "Bash", command=touch, timeout=5000)),
         {**user("s1", None, "Of a subagent."), "isSidechain": True},
         user("r3", "a5", result("toolu_3", f"key {TOKEN}", is_error=True)),
-        reply("a6", "r3", "m4", use("toolu_4", "AskUserQuestion", questions=["Which?"])),
+        reply("a6", "r3", "m4", use("toolu_4", "AskUserQuestion", questions=["Which?"], **{TOKEN: 1})),
         user("r4", "a6", result("toolu_4", "The red one.")),
         reply("a7", "r4", "m5", use("toolu_5", "Bash", command=f"touch {cwd}/ran-again")),  # it ended here
     ]
@@ -145,7 +145,7 @@ def test_what_came_over_is_stored_and_reported(place: Place, claude: Path) -> No
     ran = ask(place, script, "claude:", {})
     assert (
         "5 messages, 4 calls with results, 1 call as text, 2 images, the names of 2 files. Not imported: 1 message of "
-        "other branches or from before a compaction, 1 line of subagents, 1 damaged line of 36 bytes, 2 secrets "
+        "other branches or from before a compaction, 1 line of subagents, 1 damaged line of 36 bytes, 3 secrets "
     ) in " ".join(ran.err.split()).replace("agentcli: ", ""), ran.err
     shown = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)
     blocks = [block for message in shown["messages"] for block in message["content"]]

@@ -208,6 +208,9 @@ class SubagentRuns(Protocol):
     async def answer(self, call: Call, given: Any) -> ToolOutput:
         """Run a call of `create_subagent`. Raises `ToolError`."""
 
+    def listing(self) -> list[dict[str, Any]]:
+        """Return the names and the descriptions of the kinds that may be called."""
+
     def submit(self, op: Op) -> None: ...
 
     def take_reports(self) -> list[str]: ...

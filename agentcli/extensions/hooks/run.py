@@ -244,7 +244,7 @@ def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAn
 
 
 # Events whose hooks can deny: one that may not run must not let through what it might have denied.
-_DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
+DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 
 class HookSession(msgspec.Struct, kw_only=True):
@@ -366,7 +366,7 @@ class CommandHooks(RunningHooks, kw_only=True):
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            return EventAnswer("deny" if spec.event in _DENYING else "", why, problem=why)
+            return EventAnswer("deny" if spec.event in DENYING else "", why, problem=why)
         return await self._run(spec, input)
 
     async def _run(self, spec: HookSpec, input: bytes) -> EventAnswer:

@@ -185,6 +185,9 @@ class Subagents:
         _, entries = await self._children.store.load(run.session_id if run else id, user_id=self._children.owner)
         return entries
 
+    def listing(self) -> list[dict[str, Any]]:
+        return [{"name": kind.name, "description": kind.description} for kind in self.definitions.values()]
+
     def submit(self, op: Op) -> None:
         for run in self.runs:
             if run.session is not None:

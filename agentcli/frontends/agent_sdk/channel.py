@@ -11,7 +11,14 @@ from agentcli.frontends.json_input import json_in
 
 
 class ClientError(UserError):
-    """The program has answered a request with an error, or cannot answer any more."""
+    """The program has answered a request with an error, or not with an object, or cannot answer any more."""
+
+
+class ClientGone(ClientError):
+    """The program cannot answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__("The program that started agentcli has ended its input, so it cannot answer.")
 
 
 class ControlChannel:
@@ -26,7 +33,7 @@ class ControlChannel:
     async def ask(self, subtype: str, **fields: Any) -> dict[str, Any]:
         """Send a request and return the response; if it is cancelled, the program is told so. Raises `ClientError`."""
         if self._is_closed:
-            raise ClientError("The program that started agentcli has ended its input, so it cannot answer.")
+            raise ClientGone
         response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         id = self.post(subtype, **fields)
         self._waiting[id] = response
@@ -50,8 +57,11 @@ class ControlChannel:
         if waiting is None or waiting.done():
             return
         if response.get("subtype") == "success":
-            answer = response.get("response")
-            waiting.set_result(answer if isinstance(answer, dict) else {})
+            answer = {} if response.get("response") is None else response["response"]
+            if isinstance(answer, dict):
+                waiting.set_result(answer)
+            else:
+                waiting.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
         else:
             waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
@@ -67,7 +77,7 @@ class ControlChannel:
         self._is_closed = True
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ClientError("The program that started agentcli has ended its input."))
+                waiting.set_exception(ClientGone())
 
 
 def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:

@@ -10,7 +10,6 @@ from agentcli.errors import UsageError, UserError
 from agentcli.extensions.mcp.server import Server
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import Offer
-from agentcli.extensions.subagents.running import Subagents
 from agentcli.frontends.agent_sdk.output import STATUSES
 from agentcli.frontends.hosts import ScreenlessHost
 from agentcli.version import __version__
@@ -37,9 +36,7 @@ def server_info(host: ScreenlessHost) -> dict[str, Any]:
 
 def known_agents(session: Session) -> list[dict[str, Any]]:
     delegates = session.runtime.calls.delegates
-    agents = delegates.open_agents() if delegates.make_agents is not None else None
-    kinds = agents.definitions.values() if isinstance(agents, Subagents) else ()
-    return [{"name": kind.name, "description": kind.description} for kind in kinds]
+    return delegates.open_agents().listing() if delegates.make_agents is not None else []
 
 
 async def answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from agentcli.agent.interfaces import EventAnswer, EventHooks, EventName
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import reminder
+from agentcli.errors import UsageError
 from agentcli.extensions.field_names import field_call
 from agentcli.extensions.hooks.run import (
+    DENYING,
+    EVENTS,
     HookSession,
     HookSpec,
     RunningHooks,
@@ -19,20 +22,27 @@ from agentcli.extensions.hooks.run import (
     read_hooks,
     read_object,
 )
-from agentcli.frontends.agent_sdk.channel import ClientError, ControlChannel
+from agentcli.frontends.agent_sdk.channel import ClientError, ClientGone, ControlChannel
 from agentcli.llm.messages import ToolUse
 
 
 def callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
-    """Yield the hooks of an `initialize` request, whose commands are the ids of callbacks."""
+    """Yield the hooks of an `initialize` request, whose commands are the ids of callbacks.
+
+    `report` gets a sentence on an unknown event. Raises `UsageError` for a hook that cannot be read: it might deny.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise UsageError(why)
+
     for event, matchers in table.items():
-        groups = []
+        groups: list[dict[str, Any]] = []
         for matcher in matchers or ():
             more = {"timeout": matcher["timeout"]} if matcher.get("timeout") else {}
             more["onError"] = "deny" if matcher.get("onFailure") == "block" else "allow"
             hooks = [{"command": str(id), **more} for id in matcher.get("hookCallbackIds", ())]
-            groups.append({"matcher": matcher.get("matcher"), "hooks": hooks})
-        yield from read_hooks({event: groups}, "initialize", report)
+            groups += [{"matcher": matcher.get("matcher"), "hooks": hooks}] if hooks else []
+        yield from read_hooks({event: groups}, "initialize", refuse if event in EVENTS else report)
 
 
 class CallbackHooks(RunningHooks, kw_only=True):
@@ -49,6 +59,8 @@ class CallbackHooks(RunningHooks, kw_only=True):
                 )
         except TimeoutError:
             return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+        except ClientGone as error:
+            return failed(spec, str(error), "deny" if spec.event in DENYING else None)
         except ClientError as error:
             return failed(spec, str(error))
         return read_object(spec, answer)

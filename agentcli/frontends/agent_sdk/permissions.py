@@ -48,10 +48,13 @@ class PermissionBridge:
             answer = await self._channel.ask(
                 "can_use_tool", **about, decision_reason=question.reason, permission_suggestions=suggestions
             )
+            op = self._op(question, input, answer)
         except ClientError as error:
-            answer = {"behavior": "deny", "message": str(error)}
+            op = ops.Approve(question.id, False, comment=str(error))
+        except (AttributeError, TypeError, ValueError) as error:
+            op = ops.Approve(question.id, False, comment=f"The program's answer is not valid: {error}")
         self._asking.pop(question.id, None)  # the answer settles it
-        self._session.submit(self._op(question, input, answer))
+        self._session.submit(op)
 
     def _call_of(self, question: events.QuestionEvent) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments that stand for a question."""

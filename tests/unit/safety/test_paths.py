@@ -114,7 +114,7 @@ def test_all_that_a_sandbox_hides_in_a_home_is_a_secret_here_too(path: str) -> N
     packages/a/.vscode/x .idea/workspace.xml .cursor/mcp.json .claude/settings.json .codex/config.toml
     .gemini/settings.json .envrc .bashrc .zshrc .profile .husky/pre-commit .pre-commit-config.yaml .mcp.json
     lefthook.yml .hg/hgrc ~/.bashrc ~/.config/fish/config.fish ../.vscode/tasks.json
-    ~/Library/LaunchAgents/x.plist
+    ~/Library/LaunchAgents/x.plist ~/.config/agentcli/plugins/x/hooks/run.sh
     """.split(),
 )
 def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -> None:
