@@ -361,8 +361,7 @@ class Call:
     """One call of a turn, with its report."""
 
     def __init__(self, use: ToolUse, turn: TurnCalls) -> None:
-        self.use = use
-        self.turn = turn
+        self.use, self.turn = use, turn
         services = turn.session.services
         self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
         self.changed: Approve | None = None  # the person's yes to the call with other input, which it has now
@@ -396,7 +395,6 @@ async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAns
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    use, events, agent_id = call.use, call.turn.session.delegates.events, call.turn.session.agent_id
-    return (
-        EventAnswer() if events is None else await events.fire_about(event, use, use.input, agent_id=agent_id, **fields)
-    )
+    calls, use = call.turn.session, call.use
+    events, about = calls.delegates.events, {"agent_id": calls.agent_id, **fields}
+    return EventAnswer() if events is None else await events.fire_about(event, use, use.input, **about)
