@@ -170,7 +170,7 @@ class ChangeSummary(Struct, frozen=True, kw_only=True):
 
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where
     the contents are the same, are no text or are too long; of a repository it is what git says. What was renamed has
-    both names and, as the first note, how much of it is the same. With more than one of `hunks` each of the diff's
+    both names and, as the last note, how much of it is the same. With more than one of `hunks` each of the diff's
     (`diff_hunks`) can be applied by itself. `files` and `size` count what a folder, a tree or a repository consists of,
     in files and bytes. `notes` are what a person should know before it is applied. What `is_obeyed` is run or obeyed by
     other programs unasked. `loses` says what it takes away: work (commits, stashes, what was not committed), or the

@@ -304,7 +304,7 @@ def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 def _change_text(change: ChangeSummary) -> str:
     """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
     if change.kind == "renamed":
-        share, *others = change.notes
+        *others, share = change.notes
         return "".join([f"renamed {change.name} ({share})\n", *(f"  {note}\n" for note in others), change.diff])
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":

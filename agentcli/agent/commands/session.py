@@ -196,7 +196,8 @@ def _plan_text(plan: Compaction) -> str:
     elif plan.cost_usd is None:
         cost = "A model would write the summary; its price is unknown."
     tokens = f"{plan.tokens_before:,} → {plan.tokens_after:,} tokens ({STRATEGY_NAMES[plan.strategy]}); {cut}. {cost}"
-    return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{plan.carried}"
+    carried = plan.carried.replace("<system-reminder>", "").replace("</system-reminder>", "")
+    return f"{tokens}\nThe log stays complete. Before the recent turns, the model would read:\n\n{carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:

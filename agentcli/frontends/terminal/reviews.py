@@ -164,12 +164,8 @@ def diff_rows(diff: str, columns: int) -> Row:
 
 
 def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: bool = False) -> Row:
-    """Lay out a change below its file's name, in brief with counts in place of diffs.
-
-    That of a repository has git's description of it and several diffs, which may be the same as those of files.
-    """
+    """Lay out a change below its file's name, in brief with counts in place of diffs; a repository has several."""
     shown: Row = []
-    listed: set[tuple[str, str]] = set()
     for part in split_files(text):
         path = path_of(part)
         name, *notes = exposed(path or part.strip()).split("\n")
@@ -178,9 +174,6 @@ def change_rows(text: str, change: ChangeSummary, columns: int, *, is_brief: boo
         is_new = bool(path) and (change.kind == "created" or "--- /dev/null" in names)
         label = "" if not path else "  (DELETED)" if is_deleted else "  (new)" if is_new else ""
         counts = f"  {diff_counts(part)}" if path and is_brief else ""
-        if counts and (name, counts) in listed:
-            continue
-        listed.add((name, counts))
         name = re.sub(r"(\d) (?=files?\b|bytes\b|[KMG]B\b)", "\\1\xa0", name)  # no row ends between them
         head = [("bold error" if is_deleted else "bold", f"  {name}{label}"), ("muted", f"{counts}\n")]
         shown += wrapped(head, columns, hang=4)

@@ -78,7 +78,7 @@ def _join_renames(groups: list[ChangeGroup], changes: ChangeSet) -> list[ChangeG
             new = new_groups.pop(shares.index(share))
             text, new_text = _text(before) or "", _text(changes.after[new.paths[0]]) or ""
             name, diff = f"{old.summary.name} → {new.summary.name}", unified_diff(new.summary.name, text, new_text)
-            notes = (f"{int(share * 100)} %", *new.summary.notes)
+            notes = (*new.summary.notes, f"{int(share * 100)} %")
             summary = replace(new.summary, name=name, kind="renamed", diff=diff, hunks=1, notes=notes)
             groups = [group for group in groups if group is not old and group is not new]
             groups.append(ChangeGroup(summary, changes, (*old.paths, *new.paths)))

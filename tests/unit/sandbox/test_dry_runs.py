@@ -482,6 +482,7 @@ def test_a_commit_is_one_change_and_git_says_what_became_of_the_repository(base:
         ("git stash drop -q", "loses stash stash@{0}"),
         ("git checkout -q -- lib/one.py", "loses its uncommitted contents"),
         ("git stash -q -u -- b.txt", "b.txt: loses its uncommitted contents"),
+        ("sed s/work/other/ long >longer; rm long", "loses its uncommitted contents"),
         ("git add tool; git clean -fdqx lib", "lib/new.py: loses its uncommitted contents"),
     ],
 )
@@ -495,6 +496,7 @@ def test_what_a_repository_loses_is_reported(base: Path, command: str, note: str
     git(ws, "commit", "-q", "--allow-empty", "-m", "second")
     (ws / "lib/one.py").write_text("work\n")
     (ws / "lib/new.py").write_text("work\n")
+    (ws / "long").write_text("work\n" + "more\n" * 9)
     before = tree_of(ws)
     [change] = tried(base, command, drops=True).changes
     assert change.loses == "work"

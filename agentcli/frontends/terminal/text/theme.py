@@ -41,7 +41,7 @@ PALETTES: dict[str, dict[str, int]] = {
     },
     # The terminal's own sixteen colours, of which the person chooses the look; -1 stands for faint text, because
     # many light themes make "bright black" invisible.
-    "ansi": {"grey": -1, "blue": 4, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
+    "ansi": {"grey": -1, "blue": 12, "cyan": 6, "magenta": 5, "green": 2, "red": 1, "yellow": 3},
     "none": {},
 }  # fmt: skip
 # The background of changed lines, of the words in them that differ, and of prompts: an index of the xterm palette,

@@ -269,7 +269,7 @@ def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
         lost = gone_files[group.changes.root].intersection(group.paths)
         if group.summary.kind == "changed" and _is_written_over(group.summary.diff):
             lost.update(group.paths)
-        if lost and not group.summary.loses and group.summary.kind in ("changed", "deleted"):
+        if lost and not group.summary.loses and group.summary.kind in ("changed", "deleted", "renamed"):
             found.setdefault(group.changes.root, set()).update(lost)
     return found
 
