@@ -34,7 +34,7 @@ def make_client(id: str, content: dict[str, Any], options: argparse.Namespace, c
     try:
         options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
         hooks = tuple(callbacks(request.get("hooks") or {}, warn))
-    except (AttributeError, TypeError, UsageError) as error:
+    except (AttributeError, TypeError, ValueError, UsageError) as error:
         channel.refuse(id, f"The initialize request is not valid: {error}")
         raise UsageError(f"The initialize request is not valid: {error}") from error
     return ControlClient(

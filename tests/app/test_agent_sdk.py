@@ -292,7 +292,7 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     asked = [
         request("1", "initialize"),
         request("2", "paint"),
-        request("3", "mcp_toggle"),
+        request("3", "stop_task", task_id=5),
         prompt,
         request("4", "get_context_usage"),
     ]
@@ -367,6 +367,7 @@ def test_a_first_request_that_comes_late_is_answered_too(place: Place) -> None:
     [
         (("--resume", "nothing"), {}, "There is no session 'nothing'"),
         ((), {"hooks": 5}, "The initialize request is not valid"),
+        ((), {"mcpServers": "x"}, "The initialize request is not valid"),
         ((), {"hooks": {"PreToolUse": [HOOK | {"matcher": "("}]}}, "hooks.PreToolUse: it is skipped (missing )"),
         ((), {"jsonSchema": {"type": "nonsense"}}, "--json-schema is not valid"),
         (("--agent", "nobody"), {"agents": {"some": {"description": "d", "prompt": "p"}}}, "Unknown agent 'nobody'"),

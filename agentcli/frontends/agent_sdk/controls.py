@@ -44,7 +44,7 @@ async def answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict[
 
     Raises:
         UserError, ToolError: If it is unknown, or cannot be carried out.
-        KeyError, TypeError, ValueError: If a part of it is missing.
+        AttributeError, KeyError, TypeError, ValueError: If a part of it is missing or wrong.
     """
     session = host.session
     match request["subtype"]:

@@ -95,7 +95,7 @@ class ControlDialogue(Dialogue):
                 answer = await answer_request(self.host, request)
         except (UserError, ToolError) as error:
             self._channel.refuse(id, str(error))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._channel.refuse(id, f"The request {request['subtype']} is not complete: {error!r}.")
         else:
             self._channel.respond(id, **answer)
