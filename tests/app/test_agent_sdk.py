@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,12 +308,13 @@ def test_every_request_is_answered_and_unknown_ones_with_an_error(place: Place) 
     assert [one["permissionMode"] for one in ran.of("system", "init")] == ["default"]
 
 
-def answer_first(client: Running, response: Any) -> None:
+def response(id: str, answer: Any) -> dict[str, Any]:
+    return {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": answer}}
+
+
+def answer_first(client: Running, answer: Any) -> None:
     """Answer the first request with this."""
-    id = client.wait_for_type("control_request")["request_id"]
-    client.send(
-        {"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": response}}
-    )
+    client.send(response(client.wait_for_type("control_request")["request_id"], answer))
 
 
 @pytest.mark.parametrize(
@@ -331,6 +333,25 @@ def test_an_answer_that_makes_no_sense_is_a_no(place: Place, answer: Any) -> Non
         result = client.wait_for_type("result")
     assert (result["subtype"], len(result["permission_denials"])) == ("success", 1)
     assert not (place.folder / "made").exists()
+
+
+def is_message(method: str, line: dict[str, Any]) -> bool:
+    """Return True for a request that carries this method of MCP to a server."""
+    return bool(line.get("request", {}).get("message", {}).get("method") == method)
+
+
+@pytest.mark.full
+def test_a_server_of_the_program_that_answers_nonsense_fails_the_call(place: Place) -> None:
+    results = {"initialize": {}, "tools/list": {"tools": [{"name": "add"}]}, "tools/call": {"content": 5}}
+    model = place.script({"tool_calls": [call("mcp__calc__add")]}, {"text": "{{last_result}}"})
+    with place.talk(model, "--permission-mode", "bypassPermissions") as client:
+        client.send(request("1", "initialize", sdkMcpServers=["calc"]))
+        client.say("go")
+        for method, result in results.items():
+            asked = client.wait_for(partial(is_message, method))
+            answer = {"mcp_response": {"id": asked["request"]["message"]["id"], "result": result}}
+            client.send(response(asked["request_id"], answer))
+        assert "gave no valid answer to tools/call" in client.wait_for_type("result")["result"]
 
 
 HOOK = {"matcher": "Write", "hookCallbackIds": ["guard"]}

@@ -57,13 +57,13 @@ class HostedServer:
         except ClientError as error:
             raise ToolError(str(error), kind="resource_error") from error
         match answer.get("mcp_response"):
-            case {"result": dict(result)}:
+            case {"result": dict(result)} if all(isinstance(result.get(key, []), list) for key in ("tools", "content")):
                 return result
             case {"error": {"code": code, "message": why}} if code == _INVALID_PARAMETERS:
                 raise ToolError(str(why), kind="invalid_parameters")
             case {"error": {"message": why}}:
                 raise ToolError(str(why), kind="execution_error")
-        raise ToolError(f"The MCP server {self.name} gave no answer to {method}.", kind="execution_error")
+        raise ToolError(f"The MCP server {self.name} gave no valid answer to {method}.", kind="execution_error")
 
     def _notify(self, method: str, **params: Any) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
