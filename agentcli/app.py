@@ -22,7 +22,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, ModelChoice, chosen_model, restore_state
 from agentcli.agent.steps.messages import NestedInstructions, usual_steps
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
+from agentcli.conversation.entries import Entry, SkillActivated, User
 from agentcli.conversation.history import LogSearch, carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.plugins.active import Plugins
@@ -138,7 +138,7 @@ class Builder:
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.record_cost  # of summaries; only now, because the session is made with the watch
         self._export.follow(session)
-        await self._attach_hooks(session, source="resume" if entries else "startup")
+        await self._attach_hooks(session)
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
         if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
@@ -241,19 +241,13 @@ class Builder:
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
             calls.delegates.open_skills()
 
-    async def _attach_hooks(self, session: Session, *, source: str) -> None:
-        """Let the person's command hooks run around calls and at events, and fire `SessionStart`."""
-        state, calls, services = session.state, session.runtime.calls, session.runtime.calls.services
-        if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
-            return
-        services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
-        hooks.session.publish = session.publish
-        if services.mask is not None:
-            hooks.session.mask = services.mask.text
-        answer = await hooks.fire("SessionStart", subject=source, source=source)
-        hooks.session.ask = make_ask(calls)  # only now: no front end listens yet that could put a question
-        if answer.context:
-            state.notes.append(reminder(answer.context))
+    async def _attach_hooks(self, session: Session) -> None:
+        """Let the person's command hooks run around the calls and at the events of a session."""
+        if (hooks := self.hooks.of_session(session.id, lambda: session.state.mode)) is not None:
+            from agentcli.extensions.hooks.attachment import attach_hooks
+
+            await attach_hooks(session, hooks)
+            hooks.session.ask = make_ask(session.runtime.calls)  # now: no front end listened that could put a question
 
     def _subagents(self, session: Session) -> Subagents:
         from agentcli.extensions.subagents.running import ChildSessions, ContextParts, Subagents

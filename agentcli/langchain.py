@@ -6,16 +6,21 @@ from typing import Any
 
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.tool import tool_call
 from langchain_core.tools import StructuredTool, ToolException
 
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
 from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
-from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
 from agentcli.llm.providers import BaseProvider
+from agentcli.llm.wire.chat_completions import function_of
+
+from agentcli.llm.messages import (  # isort: skip
+    Base64Source, Block, Document, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage,
+)  # fmt: skip
 
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # reasons by which services say that a reply was cut
 
@@ -27,9 +32,7 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
     converted: list[BaseMessage] = [SystemMessage(system)] if system else []
     for message in messages:
         if message.role == "assistant":
-            calls = [
-                {"name": use.name, "args": use.input, "id": use.id, "type": "tool_call"} for use in message.tool_uses
-            ]
+            calls = [tool_call(name=use.name, args=use.input, id=use.id) for use in message.tool_uses]
             converted.append(AIMessage(message.text, tool_calls=calls))
             continue
         converted += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
@@ -54,10 +57,10 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
                 new = Message("assistant", (Text(message.text), *uses) if message.text else uses)
             case ToolMessage(content=content):
-                output = content if isinstance(content, str) else tuple(_blocks(content))
+                output = content if isinstance(content, str) else tuple(_blocks(message))
                 new = Message("user", (ToolResult(message.tool_call_id, output, message.status == "error"),))
             case _:
-                new = Message("user", tuple(_blocks(message.content)))
+                new = Message("user", tuple(_blocks(message)))
         if converted and converted[-1].role == new.role:
             new = Message(new.role, (*converted.pop().content, *new.content))
         converted.append(new)
@@ -89,19 +92,15 @@ def _content(blocks: Sequence[Text | Image | Document]) -> Any:
     return content
 
 
-def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
-    for part in [content] if isinstance(content, str) else content:
+def _blocks(message: BaseMessage) -> Iterator[Text | Image | Document]:
+    for part in message.content_blocks:  # LangChain's standard form of all others
         match part:
-            case str():
-                yield Text(part)
-            case {"type": "text", "text": text}:
+            case {"type": "text", "text": str(text)}:
                 yield Text(text)
-            case {"type": "image", "base64": data, "mime_type": kind}:
+            case {"type": "image", "base64": str(data), "mime_type": str(kind)}:
                 yield Image(Base64Source(kind, data))
-            case {"type": "file", "base64": data, "mime_type": kind}:
+            case {"type": "file", "base64": str(data), "mime_type": str(kind)}:
                 yield Document(Base64Source(kind, data))
-            case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
-                yield Image(Base64Source.of_url(url))
             case _:
                 raise UsageError(f"Could not send {str(part)[:80]}. Use text, or images and files as base64.")
 
@@ -173,7 +172,8 @@ class LangChainProvider(BaseProvider):
 
     def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
         try:
-            return self._chat.bind_tools(list(map(_function, tools))) if tools else self._chat
+            functions = [{"type": "function", "function": function_of(spec)} for spec in tools]
+            return self._chat.bind_tools(functions) if tools else self._chat
         except NotImplementedError as error:
             raise ProviderError(
                 f"{type(self._chat).__name__} of LangChain takes no tools: use a chat model that does, or settings "
@@ -186,14 +186,6 @@ class LangChainProvider(BaseProvider):
     async def aclose(self) -> None: ...
 
 
-def _function(spec: ToolSpec) -> dict[str, Any]:
-    parameters = {"properties": {}, **spec.input_schema}
-    return {
-        "type": "function",
-        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
-    }
-
-
 def _done(whole: AIMessageChunk, model: str) -> Done:
     calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
     calls += [  # arguments that are no JSON
@@ -203,12 +195,8 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
     text, metadata = str(whole.text), whole.response_metadata
     blocks: tuple[Block, ...] = (Text(text), *calls) if text else tuple(calls)
     is_cut = (metadata.get("finish_reason") or metadata.get("stop_reason")) in _CUT
-    return Done(
-        Message("assistant", blocks),
-        "max_tokens" if is_cut else "tool_use" if calls else "end_turn",
-        _usage(whole),
-        model,
-    )
+    stop_reason: StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
+    return Done(Message("assistant", blocks), stop_reason, _usage(whole), model)
 
 
 def _usage(whole: AIMessageChunk) -> Usage:

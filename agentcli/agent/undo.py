@@ -10,15 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
-from agentcli.agent.interfaces import (
-    LOCK_TIMEOUT_S,
-    MAX_LOCKED,
-    Checkpoints,
-    Locks,
-    Restoration,
-    RestoredFile,
-    SessionStore,
-)
+from agentcli.agent import interfaces
 from agentcli.conversation import entries as log
 from agentcli.conversation.blame import line_origins
 from agentcli.conversation.history import listed_names, shorten
@@ -166,9 +158,9 @@ Confirm = Callable[[str, str], Awaitable[bool | None]]
 class UndoHost(Struct, frozen=True, kw_only=True):
     """The surroundings of an undo. `shown` names a file for the person; a command begins with `command`."""
 
-    checkpoints: Checkpoints
+    checkpoints: interfaces.Checkpoints
     append: Callable[..., Awaitable[object]]
-    locks: Locks
+    locks: interfaces.Locks
     shown: Callable[[Path], str]
     confirm: Confirm
     command: str = "/"
@@ -179,7 +171,7 @@ class UndoResult(Struct, frozen=True):
 
     text: str
     turn: TurnChanges | None = None
-    files: Sequence[RestoredFile] = ()
+    files: Sequence[interfaces.RestoredFile] = ()
     is_wanted: bool = True
 
     @property
@@ -223,11 +215,11 @@ async def undo(
 
 
 async def _carry_out(
-    turn: TurnChanges, direction: Direction, plan: Restoration, host: UndoHost
-) -> Sequence[RestoredFile]:
+    turn: TurnChanges, direction: Direction, plan: interfaces.Restoration, host: UndoHost
+) -> Sequence[interfaces.RestoredFile]:
     """Take the changes back and record that in the log, also for the model. Return the outcome for each file."""
-    keys = tuple(file.path for file in plan.files[:MAX_LOCKED])
-    async with host.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
+    keys = tuple(file.path for file in plan.files[: interfaces.MAX_LOCKED])
+    async with host.locks.held(keys, timeout_s=interfaces.LOCK_TIMEOUT_S):
         files = await plan.carry_out()
         conflicts = tuple(log.stored_path(file.path) for file in files if file.how == "conflict")
         changes = tuple(change for change in plan.changes if change.path not in conflicts)
@@ -277,7 +269,7 @@ def _git_remark(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
     return []
 
 
-def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredFile], command: str) -> str:
+def _headline(turn: TurnChanges, direction: Direction, files: Sequence[interfaces.RestoredFile], command: str) -> str:
     """Return a sentence on what was done, and on how to go back."""
     did, outcomes = "Reapplied" if direction == "redo" else "Undid", [file.how for file in files]
     if set(outcomes) == {"kept"}:
@@ -295,7 +287,7 @@ def _headline(turn: TurnChanges, direction: Direction, files: Sequence[RestoredF
     return f"{did} {turn.name}. To {reverse} it: {command}{reverse}"
 
 
-def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str], direction: Direction) -> list[str]:
+def _rows(files: Sequence[interfaces.RestoredFile], shown: Callable[[Path], str], direction: Direction) -> list[str]:
     """Format a line for each file, conflicts first; of many files only the first."""
     labels = _LABELS | ({"restored": "↪ reapplied"} if direction == "redo" else {})
     width = max((len(labels[file.how]) for file in files), default=0)
@@ -337,7 +329,7 @@ class BlamedLine(Struct, frozen=True):
 
 
 async def blame(
-    name: str, find: Callable[[str], Path], store: SessionStore, read: Callable[[str], bytes]
+    name: str, find: Callable[[str], Path], store: interfaces.SessionStore, read: Callable[[str], bytes]
 ) -> list[BlamedLine]:
     """Return the lines of a file, or the one of `PATH:LINE`, with their authors.
 
@@ -362,7 +354,7 @@ async def blame(
     return [blamed[int(number) - 1]] if number else blamed
 
 
-async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
+async def _authors(session_ids: set[str], store: interfaces.SessionStore) -> dict[str, Author]:
     """Return the authors of all changes in these sessions, by the id of the entry that has the change."""
     found: dict[str, Author] = {}
     for session_id in session_ids:

@@ -81,13 +81,6 @@ _FIELD_KEYS = frozenset(
 )
 
 
-def add_field_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags to a parser, whose help shows them only as one paragraph."""
-    group = parser.add_argument_group("flags of Claude Code", HELP)
-    for names, options in FIELD_FLAGS:
-        group.add_argument(*names, help=argparse.SUPPRESS, **options)
-
-
 def notes(options: argparse.Namespace) -> Sequence[str]:
     """Return a note on the flags that were given and change nothing."""
     unused = [flag for flag in UNUSED_FLAGS if hasattr(options, flag.removeprefix("--").replace("-", "_"))]

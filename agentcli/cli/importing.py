@@ -15,15 +15,7 @@ from agentcli.errors import UsageError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.hosts import read_grant
-from agentcli.settings.files import (
-    MAX_SMALL_FILE_BYTES,
-    from_home,
-    home_of,
-    is_file,
-    project_root,
-    read_small_file,
-    text_files,
-)
+from agentcli.settings import files
 from agentcli.settings.load import Config
 from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -35,9 +27,9 @@ _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
 
 def _take_folder(path: tuple[str, str], draft: Draft, source_key: str, folder: Any) -> None:
     """Take a folder if it exists: with one that does not, no session would start."""
-    if not from_home(str(folder)).is_absolute() and not draft.is_project:
+    if not files.from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
-    elif not from_home(str(folder)).is_dir():
+    elif not files.from_home(str(folder)).is_dir():
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
         draft.take(source_key, [str(folder)], *path)
@@ -221,7 +213,7 @@ def _row(written: Any) -> Row:
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
     """Return a draft for each file to change: the person's settings, or the project's shared and local ones."""
-    environment, home, root = config.environment, home_of(config.environment), project_root(config.cwd)
+    environment, home, root = config.environment, files.home_of(config.environment), files.project_root(config.cwd)
     shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / PROJECT_FILES["local"], is_project=True)
     for name in tools:
@@ -241,7 +233,7 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
             own = root / ".agentcli" if is_project else config.paths.config
             _take_commands(shared, base / folder, own / "commands")
         instructions = place / tool.get("instructions", "")
-        if not is_project and is_file(instructions):
+        if not is_project and files.is_file(instructions):
             shared.source = instructions
             shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
     return [shared, local] if is_project else [shared]
@@ -255,7 +247,7 @@ def _take_remembered(draft: Draft, file: Path, root: Path, table: Any) -> None:
 
 
 def _take_file(draft: Draft, file: Path, tool: str, table: Table) -> None:
-    if is_file(file):
+    if files.is_file(file):
         draft.source = file
         take_table(draft, table, _prepared(tool, dict(_read(draft))))
 
@@ -285,10 +277,10 @@ def _prepared(tool: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _take_commands(draft: Draft, folder: Path, target: Path) -> None:
     """Take custom commands as files of agentcli's folder of commands, in its form."""
-    for file in text_files(folder, (".md", ".toml")):
+    for file in files.text_files(folder, (".md", ".toml")):
         draft.source, command = file, target / file.relative_to(folder).with_suffix(".md")
         try:
-            text = read_small_file(file).decode("utf-8-sig")
+            text = files.read_small_file(file).decode("utf-8-sig")
             if file.suffix == ".toml":
                 table = tomllib.loads(text)
                 body = str(table["prompt"]).replace("{{args}}", "$ARGUMENTS")
@@ -311,7 +303,7 @@ def _read(draft: Draft) -> Mapping[str, Any]:
     import yaml  # 10 ms
 
     try:
-        text = read_small_file(draft.source, max_bytes=64 * MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
+        text = files.read_small_file(draft.source, max_bytes=64 * files.MAX_SMALL_FILE_BYTES).decode("utf-8-sig")
         if draft.source.suffix == ".toml":
             return tomllib.loads(text)
         if draft.source.suffix in (".yml", ".yaml"):

@@ -105,7 +105,9 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     help = "the task, or a slash command; '-' with -p reads it from stdin"
     prompt = (("prompt",), {"nargs": "?", "type": text_of_argument, "metavar": "PROMPT", "help": help})
     main_parser = server_parser("agentcli", about, (prompt, *FLAGS))
-    field_flags.add_field_flags(main_parser)
+    group = main_parser.add_argument_group("flags of Claude Code", field_flags.HELP)
+    for names, options in field_flags.FIELD_FLAGS:
+        group.add_argument(*names, help=argparse.SUPPRESS, **options)
     main_parser.epilog = f"commands (agentcli COMMAND --help):\n{commands}"
     return main_parser
 

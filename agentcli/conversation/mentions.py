@@ -144,9 +144,8 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
     """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
-    for quoted, lines, plain in (
-        _MENTION.findall(prompt) if "@" in prompt else ()
-    ):  # `@"a b":10-40` has the first two, `@a` the last
+    # `@"a b":10-40` has the first two, `@a` the last.
+    for quoted, lines, plain in _MENTION.findall(prompt) if "@" in prompt else ():
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
     if bare_names:

@@ -63,7 +63,7 @@ class Dialogue:
         self._unmet: set[int] = set()  # exit codes of demands that an answer did not meet
         self._has_rejected = self._has_accepted = False  # a line was rejected, or accepted as a prompt or a command
         self._has_client = True
-        self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
+        self.lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self.asides: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,13 +93,12 @@ class Dialogue:
     async def run(self, first: CliPrompt, input: json_input.InputLines | None) -> int:
         """Answer the first prompt, if there is one, then all lines until the end; returns the last exit code."""
         if input is None:
-            self._lines.put_nowait(None)
+            self.lines.put_nowait(None)
         else:
             self.spawn(self._listen(input))
             conversation = self.session.snapshot().conversation
-            if conversation.unstarted_calls or awaited_reset(
-                conversation
-            ):  # an earlier run ended in the middle of a turn
+            # An earlier run may have ended in the middle of a turn.
+            if conversation.unstarted_calls or awaited_reset(conversation):
                 self.session.submit(ops.GoOn(is_killed=True))
         self.spawn(self._work(first))
         self.spawn(self._wake_to_leave())
@@ -126,7 +125,7 @@ class Dialogue:
     async def _wake_to_leave(self) -> None:
         """Once the program is to end, wake `_work` if it waits for a line: no end of a turn would."""
         await self._leaving.wait()
-        self._lines.put_nowait(None)
+        self.lines.put_nowait(None)
 
     # Events
 
@@ -149,15 +148,7 @@ class Dialogue:
     def _is_last_turn(self) -> bool:
         """Return True if the session ends with the turn that has just ended; `_turns_ended` does not count it yet."""
         no_other_runs = self.session.turns_begun - self._turns_before == self._turns_ended + 1
-        return self._leaving.is_set() or (no_other_runs and not self._has_client and self._lines.empty())
-
-    @property
-    def has_no_lines(self) -> bool:
-        return self._lines.empty()
-
-    def accept(self) -> None:
-        """Note that a line was a prompt or a command."""
-        self._has_accepted = True
+        return self._leaving.is_set() or (no_other_runs and not self._has_client and self.lines.empty())
 
     async def _wait_for_results(self) -> None:
         while self.session.turns_begun - self._turns_before > self._turns_ended:
@@ -175,10 +166,10 @@ class Dialogue:
             if isinstance(line.request, json_input.InterruptControl | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
-                self._lines.put_nowait(line)
+                self.lines.put_nowait(line)
                 await asyncio.sleep(0)  # lets it begin, so that an interrupt on the next line finds it running
         self.end_input()
-        self._lines.put_nowait(None)
+        self.lines.put_nowait(None)
 
     def parse(self, raw: bytes) -> json_input.InputLine | None:
         """Return the request of a line; None if nothing is to be done in the order of the lines.
@@ -198,7 +189,7 @@ class Dialogue:
         """Answer the first prompt, then the input lines in order until they end; asides run beside them."""
         if first.text or first.piped:
             await self._submit((Text(first.text),), first)
-        while not self.host.has_left and (line := await self._lines.get()) is not None:
+        while not self.host.has_left and (line := await self.lines.get()) is not None:
             if self._leaving.is_set():
                 break
             request = line.request
@@ -237,7 +228,7 @@ class Dialogue:
     async def carry_out(self, request: json_input.Request) -> None:
         match request:
             case ops.Prompt():
-                self.accept()
+                self._has_accepted = True
                 self.session.submit(request)
             case json_input.UserMessage(message):
                 await self._submit(json_input.content_of(self.host, message))
@@ -245,7 +236,7 @@ class Dialogue:
                 if typed := self.host.command_of(message.blocks):
                     await self._run_control(typed)
                 else:
-                    self.accept()
+                    self._has_accepted = True
                     self.host.session.submit(ops.Steer(json_input.content_of(self.host, message)))
             case json_input.CommandControl(text):
                 await self._run_control(self.host.require_command(text))
@@ -256,7 +247,7 @@ class Dialogue:
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
         """Submit a message as a prompt, or run the command that it is; `first` is the command line's prompt."""
-        self.accept()
+        self._has_accepted = True
         typed = self.host.command_of(content)
         if typed is None:
             self.session.submit(ops.Prompt(self.host.attach(f"{first.text}{first.piped}") if first else content))
@@ -274,7 +265,7 @@ class Dialogue:
 
     async def _run_control(self, typed: TypedCommand) -> None:
         """Run a command of a control line, which has no result unless it becomes a prompt. Raises `CommandFailed`."""
-        self.accept()
+        self._has_accepted = True
         ended = await self._run(typed)
         if ended.prompt is not None:
             self.session.submit(ended.prompt)

@@ -77,20 +77,14 @@ _CUT = ("max_tokens", "max_turns", "max_budget")  # ends that leave an answer un
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
     """Return the answer as a `chat.completion` object, with the usage of all its requests; "length" if it was cut."""
-    used = done.usage
+    used, finish_reason = done.usage, "length" if done.reason in _CUT else "stop"
+    message = {"role": "assistant", "content": done.text, "refusal": None}
     return {
         "id": id or f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": done.text, "refusal": None},
-                "finish_reason": "length" if done.reason in _CUT else "stop",
-                "logprobs": None,
-            }
-        ],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
         "usage": {
             "prompt_tokens": used.prompt_tokens,
             "completion_tokens": used.output_tokens,
@@ -117,6 +111,8 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
 # The order of prompts
 
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
+_STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
+_STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
 
 # The agents of whose turns the running task is a part.
 _PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())
@@ -140,10 +136,7 @@ class PromptOrder:
         try:
             while not acquiring.done():
                 if self._unread_since and time.monotonic() - self._unread_since > UNREAD_TIMEOUT_S:
-                    raise UsageError(
-                        "A stream of this agent is still open. Read it to its end, or close it "
-                        "(contextlib.aclosing), before the next prompt."
-                    )
+                    raise UsageError(_STILL_OPEN)
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
         except BaseException:
             if not acquiring.cancel():  # it has the lock already

@@ -14,11 +14,7 @@ _PARAMETERS = {
     "system_prompt": "instructions", "permission_mode": "permissions", "session_id": "conversation",
     "conversation_id": "conversation",
 }  # fmt: skip
-_MOVED = (
-    "settings search hooks call_hooks locks resolve context_policy context_transform usage provider sandbox skills "
-    "mcp_clients store user_id event_store"
-)
-_OPTIONS = {"conversation_store": "store"} | {name: name for name in _MOVED.split()}
+_OPTIONS = {"conversation_store": "store"} | {name: name for name in AgentOptions.__dataclass_fields__}
 
 
 def accept_old_names(construct: Constructor) -> Constructor:

@@ -9,19 +9,9 @@ from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
+from agentcli.llm import errors
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, Response, host_header
-from agentcli.llm.errors import (
-    AuthError,
-    BadRequest,
-    Mask,
-    ProviderError,
-    ServerError,
-    error_for_status,
-    error_in_body,
-    retry_after_seconds,
-    seconds_until_reset,
-)
 from agentcli.llm.messages import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
@@ -66,7 +56,7 @@ class Carrier(ABC):
         async with AsyncExitStack() as stack:
             try:
                 response = await stack.enter_async_context(self._send(path, body, key))
-            except AuthError as error:
+            except errors.AuthError as error:
                 if error.status != 401 or isinstance(self.key, str):
                     raise
                 self.key.forget()
@@ -77,11 +67,11 @@ class Carrier(ABC):
 
     async def _current_key(self) -> str:
         if self.missing_key:
-            raise AuthError(self.missing_key)
+            raise errors.AuthError(self.missing_key)
         try:
             return self.key if isinstance(self.key, str) else await self.key.key()
         except UserError as error:
-            raise AuthError(str(error)) from error
+            raise errors.AuthError(str(error)) from error
 
     @abstractmethod
     def _send(self, path: str, body: dict[str, Any] | None, key: str) -> AbstractAsyncContextManager[Response]: ...
@@ -140,11 +130,11 @@ class HttpClient(Carrier):
                         yield response
                         return
                 url = target
-            raise BadRequest(
+            raise errors.BadRequest(
                 f"{self.shown_url} redirects in a loop; the last address was {redacted_address(url)}. "
                 "Is the base_url right?"
             )
-        except ProviderError as error:
+        except errors.ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
             raise
 
@@ -155,12 +145,16 @@ class HttpClient(Carrier):
 def check_sendable(address: str, headers: Mapping[str, str]) -> None:
     """Raise `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
     if not is_address(address):
-        raise BadRequest(f"{redacted_address(address)!r} is not an http(s) address: set the provider's base_url.")
+        raise errors.BadRequest(
+            f"{redacted_address(address)!r} is not an http(s) address: set the provider's base_url."
+        )
     for name, value in headers.items():
         if not is_header_name(name) or name in ("content-length", "transfer-encoding"):
-            raise BadRequest(f"{name!r} is not a header that can be set: correct the provider's headers.")
+            raise errors.BadRequest(f"{name!r} is not a header that can be set: correct the provider's headers.")
         if not (value.isascii() and value.isprintable()):
-            raise AuthError(f"The header {name} contains a character that an HTTP header cannot carry: copy it again.")
+            raise errors.AuthError(
+                f"The header {name} contains a character that an HTTP header cannot carry: copy it again."
+            )
 
 
 async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
@@ -181,7 +175,7 @@ async def check_status(response: Response, *, is_followed: bool = True) -> Split
         if location and is_repeated and is_same_place(response.url, target):
             return target
         where = redacted_address(target) if location else where
-    raise BadRequest(
+    raise errors.BadRequest(
         f"{redacted_address(response.url)} redirects to {where}, where the request is not sent. "
         "If that is the right place, set the base_url to it.",
         status=response.status,
@@ -199,7 +193,7 @@ def redacted_address(address: str | SplitResult) -> str:
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
 
 
-def mask_of(headers: Mapping[str, str], address: str) -> Mask:
+def mask_of(headers: Mapping[str, str], address: str) -> errors.Mask:
     """Return a function that masks a request's secrets in a text: its keys, and the password in its address."""
     values = [value.strip() for name, value in headers.items() if any(word in name for word in _SECRET_NAMES)]
     found = {*values, *(value.rpartition(" ")[2] for value in values)}  # with and without a scheme, such as "Bearer"
@@ -220,13 +214,13 @@ async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> byt
 
 
 def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
-    message, code = error_in_body(body, response.masked)
+    message, code = errors.error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {redacted_address(response.url)}"
-    retry_after = retry_after_seconds(response.headers)
+    retry_after = errors.retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
-        retry_after = seconds_until_reset(response.headers, body)
-    raise error_for_status(
+        retry_after = errors.seconds_until_reset(response.headers, body)
+    raise errors.error_for_status(
         response.status,
         message,
         code=code,
@@ -236,10 +230,10 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     )
 
 
-def not_a_reply(response: Response, start: bytes) -> ServerError:
+def not_a_reply(response: Response, start: bytes) -> errors.ServerError:
     """Return the error for a good status with a body that is no API reply, such as a portal's page."""
     kind = response.headers.get("content-type", "no content type")
-    return ServerError(
+    return errors.ServerError(
         f"{redacted_address(response.url)} answered with {kind}, and not as a model's server does: is the base_url "
         f"right? It begins: {response.masked(start.decode(errors='replace'))[:120]!r}",
         is_retryable=False,

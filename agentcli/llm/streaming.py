@@ -5,16 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentcli.llm import errors
 from agentcli.llm.connection import Response
-from agentcli.llm.errors import (
-    ConnectionFailed,
-    ContextOverflow,
-    ProviderError,
-    ServerError,
-    Timeout,
-    embedded_error,
-    error_in_json,
-)
 from agentcli.llm.http import MAX_ERROR_BODY, MAX_EVENT_BYTES, Carrier, not_a_reply, read_start, redacted_address
 from agentcli.llm.messages import Message, decode_json
 from agentcli.llm.models import ModelInfo
@@ -91,9 +83,9 @@ async def stream_reply(
                     if reader.is_closed:
                         await _drain(pieces)
                         break
-        except ProviderError as error:
+        except errors.ProviderError as error:
             error.sent = body
-            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
+            error.is_answered |= has_begun and isinstance(error, errors.ConnectionFailed | errors.Timeout)
             if not reader.is_finished:  # a finished reply lacks its price at most
                 raise
         last_events: list[StreamEvent] = []
@@ -101,19 +93,19 @@ async def stream_reply(
         for event in last_events:
             yield event
         if 0 < window < done.usage.prompt_tokens:
-            raise ContextOverflow(
+            raise errors.ContextOverflow(
                 f"{reader.model} was sent {done.usage.prompt_tokens:,} prompt tokens, more than its window of "
                 f"{window:,}: the beginning was dropped."
             )
         yield done
-    except ProviderError as error:
+    except errors.ProviderError as error:
         error.partial = reader.partial()
         raise
 
 
 async def _drain(pieces: AsyncIterator[Any]) -> None:
     # For a moment, so that the connection can be reused.
-    with suppress(TimeoutError, ProviderError):
+    with suppress(TimeoutError, errors.ProviderError):
         async with asyncio.timeout(MAX_DRAIN_S):
             async for _ in pieces:
                 pass
@@ -132,14 +124,14 @@ async def _parsed(
         if whole and isinstance(value, dict) and value.get(whole):
             yield [start]
             return
-        if isinstance(value, dict | list) and error_in_json(value)[0]:
-            raise embedded_error(value)
+        if isinstance(value, dict | list) and errors.error_in_json(value)[0]:
+            raise errors.embedded_error(value)
         raise not_a_reply(response, start)
     received = 0
     async for piece in response.pieces():
         received += len(piece)
         if received > MAX_STREAM_BYTES:
-            raise ServerError(
+            raise errors.ServerError(
                 f"{redacted_address(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, "
                 "so it was cancelled.",
                 is_retryable=False,
@@ -195,7 +187,7 @@ class LineParser:
         if self._end not in chunk and self._end not in self._unread[-1:] + chunk[:1]:
             self._unread += chunk
             if len(self._unread) > MAX_EVENT_BYTES:
-                raise ServerError(
+                raise errors.ServerError(
                     f"The server sent {MAX_EVENT_BYTES >> 20} MB without the end of a line: is the base_url right?",
                     is_retryable=False,
                 )
@@ -213,7 +205,7 @@ class LineParser:
             if item != "[DONE]":
                 decode_json(item)
         except ValueError as error:
-            raise ConnectionFailed("The stream ended in the middle of an event.") from error
+            raise errors.ConnectionFailed("The stream ended in the middle of an event.") from error
         return [item]
 
     def _item(self, part: bytes) -> str | bytes:
@@ -269,7 +261,7 @@ class JsonItems:
             is_plain = "\\u" not in data if isinstance(data, str) else b"\\u" not in data
             return decode_json(data if is_plain else self._joined(data))
         except ValueError as error:
-            raise ServerError(f"The server sent a broken event: {error}") from error
+            raise errors.ServerError(f"The server sent a broken event: {error}") from error
 
     def _joined(self, data: bytes | str) -> str:
         text = data if isinstance(data, str) else data.decode(errors="replace")

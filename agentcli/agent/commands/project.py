@@ -4,23 +4,14 @@ import asyncio
 import re
 import shlex
 from collections.abc import Iterable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, FileDiff, Outcome, SlashCommand
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.undo import shown_name
-from agentcli.conversation.entries import (
-    ADDED_FOLDER,
-    Compaction,
-    Entry,
-    FilesChanged,
-    FilesRestored,
-    FileState,
-    User,
-    real_path,
-    reminder,
-)
+from agentcli.conversation import entries as log_entries
 from agentcli.conversation.history import listed_names
 from agentcli.conversation.rule_files import RuleFile
 from agentcli.errors import ToolError, UsageError, UserError
@@ -59,7 +50,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
     notes = [f"Also changed, but not shown: {listed_names(others, MAX_NAMES)}."] if others else []
     left_out = dict.fromkeys(
-        name for entry in entries if isinstance(entry.body, FilesChanged) for name in entry.body.left_out
+        name for entry in entries if isinstance(entry.body, log_entries.FilesChanged) for name in entry.body.left_out
     )
     notes += [f"Not recorded: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
@@ -69,13 +60,13 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
 
 
 def _net_changes(
-    entries: Iterable[Entry], checkpoints: Checkpoints, workspace: Workspace
+    entries: Iterable[log_entries.Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
     """Return the diff of each file since the session's first change of it, and the names of files without a diff."""
     # By path, the states before the first change and after the last.
-    states: dict[str, tuple[FileState | None, FileState | None]] = {}
+    states: dict[str, tuple[log_entries.FileState | None, log_entries.FileState | None]] = {}
     for entry in entries:
-        if isinstance(entry.body, FilesChanged | FilesRestored):
+        if isinstance(entry.body, log_entries.FilesChanged | log_entries.FilesRestored):
             for change in entry.body.changes:
                 first, _ = states.get(change.path, (change.before, None))
                 states[change.path] = first, change.after
@@ -84,7 +75,7 @@ def _net_changes(
     for stored, (first, last) in states.items():
         if first == last or {state.kind for state in (first, last) if state} <= {"folder"}:
             continue
-        name = workspace.shown(Path(real_path(stored)))
+        name = workspace.shown(Path(log_entries.real_path(stored)))
         has_room = len(files) < MAX_FILES
         before, after = (_text(state, checkpoints, workspace) if has_room else None for state in (first, last))
         if before is None or after is None:
@@ -94,7 +85,7 @@ def _net_changes(
     return files, others
 
 
-def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
+def _text(state: log_entries.FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
     """Return a recorded file's text, empty where there is no file; None for other kinds, and for binary files."""
     if state is None:
         return ""
@@ -110,9 +101,8 @@ def _text(state: FileState | None, checkpoints: Checkpoints, workspace: Workspac
 
 async def _uncommitted(workspace: Workspace) -> Outcome:
     has_commit, _ = await _git(workspace, "rev-parse", "--verify", "--quiet", "HEAD")
-    ok, changes = await _git(
-        workspace, *_DIFF, "HEAD" if has_commit else "--cached"
-    )  # without a commit: what is staged
+    against = "HEAD" if has_commit else "--cached"  # without a commit: what is staged
+    ok, changes = await _git(workspace, *_DIFF, against)
     if not ok:
         raise UserError(f"Could not create the diff: {changes.strip() or 'git failed'}")
     _, names = await _git(workspace, "ls-files", "--others", "--exclude-standard")
@@ -142,16 +132,9 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     return result.exit_code == 0, result.output
 
 
-async def _review(host: CommandHost, what: str) -> Outcome:
-    return AsPrompt(_prose("review").replace("{what}", what or WORKING_CHANGES))
-
-
-async def _init(host: CommandHost, argument: str) -> Outcome:
-    return AsPrompt(_prose("init"))
-
-
-def _prose(name: str) -> str:
-    return files("agentcli.agent.commands").joinpath(f"{name}.md").read_text("utf-8").strip()
+async def _ask_model(command: str, host: CommandHost, what: str) -> Outcome:
+    text = files("agentcli.agent.commands").joinpath(f"{command}.md").read_text("utf-8").strip()
+    return AsPrompt(text.replace("{what}", what or WORKING_CHANGES))
 
 
 async def _add_dir(host: CommandHost, argument: str) -> Outcome:
@@ -161,7 +144,7 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
         return "Folders: " + ", ".join(map(str, workspace.facts.roots)) + ". To add one: /add-dir PATH"
     folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
     workspace.grants += Grants(roots=(folder,))
-    session.state.notes.append(reminder(f"{ADDED_FOLDER} {folder} to the workspace."))
+    session.state.notes.append(log_entries.reminder(f"{log_entries.ADDED_FOLDER} {folder} to the workspace."))
     return f"Added {folder}. The model can read and change files in it for the rest of this session."
 
 
@@ -172,10 +155,11 @@ def _folder(cwd: Path, name: str) -> Path:
     return folder.resolve()
 
 
+_REVIEW = partial(_ask_model, "review")
 PROJECT_COMMANDS = (
     SlashCommand("diff", "show this session's file changes, or all uncommitted ones", _diff, "[all]", is_aside=True),
-    SlashCommand("review", "have the model review the uncommitted changes, or what you name", _review, "[WHAT]"),
-    SlashCommand("init", "have the model write AGENTS.md for this repository", _init),
+    SlashCommand("review", "have the model review the uncommitted changes, or what you name", _REVIEW, "[WHAT]"),
+    SlashCommand("init", "have the model write AGENTS.md for this repository", partial(_ask_model, "init")),
     SlashCommand("add-dir", "add a folder to the workspace", _add_dir, "PATH"),
 )
 
@@ -191,7 +175,7 @@ async def _remember(host: CommandHost, text: str) -> Outcome:
     memory = _memory_of(host)
     await asyncio.to_thread(memory.append, NOTES, f"- {text}")
     note = f"The user added this to {NOTES} in the memory: {text}"
-    host.session.state.notes.append(reminder(note))
+    host.session.state.notes.append(log_entries.reminder(note))
     return f"Added to {memory.place_of(NOTES)}"
 
 
@@ -242,8 +226,8 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
     """Return the instruction files in the next request, each with its newest text."""
     state = host.session.state
     bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]
-    texts = [body.text for body in bodies if isinstance(body, User) and body.is_reminder]
-    texts += [body.carried for body in bodies if isinstance(body, Compaction)]
+    texts = [body.text for body in bodies if isinstance(body, log_entries.User) and body.is_reminder]
+    texts += [body.carried for body in bodies if isinstance(body, log_entries.Compaction)]
     return dict(found for text in texts for found in _INSTRUCTIONS.findall(text))
 
 

@@ -103,7 +103,8 @@ async def _continue(host: CommandHost, session_id: str) -> Outcome:
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """Return the age and title of a session; then its first prompt, unless that is the title, and its last one."""
-    first, last = (_visible(text) for text in (info.title, info.last_prompt))
+    # Without control characters, which may be all that a prompt has.
+    first, last = ("".join(filter(str.isprintable, text)).strip() for text in (info.title, info.last_prompt))
     title = info.name or first or "(no prompt)"
     last = "" if last == first else last
     first = first if info.name else ""
@@ -111,11 +112,6 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
     when = f"{age(time.time() - info.updated):<10}"
     # Where the title is the first prompt, an arrow leads from it to the last one.
     return f"{when}  {shorten(title, MAX_TITLE)}", f"→ {prompts}" if last and not first else prompts
-
-
-def _visible(text: str) -> str:
-    """Return a text without control characters, which may be all that a prompt has."""
-    return "".join(filter(str.isprintable, text)).strip()
 
 
 def age(seconds: float) -> str:

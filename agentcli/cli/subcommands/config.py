@@ -26,22 +26,11 @@ from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
+from agentcli.settings import trust as project_trust
 from agentcli.settings import write
 from agentcli.settings.check import setting_type
 from agentcli.settings.files import current_folder, find_paths, markdown_files, project_root, replace_file
 from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
-from agentcli.settings.trust import (
-    AGENT_FOLDERS,
-    MCP_FILE,
-    PROJECT_FILES,
-    SKILL_FILE,
-    STYLE_FOLDERS,
-    command_places,
-    project_files,
-    project_fingerprints,
-    project_places,
-    remember_trust,
-)
 from agentcli.setup.options import check_hosts
 
 config_app = make_app("Show and change settings.")
@@ -105,7 +94,7 @@ def set_setting(
     """Set a setting in a config.toml and keep its comments and layout. An invalid value changes nothing."""
     parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
     parsed = write.parse_value(value, parts)
-    file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
+    file = paths.user_config if scope == "user" else project_root(cwd) / project_trust.PROJECT_FILES[scope]
     if scope != "user":
         if personal := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(personal[0], paths))
@@ -144,10 +133,10 @@ class ProjectReview(msgspec.Struct, frozen=True):
 
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
     """Return what the project's own files would add; None if there are none. Raises `ConfigError`."""
-    files = project_files(config.cwd)
+    files = project_trust.project_files(config.cwd)
     if not files:
         return None
-    fingerprints = project_fingerprints(config.cwd)
+    fingerprints = project_trust.project_fingerprints(config.cwd)
     trusted = load_config(config.cwd, trust=True)
     servers = server_specs(trusted, on_notice)
     programs = WorkspacePrograms(trusted)
@@ -162,7 +151,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
-        if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are described below
+        if file.suffix in (".toml", ".json") and file.name != project_trust.MCP_FILE  # servers are described below
     ]
     for spec in (spec for spec in servers if spec.is_of_project):
         own = " (replaces your own)" if spec.name in config.settings.mcp_servers else ""
@@ -177,12 +166,15 @@ def _additions(
     config: Config, trusted: Config, files: Sequence[Path], hooks: Sequence[HookSpec], servers: Sequence[str]
 ) -> Iterator[str]:
     """Yield lines on everything of a project that its trust brings into force, except single settings."""
-    commands = ((place, file) for place in command_places(config.cwd) for file in markdown_files(place))
-    agent_places, style_places = (project_places(config.cwd, names) for names in (AGENT_FOLDERS, STYLE_FOLDERS))
+    commands = ((place, file) for place in project_trust.command_places(config.cwd) for file in markdown_files(place))
+    agent_places, style_places = (
+        project_trust.project_places(config.cwd, names)
+        for names in (project_trust.AGENT_FOLDERS, project_trust.STYLE_FOLDERS)
+    )
     own, new = config.settings.permissions, trusted.settings.permissions
     additions = {
         "commands": [f"/{':'.join(file.relative_to(place).with_suffix('').parts)}" for place, file in commands],
-        "skills": [file.parent.name for file in files if file.name == SKILL_FILE],
+        "skills": [file.parent.name for file in files if file.name == project_trust.SKILL_FILE],
         "subagents": [file.stem for place in agent_places for file in markdown_files(place)],
         "output styles": [file.stem for place in style_places for file in markdown_files(place)],
         "hooks": [f"{hook.event} runs `{mask(hook.command)}`" for hook in hooks if Path(hook.source) in files],
@@ -199,7 +191,7 @@ def trust_reviewed(config: Config, review: ProjectReview) -> str:
     now = review_project(config, lambda notice: None)
     if now is None or now.digests != review.digests:
         raise UsageError("The project's files changed in the meantime. Review them again before you trust them.")
-    remember_trust(config.paths, review.digests)
+    project_trust.remember_trust(config.paths, review.digests)
     return f"Trusted in their current state: {review.names}"
 
 

@@ -15,17 +15,7 @@ import typer
 
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import echo, print_table, warn
-from agentcli.cli.subcommands.shared import (
-    AsJson,
-    Interrupted,
-    configuration,
-    make_app,
-    print_answer,
-    print_json,
-    print_list,
-    run_app,
-    until_signal,
-)
+from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
 from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
@@ -37,16 +27,16 @@ from agentcli.settings.load import Config, read_layer
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, its first letters, or its name.")]
 
 
-app = make_app("Run a model on tasks and measure how well it does.")
+app = shared.make_app("Run a model on tasks and measure how well it does.")
 
 
 def run(arguments: list[str]) -> int:
     try:
-        return run_app(app, "eval", arguments)
+        return shared.run_app(app, "eval", arguments)
     except UserError as error:
         warn(str(error))
         # A mistake in the arguments does not exit with 1, which `eval compare` uses for a run that became worse.
-        return error.exit_code if isinstance(error, RunFailed | Interrupted) else UsageError.exit_code
+        return error.exit_code if isinstance(error, RunFailed | shared.Interrupted) else UsageError.exit_code
 
 
 @app.command("run")
@@ -71,10 +61,10 @@ def run_tasks(
     ] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.1, help="Seconds per attempt, not the task's.")] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings that override the tasks', TOML or JSON.")] = None,
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Run a model on tasks and store the results. Continues an unfinished run with the same arguments."""
-    config = configuration()
+    config = shared.configuration()
     variant = Variant(
         model=model or asyncio.run(Models(config).default()),
         system_prompt=text_or_file("--system-prompt", system_prompt, system_prompt_file),
@@ -92,7 +82,7 @@ def run_tasks(
         parallel = 1 if variant.model.startswith("local/") else 4  # the embedded model answers one request at a time
     make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
     run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
-    print_answer(_as_result(run), _summary(run), as_json=json)
+    shared.print_answer(_as_result(run), _summary(run), as_json=json)
 
 
 def _finish_run(
@@ -106,7 +96,7 @@ def _finish_run(
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
             report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
             work = finish_run(store, run, tasks, make_engine(), parallel=parallel, on_attempt=report)
-            return asyncio.run(until_signal(work))
+            return asyncio.run(shared.until_signal(work))
     finally:
         store.close()
 
@@ -134,7 +124,7 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
     if repositories is None:
         raise UsageError(f"{folder} needs --repos, the folder with clones of its repositories.")
     # Each file has its own folder, because two files may hold different instances of the same name.
-    cache = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+    cache = shared.configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
     return list(swe_bench_tasks(folder, repositories, cache, names))
 
 
@@ -166,14 +156,14 @@ def _summary(run: EvalRun) -> str:
 
 
 def _store() -> EvalStore:
-    return EvalStore(configuration().paths.state / "evals.db")
+    return EvalStore(shared.configuration().paths.state / "evals.db")
 
 
 @app.command("list")
-def list_runs(json: AsJson = False) -> None:
+def list_runs(json: shared.AsJson = False) -> None:
     """List the runs, newest first."""
     runs = _store().runs()
-    print_list(
+    shared.print_list(
         [{key: value for key, value in _as_result(run).items() if key != "tasks"} for run in runs],
         ("run", "name", "begun", "passed", "cost", "state", "model"),
         list(map(_run_row, runs)),
@@ -189,25 +179,25 @@ def _run_row(run: EvalRun) -> tuple[str, ...]:
 
 
 @app.command()
-def show(run_name: RunName, json: AsJson = False) -> None:
+def show(run_name: RunName, json: shared.AsJson = False) -> None:
     """Show the attempts of a run."""
     run = _store().find(run_name)
     lines = [_summary(run)]
     for outcome in run.outcomes:
         lines += [outcome_line(outcome), *(f"    {line}" for line in outcome.check.reason.splitlines()[-5:])]
-    print_answer(_as_result(run), "\n".join(lines), as_json=json)
+    shared.print_answer(_as_result(run), "\n".join(lines), as_json=json)
 
 
 @app.command("compare")
 def compare_runs(
     a: Annotated[str, typer.Argument(metavar="A", help="The earlier run.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The later run.")],
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Show what is better and worse in B than in A. Exits with 1 if B is significantly worse."""
     store = _store()
     found = compare(store.find(a), store.find(b))
-    print_json(comparison_as_json(found)) if json else print_comparison(found)
+    shared.print_json(comparison_as_json(found)) if json else print_comparison(found)
     raise typer.Exit(int(found.is_worse))
 
 

@@ -16,16 +16,7 @@ from agentcli.agent.calls.report import Mask
 from agentcli.agent.interfaces import SearchHit, SessionStore, subagents_owner
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
-from agentcli.cli.subcommands.shared import (
-    AsJson,
-    configuration,
-    in_store,
-    make_app,
-    print_answer,
-    print_json,
-    print_list,
-    single_command,
-)
+from agentcli.cli.subcommands import shared
 from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import ContextNote
 from agentcli.conversation.history import counted, transcript_lines
@@ -48,7 +39,7 @@ Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="Show at most t
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a session, its first letters, or its name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
 
-sessions_app = make_app("List, export, change and check stored sessions.")
+sessions_app = shared.make_app("List, export, change and check stored sessions.")
 
 
 @sessions_app.command("list")
@@ -56,12 +47,12 @@ def list_sessions(
     everywhere: Everywhere = False,
     limit: Limit = 50,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Show only this user's sessions.")] = None,
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """List the sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
-    found = in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
-    print_list(
+    found = shared.in_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user))
+    shared.print_list(
         # `id` is the former name of `session_id`; it stays for one more release.
         [{"session_id": info.id, **msgspec.to_builtins(info)} for info in found],
         ("id", "changed", "entries", "title"),
@@ -73,11 +64,11 @@ def list_sessions(
 
 
 @sessions_app.command()
-def show(session_id: str, json: AsJson = False) -> None:
+def show(session_id: str, json: shared.AsJson = False) -> None:
     """Show the transcript of a session. ID may be shortened, or be the session's name."""
-    info, entries = in_store(lambda store: store.load(session_id))
+    info, entries = shared.in_store(lambda store: store.load(session_id))
     text = "\n".join((f"{info.id}  {info.cwd}\n", *transcript_lines(entries)))
-    print_answer(as_json(info, entries), text, as_json=json)
+    shared.print_answer(as_json(info, entries), text, as_json=json)
 
 
 @sessions_app.command()
@@ -85,12 +76,12 @@ def search(
     text: Annotated[str, typer.Argument(help="Words; each one finds all words that begin with it.")],
     everywhere: Everywhere = False,
     limit: Limit = 20,
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Find entries that contain all of the words, newest first: prompts, answers, calls and results."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[SearchHit] = in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
-    print_list(
+    found: Sequence[SearchHit] = shared.in_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED))
+    shared.print_list(
         list(map(msgspec.to_builtins, found)),
         ("session", "when", "kind", "text"),
         [(hit.session_id, when(hit.time), hit.kind, hit.excerpt) for hit in found],
@@ -107,9 +98,9 @@ def export(
     raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
 ) -> None:
     """Export a session as a document. Secrets are masked."""
-    info, entries = in_store(lambda store: store.load(session_id))
+    info, entries = shared.in_store(lambda store: store.load(session_id))
     text, places = document(
-        format or form_of(output), info, entries, None if raw else asyncio.run(folder_mask(configuration()))
+        format or form_of(output), info, entries, None if raw else asyncio.run(folder_mask(shared.configuration()))
     )
     data = text.encode(errors="replace")
     if not output:
@@ -134,13 +125,13 @@ async def folder_mask(config: Config) -> Mask:
 
 
 @sessions_app.command("import")
-def import_session(file: Annotated[Path, typer.Argument(metavar="FILE")], json: AsJson = False) -> None:
+def import_session(file: Annotated[Path, typer.Argument(metavar="FILE")], json: shared.AsJson = False) -> None:
     """Store a conversation of Claude Code or Codex (a .jsonl file) as a session of this directory."""
     from agentcli.cli.session_import import import_file
 
-    session_id, report = import_file(configuration(), file)
+    session_id, report = import_file(shared.configuration(), file)
     text = f"{report}\nTo continue it: agentcli -r {session_id}"
-    print_answer({"session_id": session_id, "report": report}, text, as_json=json)
+    shared.print_answer({"session_id": session_id, "report": report}, text, as_json=json)
 
 
 @sessions_app.command()
@@ -148,7 +139,7 @@ def fork(
     session_id: SessionId,
     at: Annotated[str | None, typer.Option(metavar="ENTRY", help="The id of the last entry to copy.")] = None,
     name: Annotated[str, typer.Option(help="A name for the copy.")] = "",
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Copy a session, or its beginning, to a new session of this directory. To open it: `agentcli -r ID`."""
 
@@ -162,29 +153,31 @@ def fork(
             await log.close()
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
-    copy = in_store(work)
-    print_answer(copy, f"Forked to {copy['session_id']}. To open it: agentcli -r {copy['session_id']}", as_json=json)
+    copy = shared.in_store(work)
+    shared.print_answer(
+        copy, f"Forked to {copy['session_id']}. To open it: agentcli -r {copy['session_id']}", as_json=json
+    )
 
 
 @sessions_app.command("rm")
-def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
+def remove(session_id: SessionId, yes: Yes = False, json: shared.AsJson = False) -> None:
     """Move a session and its subagents to the trash. To undo this: `restore`."""
-    info, _ = in_store(lambda store: store.load(session_id))
+    info, _ = shared.in_store(lambda store: store.load(session_id))
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"Cannot ask here. To remove session {info.id}, add --yes.")
         question = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
         typer.confirm(printable(question), abort=True, err=True)
-    in_store(lambda store: store.remove(info.id))
+    shared.in_store(lambda store: store.remove(info.id))
     done = f"Removed {info.id}. To restore it: agentcli sessions restore {info.id}"
-    print_answer({"session_id": info.id}, done, as_json=json)
+    shared.print_answer({"session_id": info.id}, done, as_json=json)
 
 
 @sessions_app.command()
-def restore(session_id: SessionId, json: AsJson = False) -> None:
+def restore(session_id: SessionId, json: shared.AsJson = False) -> None:
     """Restore a session that `rm` removed."""
-    id = in_store(lambda store: store.restore(session_id))
-    print_answer({"session_id": id}, f"Restored {id}.", as_json=json)
+    id = shared.in_store(lambda store: store.restore(session_id))
+    shared.print_answer({"session_id": id}, f"Restored {id}.", as_json=json)
 
 
 @sessions_app.command()
@@ -192,7 +185,7 @@ def redact(
     session_id: SessionId,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="- reads lines from stdin.")] = None,
     found: Annotated[bool, typer.Option("--found", help="Redact everything that looks like a secret.")] = False,
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Permanently replace texts by [redacted] in everything stored of a session."""
     secrets = [text for text in texts or () if text != "-"]
@@ -200,7 +193,7 @@ def redact(
         secrets += [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
     if not (secrets or found):
         raise UsageError(f"Add what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
-    config = configuration()
+    config = shared.configuration()
 
     async def work(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
@@ -213,7 +206,7 @@ def redact(
             to_redact += sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
         return info.id, await store.redact(info.id, to_redact) if to_redact else 0
 
-    id, places = in_store(work)
+    id, places = shared.in_store(work)
     copies = _copies(config.paths.sessions)
     done = f"Redacted in {places} place{'s' * (places != 1)}, also in forks that share these entries."
     lines = [
@@ -222,7 +215,7 @@ def redact(
         *(f"Not changed: {path}, which may contain it. Delete it if you do not need it." for path in copies),
     ]
     data = {"session_id": id, "places": places, "not_touched": list(map(str, copies))}
-    print_answer(data, "\n".join(lines), as_json=json)
+    shared.print_answer(data, "\n".join(lines), as_json=json)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -246,10 +239,10 @@ def _copies(database: Path) -> list[Path]:
 @sessions_app.command()
 def fsck(
     repairs: Annotated[bool, typer.Option("--repair", help="Restore it from the newest intact copy.")] = False,
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Check the stored sessions for damage. Exits with 1 if there is any, also after a repair."""
-    path = configuration().paths.sessions
+    path = shared.configuration().paths.sessions
     report = (repair if repairs else check)(path)
     lines = [fault.text for fault in report.found[:_MAX_FAULTS]]
     if len(report.found) > _MAX_FAULTS:
@@ -266,26 +259,26 @@ def fsck(
         lines.append(f"There is no intact copy to restore {path} from. Move it away to start a new one.")
     else:
         lines.append("To restore it from the newest intact copy and keep this file: agentcli sessions fsck --repair")
-    print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
+    shared.print_answer({**msgspec.to_builtins(report), "healthy": report.is_healthy}, "\n".join(lines), as_json=json)
     raise typer.Exit(int(not report.is_healthy))
 
 
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 
-@single_command
+@shared.single_command
 def usage_app(
     days: Annotated[int, typer.Option(min=0, max=36_500, help="Show this many days, including today; 0 for all.")] = 30,
     session: Annotated[str, typer.Option(help="Show only this session (id or name), on all days.")] = "",
-    json: AsJson = False,
+    json: shared.AsJson = False,
 ) -> None:
     """Show the tokens and costs of the stored sessions by day, model, tool and user."""
     year, month, day, *_ = time.localtime()
     midnight = time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))  # -1: the system knows if it is summer time
     since = midnight - (days - 1) * 86_400 if days and not session else 0.0
-    found = in_store(lambda store: store.usage(since=since, session=session))
+    found = shared.in_store(lambda store: store.usage(since=since, session=session))
     if json:
-        print_json(found.report())
+        shared.print_json(found.report())
     elif not found.total.requests:
         echo("No usage." if session or not days else f"No usage in the last {days} days. To see all, add --days 0.")
     else:

@@ -29,15 +29,7 @@ from agentcli.agent.state import AgentState, ModelChoice
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import (
-    AsJson,
-    Interrupted,
-    configuration,
-    make_app,
-    print_json,
-    print_list,
-    until_signal,
-)
+from agentcli.cli.subcommands import shared
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
@@ -50,7 +42,7 @@ from agentcli.tools.workspace import display_name, is_utf8
 
 MAX_ANSWERS, ANSWERS_S = 10_000, 3600  # that are kept to be repeated, and how long
 
-tools_app = make_app("List the model's tools, or run them yourself.")
+tools_app = shared.make_app("List the model's tools, or run them yourself.")
 
 
 class ToolCallLine(msgspec.Struct, frozen=True):
@@ -60,11 +52,11 @@ class ToolCallLine(msgspec.Struct, frozen=True):
 
 
 @tools_app.command("list")
-def list_tools(as_json: AsJson = False) -> None:
+def list_tools(as_json: shared.AsJson = False) -> None:
     """List all tools: where each comes from, where it runs, what it can do, and its text for the model."""
     tools = list(_builder().tool_registry())
     facts = [{"name": t.name, "source": t.source, "mode": t.mode, "effect": t.effect} for t in tools]
-    print_list(
+    shared.print_list(
         [fact | msgspec.to_builtins(tool.spec()) for fact, tool in zip(facts, tools, strict=True)],
         ("name", "source", "runs", "effect", "description"),
         [(*fact.values(), tool.description.split("\n")[0]) for fact, tool in zip(facts, tools, strict=True)],
@@ -103,7 +95,7 @@ def _with_text(value: Any, key: str = "") -> Any:
 
 
 def _builder() -> Builder:
-    return Builder(configuration(warns=True), store=MemorySessions(), on_notice=warn)
+    return Builder(shared.configuration(warns=True), store=MemorySessions(), on_notice=warn)
 
 
 async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
@@ -117,8 +109,8 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
             bench.calls.delegates.servers = servers
             await servers.join(bench.calls)
         try:
-            return await until_signal(_answer_calls(single, bench))
-        except Interrupted as interrupted:
+            return await shared.until_signal(_answer_calls(single, bench))
+        except shared.Interrupted as interrupted:
             return interrupted.exit_code
 
 
@@ -247,7 +239,7 @@ def _write(answer: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-permissions_app = make_app("Explain permissions.")
+permissions_app = shared.make_app("Explain permissions.")
 
 _VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}  # the names that programs are given
 
@@ -261,7 +253,7 @@ def _group() -> None:
 def explain(
     command: Annotated[str, typer.Argument(help="A shell command, which is not run.")] = "",
     permission_mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "",
-    json: AsJson = False,
+    json: shared.AsJson = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help='Read {"command"} lines, write verdicts.')] = False,
 ) -> None:
     """Show if a command would run, need approval or be denied, with the rule for each part and its effects."""
@@ -274,7 +266,7 @@ def explain(
             if line.strip():
                 _write(_explain_line(line, explainer))
     elif json:
-        print_json(explainer.explain(command))
+        shared.print_json(explainer.explain(command))
     else:
         echo(explainer.text(command))
 

@@ -6,6 +6,7 @@ from itertools import product
 
 from msgspec import Struct, field, structs
 
+from agentcli.conversation import entries
 from agentcli.conversation.compaction.digest import (
     BRIEF,
     FACTORS,
@@ -21,16 +22,6 @@ from agentcli.conversation.compaction.digest import (
     stub_of,
 )
 from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
-from agentcli.conversation.entries import (
-    SHORTENED_SOON,
-    Assistant,
-    Compaction,
-    CompactionStrategy,
-    CompactionTrigger,
-    Entry,
-    Result,
-    User,
-)
 from agentcli.conversation.history import Step, TurnSteps, distinctive_words, text_of
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.structs import CompactionSettings
@@ -122,11 +113,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     carried: Carried
     settings: CompactionSettings
     budget: Budget
-    trigger: CompactionTrigger = "auto"
+    trigger: entries.CompactionTrigger = "auto"
     summaries: dict[int, str] = field(default_factory=dict)
     can_recall: bool = True
 
-    def plan(self) -> Compaction | str:
+    def plan(self) -> entries.Compaction | str:
         """Return the compaction, or the reason why there is none."""
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
@@ -138,7 +129,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                     return plan
         return problem or f"the parts that must stay take more than the {tight:,} tokens available"
 
-    def _plans(self, limit: int) -> Iterator[Compaction]:
+    def _plans(self, limit: int) -> Iterator[entries.Compaction]:
         """Yield plans, each smaller than the one before."""
         # A person who asks for a compaction wants more room than shorter results give.
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
@@ -162,7 +153,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     # Plans in which everything stays in place, and old entries are cut
 
-    def _with_cuts(self, limit: int) -> Compaction:
+    def _with_cuts(self, limit: int) -> entries.Compaction:
         """Cut results, oldest first, and then other messages, ever shorter until the request is small enough."""
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_notes(turn)}
@@ -170,7 +161,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         tokens = plan.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
-        for kind, factor in product((Result, object), reversed(FACTORS)):  # `object`: of any kind
+        for kind, factor in product((entries.Result, object), reversed(FACTORS)):  # `object`: of any kind
             for step, turn in older:
                 is_dropped = stubs.get(step.entry.id) == ""
                 if tokens <= _AIM * limit or is_dropped or not isinstance(step.entry.body, kind):
@@ -183,7 +174,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     # Plans in which a digest replaces older turns, and newer ones stay
 
-    def _with_digest(self, room: int, limit: int) -> Compaction | None:
+    def _with_digest(self, room: int, limit: int) -> entries.Compaction | None:
         """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.
 
         `limit` is what the request may have in all. `room` gets less than that if an earlier plan came out too large.
@@ -196,14 +187,14 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             covered, remaining = self._split(tail)
             stubs = {id: stub for turn in remaining for id, stub in self._stubs(turn, tail).items()}
             start = remaining[0].steps[0]
-            tail_only = Compaction(first_kept=start.entry.id, stubs=stubs)
+            tail_only = entries.Compaction(first_kept=start.entry.id, stubs=stubs)
             free = room - self.budget.count(self._messages(tail_only))
             brief_size = sum(self._turn_size(turn, BRIEF) for turn in covered)
             if free < min(brief_size, int(tail.min_older * room)):  # this tail leaves too little for older turns
                 continue
             aim = free - int((1 - _AIM) * limit)
             if (texts := self._older_texts(covered, free, aim)) is not None:
-                strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
+                strategy: entries.CompactionStrategy = "summarize" if self.summaries else "extract"
                 return self._build(self._carried(texts, files), start, strategy, stubs=stubs, covered=covered)
         return None
 
@@ -298,7 +289,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
         """Return the turns that the digest covers and those that stay. A turn may be split between two rounds."""
         covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
-        rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, Assistant)]
+        rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, entries.Assistant)]
         if len(rounds) > tail.rounds:
             last, cut = remaining[0], rounds[-tail.rounds]
             covered.append(TurnSteps(last.number, last.steps[:cut]))
@@ -308,7 +299,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _stubs(self, turn: TurnSteps, tail: Tail) -> dict[str, str]:
         """Return the texts that replace the contents of a turn's remaining entries, by id."""
         stubs = dict.fromkeys(self._outdated_notes(turn), "")
-        replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
+        replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, entries.Assistant)]
         is_last = turn.number == self.turns[-1].number
         for position, step in enumerate(turn.steps):
             is_newest = is_last and position >= max(replies, default=0)  # the last reply begins the newest round
@@ -316,7 +307,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             stub = None
             if step.entry.is_prompt:
                 stub = (self._writer.start_of_newest(step) or None) if tail.cuts_prompt else None
-            elif chars < _ALL and isinstance(step.entry.body, Result | Assistant):
+            elif chars < _ALL and isinstance(step.entry.body, entries.Result | entries.Assistant):
                 stub = stub_of(step, turn.number, result=chars, message=max(chars, self.settings.message_chars))
             if stub is not None:
                 stubs[step.entry.id] = stub
@@ -326,8 +317,10 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         """Yield the ids of notes that are carried in a new form, and of those that are no longer true."""
         for step in turn.steps:
             text = getattr(step.entry.body, "text", "")
-            is_note = isinstance(step.entry.body, User) and step.entry.body.is_reminder
-            if is_note and ("<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text):
+            is_note = isinstance(step.entry.body, entries.User) and step.entry.body.is_reminder
+            if is_note and (
+                "<instructions path=" in text or text in self.carried.opening or entries.SHORTENED_SOON in text
+            ):
                 yield step.entry.id
 
     def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
@@ -342,14 +335,14 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         self,
         carried: str,
         first: Step,
-        strategy: CompactionStrategy,
+        strategy: entries.CompactionStrategy,
         *,
         stubs: dict[str, str],
         covered: Sequence[TurnSteps] = (),
-    ) -> Compaction:
+    ) -> entries.Compaction:
         """Return a plan that keeps the entries from `first` on, with its size. Without `covered`, it cuts all turns."""
         ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
-        plan = Compaction(
+        plan = entries.Compaction(
             carried=carried,
             covers=(ends[0], ends[-1]),
             first_kept=first.entry.id,
@@ -360,10 +353,10 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         )
         return structs.replace(plan, tokens_after=self.budget.prefix + self.budget.count(self._messages(plan)))
 
-    def _messages(self, compaction: Compaction) -> list[Message]:
-        return messages_of(apply_compaction(self.conversation.path, Entry("", None, 0.0, compaction)))
+    def _messages(self, compaction: entries.Compaction) -> list[Message]:
+        return messages_of(apply_compaction(self.conversation.path, entries.Entry("", None, 0.0, compaction)))
 
-    def _problem(self, plan: Compaction, limit: int) -> str:
+    def _problem(self, plan: entries.Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
             limit = int(_AIM * limit)  # cutting must free more, or a digest would postpone the next compaction longer

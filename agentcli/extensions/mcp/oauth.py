@@ -10,13 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import msgspec
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
-from mcp.shared.auth import (
-    AuthorizationCodeResult,
-    OAuthClientInformationFull,
-    OAuthClientMetadata,
-    OAuthMetadata,
-    OAuthToken,
-)
+from mcp.shared import auth
 from pydantic import AnyUrl
 
 from agentcli.extensions.mcp.tools import HttpSpec
@@ -63,17 +57,17 @@ class LoginTokens(msgspec.Struct):
     url: str
     login: ServerLogin
 
-    async def get_tokens(self) -> OAuthToken | None:
-        return OAuthToken.model_validate_json(self.login.token) if self.login.token else None
+    async def get_tokens(self) -> auth.OAuthToken | None:
+        return auth.OAuthToken.model_validate_json(self.login.token) if self.login.token else None
 
-    async def set_tokens(self, tokens: OAuthToken) -> None:
+    async def set_tokens(self, tokens: auth.OAuthToken) -> None:
         expires_at = time.time() + tokens.expires_in if tokens.expires_in is not None else None
         await self.change(token=tokens.model_dump_json(), expires_at=expires_at)
 
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return OAuthClientInformationFull.model_validate_json(self.login.client) if self.login.client else None
+    async def get_client_info(self) -> auth.OAuthClientInformationFull | None:
+        return auth.OAuthClientInformationFull.model_validate_json(self.login.client) if self.login.client else None
 
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+    async def set_client_info(self, client_info: auth.OAuthClientInformationFull) -> None:
         await self.change(client=client_info.model_dump_json(exclude_none=True))
 
     async def change(self, **changes: object) -> None:
@@ -91,7 +85,7 @@ class _Provider(OAuthClientProvider):
         login = self.tokens.login
         self.context.token_expiry_time = login.expires_at
         if login.server:
-            self.context.oauth_metadata = OAuthMetadata.model_validate_json(login.server)
+            self.context.oauth_metadata = auth.OAuthMetadata.model_validate_json(login.server)
 
 
 class AsksForLogin(httpx2.Auth):
@@ -128,7 +122,7 @@ def _provider(
     `callback` is the address that the browser is sent to with the answer. A document that describes agentcli may lie at
     `client_metadata_url`, in place of a registration.
     """
-    metadata = OAuthClientMetadata(
+    metadata = auth.OAuthClientMetadata(
         client_name="agentcli",
         redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="none",  # noqa: S106
@@ -164,12 +158,12 @@ async def login_auth(
         states.update(parse_qs(urlsplit(address).query).get("state", ()))
         show(address)
 
-    async def wait() -> AuthorizationCodeResult:
+    async def wait() -> auth.AuthorizationCodeResult:
         async with asyncio.timeout(_LOGIN_TIMEOUT_S):
             values = await answers.get()
         if "code" not in values:
             raise OAuthFlowError(values.get("error_description") or values.get("error") or "No code received.")
-        return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
+        return auth.AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
     server = await asyncio.start_server(
         answer_browser, "127.0.0.1", oauth.get("callbackPort", 0), limit=_MAX_REQUEST_BYTES
@@ -191,7 +185,7 @@ def _configured_client(oauth: Mapping[str, Any], callback: str) -> str:
     if not (id := oauth.get("clientId", "")):
         return ""
     secret = oauth.get("clientSecret") or None
-    return OAuthClientInformationFull(
+    return auth.OAuthClientInformationFull(
         client_id=id,
         client_secret=secret,
         redirect_uris=[AnyUrl(callback)],

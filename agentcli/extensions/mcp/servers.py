@@ -20,16 +20,8 @@ from agentcli.conversation.entries import User
 from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
+from agentcli.extensions.mcp import tools as mcp_tools
 from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
-from agentcli.extensions.mcp.tools import (
-    MCPClient,
-    Offer,
-    OffersPrompts,
-    RemotePrompt,
-    ServerSpec,
-    remote_tools,
-    tool_name,
-)
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolRegistry
@@ -60,12 +52,12 @@ class Servers:
 
     def __init__(
         self,
-        specs: Sequence[ServerSpec],
+        specs: Sequence[mcp_tools.ServerSpec],
         connect: Connect,
         pins: Pins,
         *,
         on_notice: Callable[[str], None],
-        clients: Sequence[MCPClient] = (),
+        clients: Sequence[mcp_tools.MCPClient] = (),
         only: Sequence[str] = (),
     ) -> None:
         self.on_notice = on_notice
@@ -75,7 +67,7 @@ class Servers:
         make = partial(Server, on_notice=lambda text: self.on_notice(text), on_update=self._note_update)  # noqa: PLW0108
         self._servers = {spec.name: make(spec, connect, pins) for spec in specs}
         for client in clients:
-            spec = ServerSpec(name=client.name, scope="caller")
+            spec = mcp_tools.ServerSpec(name=client.name, scope="caller")
             self._servers[client.name] = make(spec, partial(_return_client, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
@@ -172,7 +164,7 @@ class Servers:
         used_names: set[str] = set()
         for server in filter(lambda one: one.is_enabled, self):
             offered = [tool for tool in (server.pinned.tools if server.pinned else ()) if server.spec.offers(tool.name)]
-            for tool in remote_tools(server.name, offered, server.call, used_names):
+            for tool in mcp_tools.remote_tools(server.name, offered, server.call, used_names):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 
@@ -181,7 +173,7 @@ class Servers:
         for server, uri in dict.fromkeys(self._mentions(state, prompt_ids)):
             try:
                 client = await self._servers[server].client()
-                if not isinstance(client, OffersPrompts):
+                if not isinstance(client, mcp_tools.OffersPrompts):
                     raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
                 async with asyncio.timeout(self._servers[server].spec.timeout_s):
                     parts = await client.read_resource(uri)
@@ -215,7 +207,9 @@ class Servers:
         self.on_prompts()
 
 
-async def _return_client(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
+async def _return_client(
+    client: mcp_tools.MCPClient, spec: mcp_tools.ServerSpec, server: Server
+) -> mcp_tools.MCPClient:
     return client  # a caller's own is connected already
 
 
@@ -245,19 +239,19 @@ def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
 def _add_prompts(commands: CommandSet, servers: Servers) -> None:
     offered = [(server, prompt) for server in servers if server.pinned for prompt in server.pinned.prompts]
     for server, prompt in offered:
-        if (name := tool_name(server.name, prompt.name)) not in commands.names:
+        if (name := mcp_tools.tool_name(server.name, prompt.name)) not in commands.names:
             help = shorten(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
             commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
 
 
-def _hint(prompt: RemotePrompt) -> str:
+def _hint(prompt: mcp_tools.RemotePrompt) -> str:
     return " ".join(name.upper() if needed else f"[{name.upper()}]" for name, needed in prompt.arguments)
 
 
-async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, argument: str) -> Outcome:
+async def _use_prompt(server: Server, prompt: mcp_tools.RemotePrompt, host: CommandHost, argument: str) -> Outcome:
     try:
         client = await server.client()
-        assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
+        assert isinstance(client, mcp_tools.OffersPrompts), "only those that have prompts are listed"
         text = await client.get_prompt(prompt.name, prompt_arguments(prompt, argument))
     except ToolError as error:
         raise UsageError(str(error)) from error
@@ -268,7 +262,7 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
     )
 
 
-def prompt_arguments(prompt: RemotePrompt, line: str) -> dict[str, str]:
+def prompt_arguments(prompt: mcp_tools.RemotePrompt, line: str) -> dict[str, str]:
     """Read the arguments of a prompt from a line: `name=value`, or values in order; the last one takes the rest.
 
     Raises `UsageError` if the line has an open quotation mark, or a required argument is missing.
@@ -322,7 +316,7 @@ def server_row(server: Server, status: Status) -> str:
 
 def describe_offer(server: Server, status: Status) -> str:
     """Return a server, its tools and its prompts, a line each."""
-    offer = server.current or server.pinned or Offer()
+    offer = server.current or server.pinned or mcp_tools.Offer()
     tools = [f"    {one.name}  {shorten(' '.join(one.description.split()), _MAX_HELP)}" for one in offer.tools]
-    prompts = [f"    /{tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]
+    prompts = [f"    /{mcp_tools.tool_name(server.name, one.name)} {_hint(one)}".rstrip() for one in offer.prompts]
     return "\n".join((server_row(server, status), *tools, *prompts))

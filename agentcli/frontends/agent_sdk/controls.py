@@ -10,9 +10,8 @@ from agentcli.errors import UsageError, UserError
 from agentcli.extensions.mcp.server import Server
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import Offer
-from agentcli.frontends.agent_sdk.output import STATUSES
+from agentcli.frontends.agent_sdk.output import STATUSES, VERSION
 from agentcli.frontends.hosts import ScreenlessHost
-from agentcli.version import __version__
 
 # The slash commands that carry out requests, each with the field that is its argument.
 _COMMANDS = {"mcp_reconnect": ("/mcp restart", "serverName"), "rename_session": ("/rename", "title")}
@@ -30,7 +29,7 @@ def server_info(host: ScreenlessHost) -> dict[str, Any]:
         "output_style": "default",
         "available_output_styles": ["default"],
         "hook_on_failure_supported": True,
-        "claude_code_version": f"{__version__} (agentcli)",
+        "claude_code_version": VERSION,
     }
 
 

@@ -8,7 +8,7 @@ from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UserError
 from agentcli.frontends import json_input
 from agentcli.frontends.agent_sdk.controls import answer_request, known_agents, server_info
-from agentcli.frontends.agent_sdk.hooks import attach_hooks
+from agentcli.frontends.agent_sdk.hooks import attach_callbacks
 from agentcli.frontends.agent_sdk.output import ControlClient, FieldOutput
 from agentcli.frontends.agent_sdk.permissions import PermissionBridge
 from agentcli.frontends.hosts import ScreenlessHost
@@ -31,7 +31,7 @@ class ControlDialogue(Dialogue):
     def make_output(self, session: Session) -> FieldOutput:
         if self._client.answers_questions:  # before a command runs, not about what a dry run has changed
             session.runtime.calls.services.dry_runs = False
-        self._attaching = self.spawn(attach_hooks(session, self._client.hooks, self._channel))
+        self._attaching = self.spawn(attach_callbacks(session, self._client.hooks, self._channel))
         output = FieldOutput(session, self._client, partial=self.partial, demands=self.demands)
         output.questions = PermissionBridge(session, self._channel, self.spawn)
         output.init, output.is_idle = self.init, self._is_idle
@@ -113,4 +113,4 @@ class ControlDialogue(Dialogue):
     def _is_idle(self) -> bool:
         """Return True if no other turn follows the one that ends."""
         queue = self.session.state.conversation.queue
-        return not (queue.steering or queue.follow_ups) and self.has_no_lines
+        return not (queue.steering or queue.follow_ups) and self.lines.empty()

@@ -6,24 +6,22 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from agentcli.agent.interfaces import EventAnswer, EventHooks, EventName
+from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import reminder
 from agentcli.errors import UsageError
 from agentcli.extensions.field_names import field_call
+from agentcli.extensions.hooks.attachment import attach_hooks
 from agentcli.extensions.hooks.run import (
     DENYING,
     EVENTS,
     HookSession,
     HookSpec,
     RunningHooks,
-    combine_answers,
     failed,
     read_hooks,
     read_object,
 )
 from agentcli.frontends.agent_sdk.channel import ClientError, ClientGone, ControlChannel
-from agentcli.llm.messages import ToolUse
 
 
 def callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
@@ -69,34 +67,9 @@ class CallbackHooks(RunningHooks, kw_only=True):
         return field_call(tool, input, self.cwd)[1]
 
 
-class JoinedHooks:
-    """Fires events for the hooks of settings and for those of the program. Implements `EventHooks`."""
-
-    def __init__(self, *hooks: EventHooks) -> None:
-        self._hooks = hooks
-
-    async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
-        return combine_answers([await hooks.fire(event, agent_id=agent_id, **fields) for hooks in self._hooks])
-
-    async def fire_about(
-        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
-    ) -> EventAnswer:
-        answers = [await one.fire_about(event, call, input, agent_id=agent_id, **fields) for one in self._hooks]
-        return combine_answers(answers)
-
-
-async def attach_hooks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
-    """Let the hooks run around the calls and at the events of a session, and fire `SessionStart`."""
-    if not specs:
-        return
-    services, delegates = session.runtime.calls.services, session.runtime.calls.delegates
-    about = HookSession(id=session.id, mode=lambda: session.state.mode, publish=session.publish)
-    if services.mask is not None:
-        about.mask = services.mask.text
-    hooks = CallbackHooks(specs=specs, session=about, cwd=services.workspace.cwd, channel=channel)
-    services.hooks = (*services.hooks, hooks)
-    delegates.events = JoinedHooks(delegates.events, hooks) if delegates.events else hooks
-    source = "resume" if session.state.conversation.entries else "startup"
-    answer = await hooks.fire("SessionStart", subject=source, source=source)
-    if answer.context:
-        session.state.notes.append(reminder(answer.context))
+async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
+    """Let the hooks run around the calls and at the events of a session."""
+    if specs:
+        about = HookSession(id=session.id, mode=lambda: session.state.mode)
+        cwd = session.runtime.calls.workspace.cwd
+        await attach_hooks(session, CallbackHooks(specs=specs, session=about, cwd=cwd, channel=channel))

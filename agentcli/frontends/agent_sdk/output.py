@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agentcli.frontends.json_output import JsonOutput, entry_object
 from agentcli.version import __version__
 
 STATUSES = {"connecting": "pending", "idle": "pending", "changed": "connected"}  # of servers; the others are the same
+VERSION = f"{__version__} (agentcli)"  # of the program, under the field's name `claude_code_version`
 _SUBTYPES = {
     "interrupted": "error_during_execution", "error_permission": "error_during_execution",
     "error_evidence": "error_during_execution", "error_schema": "error_max_structured_output_retries",
@@ -66,8 +68,8 @@ class FieldOutput(JsonOutput):
             case events.QuestionEvent():
                 self.questions.ask(event)
                 return
-            case events.ApprovalSettled(id):
-                self.questions.settle(id)
+            case events.ApprovalSettled():
+                self.questions.withdraw_settled()
                 return
             case events.EntryStored(entry):
                 self._entry_id = entry.id
@@ -100,19 +102,25 @@ class FieldOutput(JsonOutput):
             case {"type": "stream_event", "event": event}:
                 yield from ({**value, "event": one, "parent_tool_use_id": None} for one in self._stream_events(event))
             case {"type": "result"}:
-                self.questions.settle_closed()
+                self.questions.withdraw_settled()  # an interrupt has closed them
                 if self.is_idle():
                     self.report_state("idle")
                 yield self._result_object(value)
-            case {"subtype": "init"}:
-                yield _init_object(value)
+            case {"subtype": "init", "tools": tools, "mcp_servers": servers, "permission_mode": mode}:
+                yield value | {
+                    "tools": list(dict.fromkeys(FIELD_NAMES.get(name, name) for name in tools)),
+                    "mcp_servers": [one | {"status": STATUSES.get(one["status"], one["status"])} for one in servers],
+                    "permissionMode": mode, "apiKeySource": "none", "output_style": "default", "plugins": [],
+                    "claude_code_version": VERSION,
+                }  # fmt: skip
             case {"subtype": "subagent_started", "task": task, "agent": agent}:
                 about = {"description": task, "prompt": task, "subagent_type": agent, "task_type": "local_agent"}
-                yield _task_object("task_started", value, **about)
+                yield _system("task_started", value, **_task_ids(value), **about)
             case {"subtype": "subagent_ended", "end": end, "usage": usage, "num_turns": rounds}:
                 spent = {"total_tokens": sum(usage.values()), "tool_uses": rounds, "duration_ms": 0}
                 status = end if end in ("failed", "stopped") else "completed"
-                yield _task_object("task_notification", value, status=status, output_file="", summary=end, usage=spent)
+                about = {"status": status, "output_file": "", "summary": end, "usage": spent}
+                yield _system("task_notification", value, **_task_ids(value), **about)
             case {"subtype": "compact_boundary", "trigger": trigger, "tokens_before": before, "tokens_after": after}:
                 kind = "manual" if trigger == "manual" else "auto"
                 yield value | {"compact_metadata": {"trigger": kind, "pre_tokens": before, "post_tokens": after}}
@@ -121,24 +129,25 @@ class FieldOutput(JsonOutput):
                 yield _system("api_retry", value, error_status=None, error=error, **delay)
             case {"subtype": "notice", "text": text}:
                 yield _system("informational", value, content=text, level="notice")
-            case {"subtype": "hook"}:
-                yield from (_hook_object(value),) if self._client.shows_hooks else ()
-            case {"subtype": "command"}:
-                return  # the result has its output
+            case {"subtype": "hook", "command": command, "problem": problem} if self._client.shows_hooks:
+                about = {"hook_id": command, "hook_name": command, "hook_event": value["hook_event"]}
+                output = {"output": value["reason"], "stdout": "", "stderr": problem}
+                yield _system("hook_response", value, **about, **output, outcome="error" if problem else "success")
+            case {"subtype": "hook" | "command"}:
+                return  # the result has the output of a command
             case _:
                 yield value
 
-    def _call(self, name: str, input: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return field_call(name, input, self._session.snapshot().workspace.cwd)
+    def _renamed(self, value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Return an object with the call in its fields `name` and `input` in the words of Claude Code."""
+        name, input = f"{prefix}name", f"{prefix}input"
+        call = field_call(value[name], value[input], self._session.snapshot().workspace.cwd)
+        return value | dict(zip((name, input), call, strict=True))
 
     def _block(self, block: dict[str, Any]) -> dict[str, Any]:
-        match block:
-            case {"type": "tool_use", "name": name, "input": input}:
-                return block | dict(zip(("name", "input"), self._call(name, input), strict=True))
-            case {"type": "thinking"}:
-                return {"signature": "", **block}
-            case _:
-                return block
+        if block["type"] == "tool_use":
+            return self._renamed(block)
+        return {"signature": "", **block} if block["type"] == "thinking" else block
 
     def _stream_events(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield an event of a stream; the arguments of a call come at its end, because their names are translated."""
@@ -151,18 +160,15 @@ class FieldOutput(JsonOutput):
                 self._calls[index][1].append(text)
             case {"type": "content_block_stop", "index": index} if index in self._calls:
                 name, parts = self._calls.pop(index)
-                delta = {"type": "input_json_delta", "partial_json": self._field_json(name, "".join(parts))}
+                text = "".join(parts)
+                with suppress(msgspec.DecodeError):  # the model wrote no valid JSON
+                    input = msgspec.json.decode(text or "{}", type=dict[str, Any])
+                    text = msgspec.json.encode(self._renamed({"name": name, "input": input})["input"]).decode()
+                delta = {"type": "input_json_delta", "partial_json": text}
                 yield {"type": "content_block_delta", "index": index, "delta": delta}
                 yield event
             case _:
                 yield event
-
-    def _field_json(self, name: str, text: str) -> str:
-        try:
-            input = msgspec.json.decode(text or "{}", type=dict[str, Any])
-        except msgspec.DecodeError:  # the model wrote no valid JSON
-            return text
-        return msgspec.json.encode(self._call(name, input)[1]).decode()
 
     def _result_object(self, value: dict[str, Any]) -> dict[str, Any]:
         self._spent_usd += value["total_cost_usd"] or 0.0
@@ -172,11 +178,7 @@ class FieldOutput(JsonOutput):
             "stop_reason": value["terminal_reason"] if subtype == "success" else None,
             "total_cost_usd": self._spent_usd,
             "modelUsage": {name: self._model_usage(name, usage) for name, usage in value["model_usage"].items()},
-            "permission_denials": [
-                one
-                | dict(zip(("tool_name", "tool_input"), self._call(one["tool_name"], one["tool_input"]), strict=True))
-                for one in denials
-            ],
+            "permission_denials": [self._renamed(one, "tool_") for one in denials],
         }
         return result if subtype == "success" else result | {"errors": [value["result"] or subtype]}
 
@@ -190,23 +192,5 @@ def _system(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, 
     return {"type": "system", "subtype": subtype, "session_id": value["session_id"], **fields}
 
 
-def _task_object(subtype: str, value: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    return _system(subtype, value, task_id=value["agent_id"], tool_use_id=value["parent_tool_use_id"], **fields)
-
-
-def _hook_object(value: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"hook_id": value["command"], "hook_name": value["command"], "hook_event": value["hook_event"]}
-    output = {"output": value["reason"], "stdout": "", "stderr": value["problem"]}
-    return _system("hook_response", value, **about, **output, outcome="error" if value["problem"] else "success")
-
-
-def _init_object(value: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"permissionMode": value["permission_mode"], "apiKeySource": "none", "output_style": "default"}
-    return {
-        **value,
-        **about,
-        "tools": list(dict.fromkeys(FIELD_NAMES.get(name, name) for name in value["tools"])),
-        "mcp_servers": [one | {"status": STATUSES.get(one["status"], one["status"])} for one in value["mcp_servers"]],
-        "plugins": [],
-        "claude_code_version": f"{__version__} (agentcli)",  # the field's name for the version of the program
-    }
+def _task_ids(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"task_id": value["agent_id"], "tool_use_id": value["parent_tool_use_id"]}

@@ -28,15 +28,9 @@ class PermissionBridge:
         self._asking[question.id] = task = self._spawn(self._ask(question))
         task.add_done_callback(lambda done: self._asking.pop(question.id, None))
 
-    def settle(self, id: str) -> None:
-        """Withdraw a question that needs no answer any more."""
-        if (task := self._asking.get(id)) is not None:
-            task.cancel()
-
-    def settle_closed(self) -> None:
-        """Withdraw the questions that an interrupt has closed."""
+    def withdraw_settled(self) -> None:
         for id in self._asking.keys() - self._session.open_questions.keys():
-            self.settle(id)
+            self._asking[id].cancel()
 
     async def _ask(self, question: events.QuestionEvent) -> None:
         name, input = self._call_of(question)

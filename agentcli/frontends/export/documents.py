@@ -27,20 +27,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.history import title_of
 from agentcli.errors import UsageError
-from agentcli.frontends.export.markdown import (
-    CallItem,
-    Item,
-    PromptItem,
-    Remark,
-    Reply,
-    Story,
-    as_markdown,
-    facts,
-    money,
-    story_of,
-    usage_table,
-    when,
-)
+from agentcli.frontends.export import markdown as markdown_export
 from agentcli.frontends.json_output import wire_messages
 from agentcli.frontends.printable import pictured
 from agentcli.llm.messages import Base64Source
@@ -64,10 +51,10 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
     if mask:
         value, places = mask.written(msgspec.to_builtins({"info": info, "entries": list(entries)}))
         info, entries = msgspec.convert(value["info"], SessionInfo), msgspec.convert(value["entries"], list[Entry])
-    story = story_of(info, entries)
+    story = markdown_export.story_of(info, entries)
     match form:
         case "md":
-            text = as_markdown(story)
+            text = markdown_export.as_markdown(story)
         case "html":
             text = as_page(story)
         case "json":
@@ -75,7 +62,7 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
     return text, places
 
 
-def _as_json(story: Story, entries: Sequence[Entry]) -> str:
+def _as_json(story: markdown_export.Story, entries: Sequence[Entry]) -> str:
     info, total = story.info, story.cost.total
     value = {
         "session_id": info.id,
@@ -112,12 +99,12 @@ _IMAGE = re.compile(r"image/(?:png|jpeg|gif|webp)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 
 
-def as_page(story: Story) -> str:
+def as_page(story: markdown_export.Story) -> str:
     total = story.cost.total.usage
     tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
-    shown = facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
+    shown = markdown_export.facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
     rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
-    usage = markdown().render(usage_table(story)) if len(story.cost.by_model) > 1 else ""
+    usage = markdown().render(markdown_export.usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}<main>"]
     for turn in story.turns:
         parts += ("<section>", *(part for item in turn for part in _item(item)), "</section>")
@@ -147,13 +134,13 @@ def _text(text: str) -> str:
     return escape(pictured(text))
 
 
-def _item(item: Item) -> Iterator[str]:
+def _item(item: markdown_export.Item) -> Iterator[str]:
     match item:
-        case PromptItem(time, text, images, attached):
+        case markdown_export.PromptItem(time, text, images, attached):
             more = f" · with {line(', '.join(attached))}" if attached else ""
-            yield f'<div class="meta">{when(time)}{more}</div><div class="prompt">{_text(text)}</div>'
+            yield f'<div class="meta">{markdown_export.when(time)}{more}</div><div class="prompt">{_text(text)}</div>'
             yield from _images(images)
-        case Reply() as reply:
+        case markdown_export.Reply() as reply:
             yield _folded("Thinking", reply.thinking)
             rendered: str = markdown().render(pictured(reply.text))
             yield rendered.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')
@@ -161,8 +148,9 @@ def _item(item: Item) -> Iterator[str]:
                 yield from _call(call)
             took = f"{reply.body.duration_ms / 1000:.1f} s"
             cut = " · interrupted" if reply.body.stop_reason == "interrupted" else ""
-            yield f'<div class="meta">{line(reply.model)} · {took} · {money(reply.body.cost_usd)}{cut}</div>'
-        case Remark(text, detail):
+            cost = markdown_export.money(reply.body.cost_usd)
+            yield f'<div class="meta">{line(reply.model)} · {took} · {cost}{cut}</div>'
+        case markdown_export.Remark(text, detail):
             yield f'<div class="remark">{_text(text)}</div>{_folded("Its text", detail)}'
 
 
@@ -171,7 +159,7 @@ def _folded(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
 
 
-def _call(call: CallItem) -> Iterator[str]:
+def _call(call: markdown_export.CallItem) -> Iterator[str]:
     sign, kind = ("✗", ' class="failed"') if call.is_failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
     yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import (
-    Bounds,
-    CommandResources,
-    Confinement,
-    Launch,
-    Protection,
-    Unconfined,
-    is_inside,
-)
+from agentcli.infra.sandbox import confinement
 from agentcli.infra.sandbox.git_config import find_git
 from agentcli.infra.sandbox.mount_points import Note, SessionNote
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
@@ -85,7 +77,7 @@ class SessionConfinement:
         self,
         roots: Sequence[Path],
         limits: CommandLimits,
-        choose: Callable[[], Confinement],
+        choose: Callable[[], confinement.Confinement],
         denied: Callable[[], Callable[[Path], bool] | None],
         *,
         state: Path,
@@ -110,8 +102,8 @@ class SessionConfinement:
         self._cleaning = Lock()  # held by what uses the notes
 
     @cached_property
-    def backend(self) -> Confinement:
-        return Unconfined() if self.limits.profile == "danger-full-access" else self._choose()
+    def backend(self) -> confinement.Confinement:
+        return confinement.Unconfined() if self.limits.profile == "danger-full-access" else self._choose()
 
     @property
     def confines(self) -> bool:
@@ -123,7 +115,7 @@ class SessionConfinement:
     def git(self, grants: Grants) -> str:
         return find_git(self._search_path, (*self.roots(grants), *self.limits.writable, *grants.writable))
 
-    def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> Bounds:
+    def bounds(self, profile: Profile | None, grants: Grants, note: Note | None = None) -> confinement.Bounds:
         """Return the bounds of a command that starts now; without a `profile` those of the session's profile.
 
         In an unconfined session every command is unconfined.
@@ -131,7 +123,7 @@ class SessionConfinement:
         limits, roots = self.limits, self.roots(grants)
         home, cache = limits.home, limits.folders.cache
         if limits.profile == "danger-full-access":
-            return Bounds(profile="danger-full-access", roots=roots, home=home)
+            return confinement.Bounds(profile="danger-full-access", roots=roots, home=home)
         secrets, below_roots = self.scan.protected(roots)
         bounding = profile or limits.profile
         at_home = (home / name for name in present_names(home, SECRET_HOME_PATHS) if may_exist(f"{home}/{name}"))
@@ -139,7 +131,7 @@ class SessionConfinement:
         protected = () if bounding == "read-only" else self._protected(roots, below_roots[:MAX_AUTO_EXECUTED])
         # A command that only reads needs no host, and so a program that a repository makes git run reaches none.
         proxy = self._proxies.get(frozenset(grants.hosts)) if profile != "read-only" else None
-        return Bounds(
+        return confinement.Bounds(
             profile=bounding,
             roots=roots,
             home=home,
@@ -147,7 +139,7 @@ class SessionConfinement:
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=tuple(map(str, protected)),
-            resources=CommandResources(
+            resources=confinement.CommandResources(
                 proxy_socket=proxy.socket if proxy is not None else None,
                 ports=self._open_ports(grants) if proxy is not None else (),
                 # A cache inside a root is not used: a command could replace it by a link for the next command.
@@ -197,20 +189,21 @@ class SessionConfinement:
     def is_protected(self, path: Path, grants: Grants) -> bool:
         """Return True if git or a trusted command runs this file or obeys its contents, whatever its name is."""
         roots = self.roots(grants)
-        bounds = Bounds(
+        bounds = confinement.Bounds(
             profile="workspace-write",
             roots=roots,
             home=self.limits.home,
             protected=tuple(map(str, self.limits.programs(roots))),
-            resources=CommandResources(scan=self.scan, git=self.git(grants)),
+            resources=confinement.CommandResources(scan=self.scan, git=self.git(grants)),
         )
         plan = plan_protection(bounds, str(roots[0]))
         return any(
-            is_inside(str(path), place) for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
+            confinement.is_inside(str(path), place)
+            for place in (*plan.read_only, *plan.missing_files, *plan.missing_folders)
         )
 
     @contextmanager
-    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[confinement.Launch]:
         """Confine a command. When the context is left, what it changed of protected files has been reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
@@ -221,7 +214,7 @@ class SessionConfinement:
                 else nullcontext()
             )
             with accepting:
-                yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
+                yield confinement.Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # of commands before this one
         note = self._session_note() if profile == "workspace-write" else None
@@ -247,7 +240,7 @@ class SessionConfinement:
         return self._note
 
     @contextmanager
-    def _guarded(self, bounds: Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
+    def _guarded(self, bounds: confinement.Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
         """Revert what a command changes of protected files, if its backend cannot keep it from that."""
         if self.backend.keeps_names or bounds.profile != "workspace-write":
             yield Reverts()
@@ -325,6 +318,6 @@ class SessionConfinement:
                 proxy.socket.parent.rmdir()
 
 
-def _plan(bounds: Bounds, cwd: Path | None = None) -> Protection:
+def _plan(bounds: confinement.Bounds, cwd: Path | None = None) -> confinement.Protection:
     """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
     return plan_protection(bounds, str(cwd or bounds.roots[0]), max_committable=MAX_REPOSITORIES)

@@ -9,16 +9,8 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
+from agentcli.agent import interfaces
 from agentcli.agent.accounting import UsageCollector
-from agentcli.agent.interfaces import (
-    NEWEST,
-    AppendedEntries,
-    SearchHit,
-    SessionInfo,
-    SessionLog,
-    StoredEntries,
-    subagents_owner,
-)
 from agentcli.conversation.entries import Body, Entry, Result, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import tables
@@ -43,7 +35,7 @@ WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
 class WorkQueue(Struct, frozen=True):
     """Does the work of a log in order, each in a transaction."""
 
-    submit: Callable[[tables.Work[StoredEntries]], asyncio.Future[StoredEntries]]
+    submit: Callable[[tables.Work[interfaces.StoredEntries]], asyncio.Future[interfaces.StoredEntries]]
     drain: Callable[[], Awaitable[None]]  # waits until all work so far is done or has failed
 
 
@@ -73,33 +65,35 @@ class TableLog:
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._unstored: list[StoredEntries] = []  # tried again with the next entries, when a full disk may have room
+        self._unstored: list[
+            interfaces.StoredEntries
+        ] = []  # tried again with the next entries, when a full disk may have room
 
-    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> AppendedEntries:
+    def append(self, *bodies: Body, parent_id: str | None = interfaces.NEWEST) -> interfaces.AppendedEntries:
         entries: list[Entry] = []
-        parent_id = self._last if parent_id == NEWEST else parent_id
+        parent_id = self._last if parent_id == interfaces.NEWEST else parent_id
         for body in bodies:
             id = body.result.tool_use_id if isinstance(body, Result) else tables.new_id()
             entries.append(entry_now(id, parent_id, body))
             self._last = parent_id = id
-        stored = StoredEntries(tuple(entries), self._last_seq + 1)
+        stored = interfaces.StoredEntries(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
         self._unstored.append(stored)
         session, unstored = self.new or self.session_id, tuple(self._unstored)
 
-        async def work(db: tables.Tables) -> StoredEntries:
+        async def work(db: tables.Tables) -> interfaces.StoredEntries:
             await self._owner.hold(db)
             await tables.store_entries(db, session, *unstored)
             return stored
 
-        def forget_stored(committed: asyncio.Future[StoredEntries]) -> None:
+        def forget_stored(committed: asyncio.Future[interfaces.StoredEntries]) -> None:
             if not committed.cancelled() and committed.exception() is None:
                 self.new = None
                 self._unstored = [later for later in self._unstored if later.first_seq > stored.first_seq]
 
         committed = self._queue.submit(work)
         committed.add_done_callback(forget_stored)
-        return AppendedEntries(stored.entries, committed)
+        return interfaces.AppendedEntries(stored.entries, committed)
 
     async def close(self) -> None:
         await self.drain()
@@ -139,11 +133,11 @@ class TableSessions(ABC):
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
-    ) -> SessionLog:
+    ) -> interfaces.SessionLog:
         new = tables.UnstoredSession(id=session_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
-    async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> SessionLog:
+    async def _create(self, new: tables.UnstoredSession, *, has_given_id: bool) -> interfaces.SessionLog:
         owner = await self._own(new.id)
         try:
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
@@ -155,7 +149,7 @@ class TableSessions(ABC):
         log.new = new
         return log
 
-    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
+    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[interfaces.SessionLog, list[Entry]]:
         id = await self._full_id(session_id)
         owner = await self._own(id, take_over=take_over)
         try:
@@ -170,12 +164,12 @@ class TableSessions(ABC):
 
     async def fork(
         self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
-    ) -> tuple[SessionLog, list[Entry]]:
+    ) -> tuple[interfaces.SessionLog, list[Entry]]:
         info, entries = await self.load(session_id)
         entries = entries[: _position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
         # The owner of a subagent's session keeps it out of lists. A fork has no owner, so lists show it.
-        user_id = "" if info.user_id.startswith(subagents_owner("")) else info.user_id
+        user_id = "" if info.user_id.startswith(interfaces.subagents_owner("")) else info.user_id
         new = tables.UnstoredSession(id=new_id or tables.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
@@ -191,8 +185,8 @@ class TableSessions(ABC):
 
     async def load(
         self, session_id: str, *, after: int = 0, user_id: str | None = None
-    ) -> tuple[SessionInfo, list[Entry]]:
-        async def work(db: tables.Tables) -> tuple[SessionInfo, list[Entry]]:
+    ) -> tuple[interfaces.SessionInfo, list[Entry]]:
+        async def work(db: tables.Tables) -> tuple[interfaces.SessionInfo, list[Entry]]:
             id = await tables.full_id(db, session_id, user_id)
             (info,) = await tables.infos(db, "id = :id", id=id)
             return info, await tables.entries_of(db, id, after=after)  # without the first `after` ones
@@ -206,14 +200,14 @@ class TableSessions(ABC):
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
-    ) -> Sequence[SessionInfo]:
+    ) -> Sequence[interfaces.SessionInfo]:
         which = f"cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
         return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
-    ) -> Sequence[SearchHit]:
+    ) -> Sequence[interfaces.SearchHit]:
         words, folder = tables.Words(text), folder_text(cwd) if cwd else None
         return await self._read(lambda db: db.search(words, cwd=folder, user_id=user_id, limit=limit))
 

@@ -18,17 +18,7 @@ from zlib import crc32
 import msgspec
 
 from agentcli.agent.interfaces import SearchHit, SessionInfo, StoredEntries
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Compaction,
-    ContextNote,
-    Entry,
-    Pinned,
-    Result,
-    Unreadable,
-    User,
-)
+from agentcli.conversation import entries as log_entries
 from agentcli.conversation.history import title_of
 from agentcli.conversation.schema import as_readable, to_record
 from agentcli.errors import AmbiguousSession, NoSession, StorageError
@@ -99,7 +89,7 @@ class Tables(ABC):
     @abstractmethod
     async def search(self, words: "Words", *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]: ...
 
-    def words_of(self, entry: Entry) -> dict[str, Any]:
+    def words_of(self, entry: log_entries.Entry) -> dict[str, Any]:
         """Return the words of an entry as the value `words` of a statement, if they are stored with the entry."""
         return {}
 
@@ -112,7 +102,7 @@ class Tables(ABC):
         rows = await self.rows(sql, **values)
         return rows[0][0] if rows else None
 
-    def _record_of(self, entry: Entry) -> dict[str, Any]:
+    def _record_of(self, entry: log_entries.Entry) -> dict[str, Any]:
         record = to_record(entry)
         return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
 
@@ -198,7 +188,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
         await _touch(db, new.id, await entries_of(db, new.id))
 
 
-async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
+async def _touch(db: Tables, session_id: str, entries: Sequence[log_entries.Entry]) -> None:
     """Mark a session as the one that was used last, and store its title and newest prompt."""
     texts = {"title": title_of(entries), "last_prompt": title_of(reversed(entries))}
     await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
@@ -231,20 +221,20 @@ async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
     return [SessionInfo(*row) for row in await db.rows(f"{_INFO} AND {where}", **values)]
 
 
-async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
+async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[log_entries.Entry]:
     """Return the entries of a session whose number is greater than `after`."""
     where = "session_id = :id AND trashed = :trashed AND seq > :after"
     query = f"SELECT {ENTRY} FROM entries WHERE {where} ORDER BY seq"  # noqa: S608 - constant text
     return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
 
 
-def read_entry(row: Sequence[Any]) -> Entry:
+def read_entry(row: Sequence[Any]) -> log_entries.Entry:
     """Return the entry in a row of `ENTRY`; a damaged one becomes `Unreadable` and keeps its text."""
     id, parent_id, time, version, checksum, body = row
     body = body.encode() if isinstance(body, str) else body
     if checksum is not None and crc32(body) != checksum:
         error = f"entry {id} is damaged: its checksum is not that of its text"
-        return Entry(id, parent_id, time, Unreadable(error, body.decode(errors="replace")))
+        return log_entries.Entry(id, parent_id, time, log_entries.Unreadable(error, body.decode(errors="replace")))
     return as_readable({"id": id, "parent_id": parent_id, "time": time, "schema_version": version, "body": body})
 
 
@@ -295,7 +285,7 @@ class Words:
         line = "".join(character if character.isprintable() else " " for character in part)
         return f"{'…' if begin > 0 else ''}{' '.join(line.split())}{'…' if stop < len(text) else ''}"
 
-    def found_in(self, session_id: str, title: str, entry: Entry) -> SearchHit:
+    def found_in(self, session_id: str, title: str, entry: log_entries.Entry) -> SearchHit:
         kind = str(entry.body.__struct_config__.tag)
         return SearchHit(session_id, entry.id, kind, self.excerpt(text_of(entry.body)), time=entry.time, title=title)
 
@@ -321,18 +311,18 @@ def words_in(text: str) -> list[str]:
     return list(dict.fromkeys(word[:MAX_WORD_CHARS] for word in _WORD.findall(folded(text))))
 
 
-def text_of(body: Body) -> str:
+def text_of(body: log_entries.Body) -> str:
     """Return the text that a search looks at: neither the model's thinking nor system reminders."""
     match body:
-        case User(is_reminder=False) as user:
+        case log_entries.User(is_reminder=False) as user:
             return user.text
-        case Assistant(content=content):
+        case log_entries.Assistant(content=content):
             return "\n".join(text for block in content for text in _texts_of(block))
-        case Result(result=result):
+        case log_entries.Result(result=result):
             return result.text
-        case Compaction(carried=carried):
+        case log_entries.Compaction(carried=carried):
             return carried
-        case ContextNote(text) | Pinned(text):
+        case log_entries.ContextNote(text) | log_entries.Pinned(text):
             return text
         case _:
             return ""

@@ -28,24 +28,14 @@ from agentcli.llm.messages import (
     without_empty_text,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.wire import ArrivingBlock
-from agentcli.llm.wire.reply_parts import (
-    CallIds,
-    count_in,
-    parse_arguments,
-    plain_id,
-    plain_name,
-    text_in,
-    written_call,
-)
+from agentcli.llm.wire import ArrivingBlock, reply_parts
 
 CACHE = {"type": "ephemeral"}
 HOUR = "1h"
 MAX_BREAKPOINTS = 4  # the API's limit
 SMALL_WINDOW = 200_000  # tokens; models with a larger one take more images
-MEDIA = MediaRules(
-    images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000
-)  # platform.claude.com/docs, "Vision"
+# platform.claude.com/docs, "Vision"
+MEDIA = MediaRules(images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000)
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
 _STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
 _CUT_REASONS = ("max_tokens", "model_context_window_exceeded")  # the reply may end inside a block, and in a refusal too
@@ -173,9 +163,9 @@ def sendable_blocks(message: Message, provider: str) -> tuple[Block, ...]:
                 if is_error:
                     media += [part for part in block.parts if not isinstance(part, Text)]
                     content = block.text.strip() or "Error"
-                results.append(ToolResult(plain_id(id), content, is_error))
+                results.append(ToolResult(reply_parts.plain_id(id), content, is_error))
             case ToolUse(id, name, input):
-                others.append(ToolUse(plain_id(id), plain_name(name), input))
+                others.append(ToolUse(reply_parts.plain_id(id), reply_parts.plain_name(name), input))
             case Thinking(signature=None | ""):  # its provider would not accept it
                 pass
             case Opaque(of) if of != provider:
@@ -207,23 +197,23 @@ class _ContentBlock(ArrivingBlock):
             case "text":
                 return Text(self.text) if self.parts else None
             case "thinking":
-                return Thinking(self.text, text_in(self.start.get("signature")) or None)
+                return Thinking(self.text, reply_parts.text_in(self.start.get("signature")) or None)
             case "redacted_thinking":
                 return RedactedThinking(str(self.start.get("data", "")))
             case "tool_use":  # as if it was cut, so that nothing is repaired: this API sends no broken arguments
-                return written_call(self.id, self.name, self.text, was_cut=True)
+                return reply_parts.written_call(self.id, self.name, self.text, was_cut=True)
             case "":
                 return None
             case _:  # the input of a server's own tool comes in deltas too
                 if self.parts:
-                    self.start["input"] = parse_arguments(self.text, was_cut=True) or {}
+                    self.start["input"] = reply_parts.parse_arguments(self.text, was_cut=True) or {}
                 return Opaque("anthropic", self.start)
 
 
 class AnthropicReader:
     """Builds a reply from the stream's events, in the order the API documents; unknown types are ignored."""
 
-    def __init__(self, model: str, *, ids: CallIds) -> None:
+    def __init__(self, model: str, *, ids: reply_parts.CallIds) -> None:
         self.model, self._ids = model, ids
         self.is_closed = self._has_stopped = False  # True after `message_stop`
         self._blocks: list[_ContentBlock] = []  # in the order they began
@@ -242,13 +232,13 @@ class AnthropicReader:
                 self._close(block, out)
             case "message_start":
                 message = event.get("message") or {}
-                self.model = text_in(message.get("model")) or self.model
+                self.model = reply_parts.text_in(message.get("model")) or self.model
                 self._count(message.get("usage"), out)
             case "message_delta":
                 delta = event.get("delta") or {}
                 self._stop_reason = delta.get("stop_reason") or self._stop_reason
                 if isinstance(details := delta.get("stop_details"), dict):
-                    self._note = text_in(details.get("explanation") or details.get("category"))
+                    self._note = reply_parts.text_in(details.get("explanation") or details.get("category"))
                 self._count(event.get("usage"), out)
             case "message_stop":
                 self.is_closed = self._has_stopped = True
@@ -302,7 +292,7 @@ class AnthropicReader:
             if arguments := start.get("input"):
                 block.parts.append(encode_json(arguments).decode())
         elif block.kind in ("text", "thinking"):
-            block.add(text_in(start.get(block.kind)), out)
+            block.add(reply_parts.text_in(start.get(block.kind)), out)
         return block
 
     def _add_delta(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
@@ -311,9 +301,9 @@ class AnthropicReader:
             return
         match delta.get("type"):
             case "text_delta" | "thinking_delta" | "input_json_delta" as kind:
-                block.add(text_in(delta.get(_TEXT_FIELDS[kind])), out)
+                block.add(reply_parts.text_in(delta.get(_TEXT_FIELDS[kind])), out)
             case "signature_delta":
-                block.start["signature"] = text_in(delta.get("signature"))
+                block.start["signature"] = reply_parts.text_in(delta.get("signature"))
             case "compaction_delta":
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
@@ -361,10 +351,10 @@ def usage_from_wire(usage: dict[str, Any]) -> Usage:
     objects = (usage.get(name) for name in ("cache_creation", "output_tokens_details"))
     creation, details = (value if isinstance(value, dict) else {} for value in objects)
     return Usage(
-        input_tokens=count_in(usage.get("input_tokens")),
-        output_tokens=count_in(usage.get("output_tokens")),
-        cache_creation_input_tokens=count_in(usage.get("cache_creation_input_tokens")),
-        cache_read_input_tokens=count_in(usage.get("cache_read_input_tokens")),
-        cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens")),
-        reasoning_tokens=count_in(details.get("thinking_tokens")),
+        input_tokens=reply_parts.count_in(usage.get("input_tokens")),
+        output_tokens=reply_parts.count_in(usage.get("output_tokens")),
+        cache_creation_input_tokens=reply_parts.count_in(usage.get("cache_creation_input_tokens")),
+        cache_read_input_tokens=reply_parts.count_in(usage.get("cache_read_input_tokens")),
+        cache_creation_1h_input_tokens=reply_parts.count_in(creation.get("ephemeral_1h_input_tokens")),
+        reasoning_tokens=reply_parts.count_in(details.get("thinking_tokens")),
     )

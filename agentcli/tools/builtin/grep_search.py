@@ -17,14 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.tools.builtin.searching import (
-    SearchTarget,
-    describe_gaps,
-    relative_glob,
-    result_limit,
-    search_literal_brackets,
-    searchable,
-)
+from agentcli.tools.builtin import searching
 from agentcli.tools.builtin.toolset import GrepSearch
 from agentcli.tools.observation import cut_line, lazy_if_large
 from agentcli.tools.sandbox import FoundRows, Search, SearchOptions, SearchOutcome
@@ -40,8 +33,8 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 
 
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
-    target = searchable(arguments.path, context)
-    limit = result_limit(arguments, context)
+    target = searching.searchable(arguments.path, context)
+    limit = searching.result_limit(arguments, context)
     workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
@@ -66,14 +59,14 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
                 found.max_chars = sys.maxsize
         return found, await workspace.sandbox.search(query, found.add, context.all_grants)
 
-    found, outcome = await search_literal_brackets(
-        relative_glob(arguments.glob, target), search, has_found=lambda result: result[0].files > 0
+    found, outcome = await searching.search_literal_brackets(
+        searching.relative_glob(arguments.glob, target), search, has_found=lambda result: result[0].files > 0
     )
     return _format(found, outcome, arguments, target)
 
 
 def _format(
-    found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: SearchTarget
+    found: Matches | MatchedFiles, outcome: SearchOutcome, arguments: GrepSearch, target: searching.SearchTarget
 ) -> ToolOutput:
     collected = found.collected()
     lines = collected.lines or ["No matches."]
@@ -86,7 +79,7 @@ def _format(
         more = len(outcome.binary) - _MAX_BINARY_NAMES
         names += f" and {more} more" * (more > 0)
         lines.append(f"[binary files that match, but are not shown after the first NUL byte: {names}]")
-    content = "\n".join([*lines, *describe_gaps(outcome)])
+    content = "\n".join([*lines, *searching.describe_gaps(outcome)])
 
     def structured() -> dict[str, Any]:
         answer = {"matches": collected.entries(), "total": found.total}

@@ -18,17 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import (
-    ChangeSet,
-    FileEntry,
-    entry_at,
-    is_cache,
-    is_tagged,
-    joined,
-    names_in,
-    parents_of,
-    walk,
-)
+from agentcli.infra.changes import state
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES, remove_tree
 from agentcli.infra.sandbox.backends.launcher import REFUSAL_START
 from agentcli.infra.sandbox.backends.linux import launcher_words, writable_folders
@@ -163,14 +153,17 @@ class OverlayReader:
         self._started_ns = started_ns
         self._entries = self._bytes = 0  # counted so far, in all overlays of the command
 
-    def read(self, root: str, upper: str) -> ChangeSet:
+    def read(self, root: str, upper: str) -> state.ChangeSet:
         """Return what was changed below a root. Raises `OSError`, `TooMuch`."""
-        changes = ChangeSet(root=root)
+        changes = state.ChangeSet(root=root)
         waiting = [("", False)]  # paths, and True if what the root has there is covered
         while waiting:  # without recursion, because a command can nest folders deeper than Python calls
             path, is_covered = waiting.pop()
             where = f"{upper}/{path}" if path else upper
-            now, below = entry_at(where), entry_at(changes.at(path))  # in the overlay, and in the real folder
+            now, below = (
+                state.entry_at(where),
+                state.entry_at(changes.at(path)),
+            )  # in the overlay, and in the real folder
             assert now is not None
             if now.kind == "other" and is_mount_point(changes.at(path)):  # what a job needs was hidden, and stays
                 continue
@@ -180,7 +173,7 @@ class OverlayReader:
             self._count(now.size if now.kind == "file" else 0)
             replaces = now.kind != "folder" or below is None or below.kind != "folder"
             if not is_covered and (replaces or _is_opaque(where)):  # all that the real folder has there is gone
-                for covered, entry in walk(root, path):
+                for covered, entry in state.walk(root, path):
                     self._count(0)
                     changes.before[covered] = entry
                     if entry.kind != "folder" and entry.changed_ns > self._started_ns:
@@ -192,7 +185,7 @@ class OverlayReader:
                 changes.after[path] = now
                 _open_to_owner(now)
             if now.kind == "folder":
-                waiting += [(joined(path, name), is_covered) for name in names_in(where)]
+                waiting += [(state.joined(path, name), is_covered) for name in state.names_in(where)]
         return changes
 
     def _count(self, size: int) -> None:
@@ -206,7 +199,7 @@ class OverlayReader:
 
 def _hide_mount_points(overlay: Overlay, used: Collection[str]) -> None:
     """Hide the empty folders that keep names from being made while jobs run: git would try to remove them."""
-    for name in names_in(overlay.area):
+    for name in state.names_in(overlay.area):
         path = f"{overlay.area}/{name}"
         if path not in used and is_mount_point(path):
             os.mknod(f"{overlay.upper}/{name}", stat.S_IFCHR)  # in an overlay this device stands for nothing
@@ -266,12 +259,12 @@ def _mounted() -> list[tuple[str, str]]:
     ]
 
 
-def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
+def _is_cache(path: str, now: state.FileEntry, below: state.FileEntry | None) -> bool:
     """Return True for a cache: by its name, or by its tag. No tag counts that a command adds to an older folder."""
     is_folder = any(entry is not None and entry.kind == "folder" for entry in (now, below))
     is_in_repository = ".git" in path.split("/")
-    is_named_so = is_cache(path, is_folder=is_folder)
-    return not is_in_repository and (is_named_so or (is_folder and is_tagged((below or now).source)))
+    is_named_so = state.is_cache(path, is_folder=is_folder)
+    return not is_in_repository and (is_named_so or (is_folder and state.is_tagged((below or now).source)))
 
 
 def _is_opaque(where: str) -> bool:
@@ -280,7 +273,7 @@ def _is_opaque(where: str) -> bool:
     return False
 
 
-def _open_to_owner(entry: FileEntry) -> None:
+def _open_to_owner(entry: state.FileEntry) -> None:
     """Let the owner read what a command made in an overlay, whatever its mode; `entry.mode` keeps the original one."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
@@ -311,7 +304,7 @@ class CacheLayers:
         caches = self._caches.get(root, set())
         for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            outermost_missing = next(folder for folder in parents_of(path) if not (Path(root) / folder).is_dir())
+            outermost_missing = next(folder for folder in state.parents_of(path) if not (Path(root) / folder).is_dir())
             _remove(self._layer(root) / outermost_missing)
         return str(self._layer(root)) if caches else ""
 
@@ -323,12 +316,12 @@ class CacheLayers:
         if self._users > 1 or not paths:  # one is the caller
             return []
         known = self._caches.setdefault(root, set())
-        tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
+        tagged = [path for path in paths if path not in known and state.is_tagged(f"{upper}/{path}")]
         with suppress(OSError):  # a cache that is lost costs the next command some time
             for path in paths:
                 if not (Path(root) / path).parent.is_dir():  # the layer would show this folder to the next command
                     continue
-                for around in parents_of(path):  # the layer's folders are seen in place of the root's
+                for around in state.parents_of(path):  # the layer's folders are seen in place of the root's
                     (self._layer(root) / around).mkdir(parents=True, exist_ok=True)
                     copy_access(Path(root) / around, self._layer(root) / around)
                 _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
