@@ -194,13 +194,10 @@ def describe_claim(claim: Claim) -> Fragment:
 
 def claim_lines(claims: Sequence[Claim], columns: int) -> list[Fragment]:
     """Return a row of the verified claims, as many as it has room for, and the others below it."""
-    verified, others = (
-        [*dict.fromkeys(describe_claim(claim) for claim in claims if (claim.verdict == "verified") is is_verified)]
-        for is_verified in (True, False)
-    )
-    count = len(verified)
-    forms = ("✓ " + " · ".join(text for _, text in verified[:shown]) for shown in range(count, 0, -1))
-    rows = [form + (f" +{hidden}" if hidden else "") for hidden, form in enumerate(forms)]
+    verified = [*dict.fromkeys(describe_claim(claim)[1] for claim in claims if claim.verdict == "verified")]
+    others = dict.fromkeys(describe_claim(claim) for claim in claims if claim.verdict != "verified")
+    counts = [(len(verified) - hidden, f" +{hidden}" if hidden else "") for hidden in range(len(verified))]
+    rows = [f"✓ {' · '.join(verified[:shown])}{more}" for shown, more in counts]
     row = next((row for row in rows if width(row) <= columns), rows[-1] if rows else "")
     doubts = [part for other in others for part in (("muted", " · "), other)][1:]
     return [*clipped([("ok", row)], columns), *[("", "\n")] * bool(row and doubts), *wrapped(doubts, columns, hang=2)]
