@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 SYSTEM_GIT = "/usr/bin/git"
 _MAX_INCLUDED = 100
-_MAX_BYTES = 1_000_000
+MAX_CONFIGURATION_BYTES = 1_000_000
 _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 _SECTIONS = ("core", "include", "includeif", "extensions")
@@ -175,7 +175,9 @@ def text_of(file: str) -> str:
         try:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):
-                return os.read(descriptor, min(status.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+                return os.read(descriptor, min(status.st_size, MAX_CONFIGURATION_BYTES)).decode(
+                    errors="surrogateescape"
+                )
         finally:
             os.close(descriptor)
     return ""

@@ -757,6 +757,7 @@ def test_no_escape_probe_gets_out_of_a_dry_run(base: Path) -> None:
         ("git remote set-url origin https://example.org/", True, "config: - remote.origin.url"),
         ("git remote add other 'ext::sh -c true'", True, "config: + remote.other.url"),
         ("echo '[' >.git/config", True, "config: - core.bare = 'false'"),
+        ("printf '%1000001s\\n[core]\\nfsmonitor = x\\n' '' >>.git/config", True, "config: - core.bare = 'false'"),
         ("rm .git/config", True, "config: - core.bare = 'false'"),
     ],
 )

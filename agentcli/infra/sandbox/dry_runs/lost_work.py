@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.conversation.history import counted
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
-from agentcli.infra.sandbox.git_config import read_configuration, text_of
+from agentcli.infra.sandbox.git_config import MAX_CONFIGURATION_BYTES, read_configuration, text_of
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.text.diff import path_of, split_files
 
@@ -122,7 +122,8 @@ def with_settings(git: GitChanges, repository: ChangeGroup) -> GitChanges:
         return git
     entry = changes.after.get(path)
     old = read_configuration(text_of(changes.at(path)))
-    new = read_configuration(text_of(entry.source) if entry is not None and entry.kind == "file" else "[")  # refused
+    is_read = entry is not None and entry.kind == "file" and entry.size < MAX_CONFIGURATION_BYTES
+    new = read_configuration(text_of(entry.source) if entry is not None and is_read else "[")  # git refuses this
     removed, added = ([*(Counter(one.settings) - Counter(other.settings))] for one, other in ((old, new), (new, old)))
     lines = [
         f"  config: {sign} {setting.name} = {setting.value!r}\n"
