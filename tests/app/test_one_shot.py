@@ -197,7 +197,7 @@ def test_a_failing_provider_is_exit_code_1_with_a_result(place: Place) -> None:
 def test_a_key_that_fails_is_reported_without_a_word_on_the_conversation(place: Place) -> None:
     ran = place.run("-m", place.script({"error": {"kind": "auth", "message": "bad key"}}), "-p", "go")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.endswith("replace it with agentcli login.\n")
+    assert ran.err.endswith("set one with agentcli login.\n")
 
 
 def test_a_file_that_does_not_exist_is_named_on_stderr(place: Place) -> None:
