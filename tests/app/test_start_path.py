@@ -20,7 +20,7 @@ NEEDED_FOR_HTTP = {
     "agentcli.llm.wire.anthropic",
 }  # fmt: skip
 HEAVY = {
-    "PIL", "anthropic", "anyio", "difflib", "email", "glob", "html_to_markdown", "http", "httpcore2", "httpx2",
+    "PIL", "anthropic", "anyio", "difflib", "email", "html_to_markdown", "http", "httpcore2", "httpx2",
     "importlib.metadata", "importlib.resources", "keyring", "prompt_toolkit", "pydantic", "pygments", "pypdf", "rich",
     "opentelemetry", "psycopg", "python_socks", "redis", "requests", "shlex", "starlette", "tiktoken", "uvicorn",
     "tomlkit", "tomllib", "typer", "urllib.request", "yaml", "zipfile",

@@ -188,6 +188,9 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts, names=created)
 
 
+_GIT_READERS = ("blame", "cat-file", "describe", "diff", "grep", "log", "ls-files", "rev-parse", "shortlog", "show")
+
+
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     subcommand = git_words([Field("git"), *arguments])
     for option, folder in itertools.pairwise(arguments[: len(arguments) - len(subcommand)]):
@@ -201,7 +204,8 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
         return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
-    return Effects(reads=here, writes=here, deletes=deletes, hosts=(), runs=("git",))
+    only_reads = name in _GIT_READERS and not any(field.text.startswith("--output") for field in subcommand)
+    return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, hosts=(), runs=("git",))
 
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
