@@ -14,6 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
@@ -165,10 +166,9 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
         )
 
     def nearest_folder() -> Path:
-        folder = path.parent
-        while workspace.look(folder).kind != "folder":
-            folder = folder.parent
-        return workspace.usable_path(folder, "read")
+        # From the top, because a path may name thousands of folders that are not there.
+        folders = takewhile(lambda folder: workspace.look(folder).kind == "folder", reversed(path.parents))
+        return workspace.usable_path([path.parent, *folders][-1], "read")
 
     with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
         folder = await asyncio.to_thread(nearest_folder)
