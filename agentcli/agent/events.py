@@ -373,7 +373,7 @@ class Done(AgentEvent, Generic[Output], frozen=True, tag="done"):
     denials: tuple[Denial, ...] = ()
     claims: tuple[Claim, ...] = ()
     pending: tuple[ToolUse, ...] = ()
-    output: Output = None  # type: ignore[assignment]
+    output: Output = None  # type: ignore[assignment]  # that of an agent without an output type
 
 
 class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,17 @@ import pytest
 
 from tests.app.running import Place
 from tests.app.terminal import Open, Terminal
+
+MakeModel = Callable[..., str]  # returns the name of a model that gives these replies
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> MakeModel:
+    def make(*replies: dict[str, Any]) -> str:
+        (tmp_path / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+        return f"scripted/{tmp_path / 'script.jsonl'}"
+
+    return make
 
 
 @pytest.fixture

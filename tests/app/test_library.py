@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -28,27 +27,18 @@ from agentcli.llm.provider import ToolSpec
 from agentcli.settings.structs import LimitSettings
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.workspace import SearchResult
+from tests.app.conftest import MakeModel
 from tests.app.running import call
 from tests.conformance.confining import confinement_for
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import chat_server, json_reply
 
-MakeModel = Callable[..., str]
 ASKS = {"tool_calls": [call("bash", command="touch made")]}
 SEEN = {"text": "So: {{last_result}}"}
 LATE = {"text": "late", "delay_ms": 10_000}
 
 
 pytestmark = pytest.mark.usefixtures("library_home")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> MakeModel:
-    def make(*replies: dict[str, Any]) -> str:
-        (tmp_path / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
-        return f"scripted/{tmp_path / 'script.jsonl'}"
-
-    return make
 
 
 def test_a_prompt_is_answered_without_an_event_loop(model: MakeModel, work: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ from agentcli.conversation.evidence.verdicts import Record
 from agentcli.errors import ToolError
 from agentcli.events import Question
 from agentcli.llm.messages import ToolResult
+from tests.app.conftest import MakeModel
 from tests.app.running import Place, call
 
-MakeModel = Callable[..., str]
 Approve = Callable[[QuestionEvent], Any]
 
 TOUCH = {"tool_calls": [call("bash", command="touch made")]}
@@ -30,15 +29,6 @@ SEEN = {"text": "So: {{last_result}}"}
 NO_TRY = AgentOptions(settings={"permissions": {"try": False}})
 
 pytestmark = pytest.mark.usefixtures("library_home")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> MakeModel:
-    def make(*replies: dict[str, Any]) -> str:
-        (tmp_path / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
-        return f"scripted/{tmp_path / 'script.jsonl'}"
-
-    return make
 
 
 def change(**input: Any) -> Approve:

@@ -19,11 +19,10 @@ from msgspec import Meta, Struct
 from agentcli import Agent, AgentFailed, AgentOptions, Done, TurnFailed, query
 from agentcli.errors import UsageError
 from agentcli.library.output import output_schema
+from tests.app.conftest import MakeModel
 from tests.app.running import call
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import chat_server
-
-MakeModel = Callable[..., str]
 
 pytestmark = pytest.mark.usefixtures("library_home")
 
@@ -60,15 +59,6 @@ class Invoice(pydantic.BaseModel):
 
 ONE_TURN = AgentOptions(settings={"limits": {"max_turns": 1}})
 OSLO = {"name": "Oslo", "founded": "1048-01-01", "color": "blue", "twins": [], "mayor": None}
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> MakeModel:
-    def make(*replies: dict[str, Any]) -> str:
-        (tmp_path / "script.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in replies))
-        return f"scripted/{tmp_path / 'script.jsonl'}"
-
-    return make
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ COMMANDS = {
     "redo": "reapply the changes that undo reverted",
     "skills": "list, show, validate and create skills",
     "hooks": "list hooks, or test one",
-    "plugin": "install, list and switch plugins, and add marketplaces",
+    "plugin": "install, enable and update plugins, and add marketplaces",
     "mcp": "add, list, remove and log in to MCP servers, or serve as one",
     "blame": "show which session and tool call wrote each line of a file",
     "usage": "show the tokens and costs of the stored sessions",

@@ -25,7 +25,9 @@ from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.trust import is_folder_trusted, trust_folder
 
-plugin_app = make_app("Install, list and switch plugins: bundles of commands, agents, skills, hooks and MCP servers.")
+plugin_app = make_app(
+    "Install, list, enable and disable plugins: bundles of commands, agents, skills, hooks and MCP servers."
+)
 marketplace_app = make_app("Add, list and update marketplaces: lists of plugins.")
 plugin_app.add_typer(marketplace_app, name="marketplace")
 
@@ -89,7 +91,7 @@ def _agrees(plugin: Plugin, *, yes: bool) -> bool:
 
 @plugin_app.command()
 def enable(name: Name, yes: Yes = False) -> None:
-    """Switch a plugin on. If its files have changed since you trusted them, shows it and asks first."""
+    """Enable a plugin. If its files have changed since you trusted them, shows it and asks first."""
     store = _store()
     with store.locked():
         plugin = store.read(name)
@@ -103,7 +105,7 @@ def enable(name: Name, yes: Yes = False) -> None:
 
 @plugin_app.command()
 def disable(name: Name) -> None:
-    """Switch a plugin off; it stays installed."""
+    """Disable a plugin; it stays installed."""
     _store().switch(name, is_enabled=False)
     echo(f"{name} is off. Sessions that are open keep it.")
 
