@@ -65,7 +65,7 @@ def _message(given: object) -> Message:
     elif not isinstance(given, Mapping):
         raise TypeError(f"expected a dict with role and content, got {type(given).__name__}")
     elif given["role"] in ("system", "developer"):
-        raise ValueError("a system text belongs into Agent(instructions=…)")
+        raise ValueError("a system text belongs in Agent(instructions=…)")
     else:
         role = "user" if given["role"] == "tool" else given["role"]
         message = msgspec.convert({"role": role, "content": [*_blocks(given)]}, Message)

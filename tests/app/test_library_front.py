@@ -87,7 +87,7 @@ def without(history: Sequence[dict[str, Any]], number: int, **changed: Any) -> l
         (without(OPENAI, 1), r"history\[1\] is wrong: no message before it makes the call 'c1'"),
         (OPENAI[:2], "no result for the call 'c1'"),
         ([*OPENAI, *OPENAI], r"history\[5\] is wrong: the id 'c1' is that of an earlier call"),
-        ([{"role": "system", "content": "Be brief."}], r"history\[0\] is wrong: a system text belongs into Agent"),
+        ([{"role": "system", "content": "Be brief."}], r"history\[0\] is wrong: a system text belongs in Agent"),
         (["hello"], r"history\[0\] is wrong: expected a dict with role and content, got str"),
         (without(ANTHROPIC, 1, content=[{"type": "tool_use", "id": "c1"}]), r"history\[1\] is wrong: .*`name`"),
         (without(OPENAI, 1, tool_calls=[{"id": "c1"}]), r"history\[1\] is wrong: 'function' is missing"),
