@@ -94,7 +94,7 @@ def test_a_command_runs_once_although_a_socket_went_meanwhile(home: Path, times:
 
 @pytest.mark.parametrize("is_job", [False, True])
 def test_a_command_that_cannot_be_confined_is_an_error_and_nothing_runs(home: Path, is_job: bool) -> None:
-    with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: .*socket") as caught:
+    with pytest.raises(ToolError, match=r"^The sandbox could not be set up: bwrap: ") as caught:
         run(home, "echo ran >runs", times=1_000, is_job=is_job)
     assert caught.value.kind == "resource_error"
     assert list((home / "ws").iterdir()) == []
