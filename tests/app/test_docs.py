@@ -29,7 +29,7 @@ def test_a_page_that_is_written_by_a_script_is_what_the_program_is(name: str, pa
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_programs_of_the_library_s_page_pass_a_strict_type_checker(tmp_path: Path) -> None:
-    for page in ("docs/library.md", "docs/library-extending.md", "README.md"):
+    for page in ("docs/library.md", "docs/library-web.md", "docs/library-extending.md", "README.md"):
         for number, program in enumerate(
             re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
         ):
