@@ -113,3 +113,20 @@ def test_a_rule_that_names_a_file_lets_edits_write_it(project: Place) -> None:
     assert denied == names[2:]
     assert (outside.read_text(), outside.with_name("other.txt").exists()) == ("new", False)
     assert (project.folder / ".env").read_text() == f"API_TOKEN={KEY}\n"
+
+
+@needs_bubblewrap
+def test_a_grant_of_all_commands_opens_no_settings_of_agentcli_wherever_its_home_is(project: Place) -> None:
+    home = project.home
+    commands = [
+        f"cp evil {home}/config.toml",
+        f"mkdir {home}/agents",
+        f"cp evil {home}/state/trust.json",
+        f"cat {home}/config.toml",
+        f"cp evil {home.parent}/link/config.toml",
+    ]
+    home.mkdir()
+    (home / "config.toml").write_text("# mine\n")
+    (home.parent / "link").symlink_to(home)
+    assert outcome(project, commands, "dontAsk", "Bash") == commands
+    assert (home / "config.toml").read_text() == "# mine\n"

@@ -107,7 +107,9 @@ class PathLookup:
         real, home, cwd, roots = status.real, self.workspace.settings.home, self.workspace.cwd, self.roots
         if status.place != "granted":
             by_place = judge.judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
-            if by_place != "plain":
+            if by_place == "outside" and status.place == "secret":
+                return "secret"
+            if by_place != "plain" and not (by_place == "outside" and status.is_auto_executed):
                 return by_place
         if status.place == "granted" or given != str(real):
             by_name = judge.judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)

@@ -62,6 +62,9 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
+        # Known by their names in a home; AGENTCLI_HOME and the settings move them or add to them.
+        self._masked = tuple(path.resolve() for path in limits.masked)
+        self._settings = tuple(path.resolve() for path in limits.folders.own)
         self._denied = denied
         self._job_folder = job_folder
         self._real_job_folder = str(job_folder.resolve())
@@ -91,7 +94,8 @@ class LocalSandbox:
             size=found.st_size if found is not None else 0,
             links=found.st_nlink if found is not None and stat.S_ISREG(mode) else 1,
             errno=error_number,
-            is_auto_executed=use == "write" and self.confinement.is_protected(real, grants),
+            is_auto_executed=use == "write"
+            and (any(map(real.is_relative_to, self._settings)) or self.confinement.is_protected(real, grants)),
             git_program=self._git_program(real, grants) if use == "git" else "",
         )
 
@@ -126,7 +130,11 @@ class LocalSandbox:
 
     def _is_secret(self, path: Path) -> bool:
         is_denied = self._denied()
-        return is_secret(path, self._home) or (is_denied is not None and is_denied(path))
+        return (
+            is_secret(path, self._home)
+            or any(map(path.is_relative_to, self._masked))
+            or (is_denied is not None and is_denied(path))
+        )
 
     def secret_values(self, roots: Sequence[Path], *, is_changed: bool, apart_from: Path | None) -> frozenset[str]:
         now = time.monotonic()
