@@ -62,4 +62,4 @@ def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Itera
     hosted = [name for name, one in servers.items() if isinstance(one, dict) and one.get("type") == "sdk"]
     others = {name: server for name, server in servers.items() if name not in hosted}
     options.mcp_config = [*files, json.dumps({"mcpServers": others})]
-    return dict.fromkeys((*hosted, *(request.get("sdkMcpServers") or ())))
+    return dict.fromkeys((*hosted, *map(str, request.get("sdkMcpServers") or ())))

@@ -184,9 +184,14 @@ def folder_digest(folder: Path, *, reads_files: bool = True) -> str:
     return _files_digest(files, reads_files=reads_files)
 
 
-def trust_folder(paths: Paths, folder: Path, *, forgets: bool = False) -> None:
-    """Trust the files of a folder as they are now, or no longer. Raises `ConfigError` and `OSError`."""
-    fingerprint = "" if forgets else f"{folder_digest(folder)} {folder_digest(folder, reads_files=False)}"
+def folder_fingerprint(folder: Path) -> str:
+    """Return what trust in a folder of the person's is worth: its files as they are now. Raises `OSError`."""
+    stamp = folder_digest(folder, reads_files=False)  # first, so that a later change of a file shows
+    return f"{folder_digest(folder)} {stamp}"
+
+
+def trust_folder(paths: Paths, folder: Path, fingerprint: str) -> None:
+    """Trust a folder with this fingerprint; an empty one ends the trust. Raises `ConfigError`."""
     remember_trust(paths, {folder_text(folder): fingerprint})
 
 

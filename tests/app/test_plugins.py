@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.running import Place, Ran, call
+from tests.app.terminal import Terminal
 
 DONE = {"text": "done"}
 
@@ -126,6 +128,18 @@ def test_a_changed_plugin_is_not_used_until_it_is_trusted_again(place: Place, ma
     assert run(place, "enable", "kit").code == 2
     assert run(place, "enable", "kit", "--yes").code == 0
     assert "context other-word" in told(place, stream(place))
+
+
+def test_a_yes_is_about_the_files_that_were_shown(place: Place, market: Path) -> None:
+    run(place, "install", "kit", "--yes")
+    (root,) = roots(place)
+    (root / "word").write_text("shown")
+    with closing(Terminal(place.folder, "plugin", "enable", "kit")) as terminal:
+        terminal.see("use all this")
+        (root / "word").write_text("swapped")
+        terminal.type("y\n")
+        terminal.see("have changed")
+    assert "swapped" not in told(place, stream(place))
 
 
 def test_an_update_asks_again_and_a_no_keeps_the_old_version(place: Place, market: Path) -> None:

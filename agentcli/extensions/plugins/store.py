@@ -17,7 +17,7 @@ from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.extensions.plugins.plugin import ENTRY_FILE, Plugin, checked_name, read_object, read_plugin
 from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
-from agentcli.settings.trust import folder_digest, is_folder_trusted, trust_folder
+from agentcli.settings.trust import folder_digest, folder_fingerprint, is_folder_trusted, trust_folder
 
 MARKETPLACE_FILE = ".claude-plugin/marketplace.json"
 _NEW = ".new-"  # how the names of unfinished folders begin
@@ -178,7 +178,8 @@ class PluginStore:
         staged.root.parent.rename(self._folder / folder)
         is_enabled = name not in index.plugins or index.plugins[name].is_enabled
         index.plugins[name] = Installed(staged.marketplace, folder, is_enabled)
-        trust_folder(self.paths, self._root(name, index.plugins[name]))
+        root = self._root(name, index.plugins[name])
+        trust_folder(self.paths, root, folder_fingerprint(root))
         self._save(index)
 
     def _find(self, name: str) -> tuple[str, Installed]:
@@ -210,7 +211,7 @@ class PluginStore:
         (plain, known), index = self._find(name), self.index
         del index.plugins[plain]
         self._save(index)
-        trust_folder(self.paths, self._root(plain, known), forgets=True)
+        trust_folder(self.paths, self._root(plain, known), "")
         self._remove_unused()
 
     def active_plugins(self, on_notice: Callable[[str], None]) -> Iterator[Plugin]:

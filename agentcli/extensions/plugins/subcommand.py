@@ -23,7 +23,7 @@ from agentcli.frontends.printable import exposed
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.trust import is_folder_trusted, trust_folder
+from agentcli.settings.trust import folder_fingerprint, is_folder_trusted, trust_folder
 
 plugin_app = make_app(
     "Install, list, enable and disable plugins: bundles of commands, agents, skills, hooks and MCP servers."
@@ -96,9 +96,10 @@ def enable(name: Name, yes: Yes = False) -> None:
     with store.locked():
         plugin = store.read(name)
         if not is_folder_trusted(store.paths, plugin.root):
-            if not _agrees(plugin, yes=yes):
+            reviewed = folder_fingerprint(plugin.root)
+            if not _agrees(store.read(name), yes=yes):  # read again: what is shown is no older than the fingerprint
                 return
-            trust_folder(store.paths, plugin.root)
+            trust_folder(store.paths, plugin.root, reviewed)
     store.switch(name, is_enabled=True)
     echo(f"{plugin.name} is on. New sessions use it.")
 
