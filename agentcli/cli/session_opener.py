@@ -168,7 +168,7 @@ async def open_for_client(
 
     A stored session whose model is gone continues with the usual one. Raises `UserError`.
     """
-    editor = request.editor
+    editor, how = request.editor, request.how
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
     for notice in config.notices:
         on_notice(notice)
@@ -185,7 +185,7 @@ async def open_for_client(
     opener, model = ConfiguredOpener(config, builder), request.model
     choice = SessionChoice(user_id=request.user_id, name=request.name)
     if request.id:
-        choice = SessionChoice(how="id", id=request.id, take_over=request.take_over)
+        choice = SessionChoice(how="id", id=request.id, fork=how == "fork", take_over=how == "take_over")
     try:
         try:
             if model:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -25,6 +25,8 @@ from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.models import ModelInfo
 
 log = logging.getLogger(__name__)
+
+ALL_ENTRIES = 1 << 40  # more than a log has: loading those after it gives what is known of a session without entries
 
 
 class SessionOpener(Protocol):
@@ -71,7 +73,10 @@ class Editor(Struct, frozen=True):
 
 
 class OpenRequest(Struct, frozen=True, kw_only=True):
-    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings."""
+    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings.
+
+    A stored one is resumed, taken over from the program that has it open, or forked, which opens a copy.
+    """
 
     cwd: Path
     id: str = ""
@@ -79,7 +84,7 @@ class OpenRequest(Struct, frozen=True, kw_only=True):
     mode: str = ""
     name: str = ""
     user_id: str = ""
-    take_over: bool = False
+    how: Literal["resume", "take_over", "fork"] = "resume"
     editor: Editor = Editor()
 
 

@@ -13,6 +13,7 @@ from tests.app.running import Place, Running
 Answer = Callable[[dict[str, Any]], Any]
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
 FORMS = {"elicitation": {"form": {}}}
+NOTICES = {"session": {"notices": {}}}
 
 
 class Refused(Exception):
@@ -119,7 +120,17 @@ class Editor(Running):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        return [self.call(update["toolCallId"]) for update in self.updates("tool_call")]
+        return [self.call(update["toolCallId"]) for update in self.updates("tool_call") if "_meta" not in update]
+
+    @property
+    def notices(self) -> list[str]:
+        """The notices, whichever way they come: severity, title, and what there is below it."""
+        found = [(one["severity"], one["title"], one.get("description", "")) for one in self.updates("notice")] + [
+            (one["_meta"]["agentcli"]["notice"], one["title"], *(part["content"]["text"] for part in one["content"]))
+            for one in self.updates("tool_call")
+            if "_meta" in one
+        ]
+        return ["\n".join(filter(None, parts)) for parts in found]
 
     def wait_for_update(self, kind: str, **fields: Any) -> dict[str, Any]:
         def holds(line: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.editor import FILES, FORMS, Answer, Editor, Refused, choosing, edit
+from tests.app.editor import FILES, FORMS, NOTICES, Answer, Editor, Refused, choosing, edit
 from tests.app.running import Place, call, wait_until
 from tests.processes import command_lines
 
@@ -463,17 +463,45 @@ def test_stop_reasons(open_editor: Open, replies: tuple[dict[str, Any], ...], re
     editor = open_editor(*replies, flags=("--max-turns", "2" if reason == "max_turn_requests" else "10"))
     assert editor.prompt("go")["stopReason"] == reason
     if reason == "refusal":
-        assert "refused to answer" in editor.text()
+        assert (editor.text(), len(editor.notices)) == ("No.", 1)  # a notice is not among the model's words
+        assert editor.notices[0].startswith("error\n")
+        assert "refused to answer" in editor.notices[0]
+        told = editor.updates("tool_call")[0]  # as a call, because this editor knows no notices
+        assert (told["kind"], told["status"]) == ("other", "completed")
 
 
 @slow
 def test_without_a_model_the_editor_is_reported_how_to_get_one(place: Place) -> None:
     with Editor(place.process("acp", stdin=True)) as editor:
-        answer = editor.introduce(auth={"terminal": True})
-        assert answer["authMethods"][0]["args"] == ["--login"]
-        with pytest.raises(Refused, match="agentcli login") as refused:
+        for announced in ({"auth": {"terminal": True}}, {"_meta": {"terminal-auth": True}}):
+            (method,) = editor.introduce(**announced)["authMethods"]
+            assert (method["type"], method["args"]) == ("terminal", ["--login"])
+        for request in (
+            ("session/new", {"cwd": str(place.folder), "mcpServers": []}),
+            ("authenticate", {"methodId": "login"}),
+        ):
+            with pytest.raises(Refused, match="agentcli login") as refused:
+                editor.request(request[0], **request[1])
+            assert refused.value.code == -32000
+        place.run("login", "anthropic", "--untried", stdin="sk-ant-test\n")
+        assert editor.request("authenticate", methodId="login") == {}  # by a client that does not reconnect
+        editor.open(place.folder)
+
+
+@slow
+def test_without_a_key_for_any_model_no_session_begins(place: Place) -> None:
+    with Editor(place.process("acp", "-m", "anthropic/claude-sonnet-5-5", stdin=True)) as editor:
+        editor.introduce()
+        with pytest.raises(Refused, match="ANTHROPIC_API_KEY") as refused:
             editor.open(place.folder)
         assert refused.value.code == -32000
+
+
+@slow
+def test_what_was_asked_before_the_editor_closes_the_pipe_is_answered(place: Place) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    answer = json.loads(place.run("acp", stdin=json.dumps(asked) + "\n").out)
+    assert answer["result"]["agentInfo"]["name"] == "agentcli"
 
 
 # Sessions
@@ -530,6 +558,39 @@ def test_a_resumed_session_is_not_reported_again(place: Place, open_editor: Open
     assert [option["id"] for option in answer["configOptions"]] == ["mode", "model", "effort"]
     assert first.text() == "Seven."
     assert not first.updates("user_message_chunk")
+
+
+@slow
+def test_a_fork_continues_a_copy_and_leaves_the_session_as_it_is(place: Place, open_editor: Open) -> None:
+    editor = open_editor({"text": "Seven."}, ECHO, ECHO)
+    editor.prompt("a number?")
+    forked = editor.request("session/fork", sessionId=editor.session, cwd=str(place.folder), mcpServers=[])
+    assert forked["sessionId"] != editor.session
+    assert forked["modes"]["currentModeId"] == "default"
+    assert not editor.text(session=forked["sessionId"])  # nothing is told again
+    assert editor.prompt("in the copy", session=forked["sessionId"])["stopReason"] == "end_turn"
+    assert "in the copy" not in stored(place, editor)
+    assert editor.prompt("in the first")["stopReason"] == "end_turn"
+    copy = place.run("sessions", "show", forked["sessionId"], "--json").out
+    assert all(words in copy for words in ("a number?", "Seven.", "in the copy"))
+    assert "in the first" not in copy
+
+
+@slow
+def test_only_a_whole_id_names_a_session(place: Place, open_editor: Open) -> None:
+    editor = open_editor(DONE)
+    editor.prompt("go")
+    where = {"cwd": str(place.folder), "mcpServers": []}
+    for part in ("", editor.session[:8]):
+        assert editor.request("session/delete", sessionId=part) == {}
+        for method in ("session/load", "session/resume", "session/fork"):
+            with pytest.raises(Refused) as refused:
+                editor.request(method, sessionId=part, **where)
+            assert refused.value.code == -32002
+    assert [one["sessionId"] for one in editor.request("session/list")["sessions"]] == [editor.session]
+    assert editor.request("session/delete", sessionId=editor.session) == {}
+    assert editor.request("session/list") == {"sessions": []}
+    assert "Restored" in place.run("sessions", "restore", editor.session).out
 
 
 @pytest.mark.full
@@ -670,14 +731,35 @@ def test_claims_are_reported_as_the_log_has_them(place: Place, open_editor: Open
     tests = {"tool_calls": [call("bash", command="sh ./run_tests.sh")]}
     write = {"tool_calls": [call("file_write", path="made.py", content="x = 1\n")]}
     claims = {"text": "I created `made.py`. All tests pass. Lint is clean."}
-    editor = open_editor(write, tests, claims, flags=("--permission-mode", "auto"))
+    editor = open_editor(write, tests, claims, flags=("--permission-mode", "auto"), **NOTICES)
     editor.prompt("go")
-    told = editor.text().partition("clean.")[2].splitlines()
-    assert told == [
-        "- ✓ I created made.py.",
-        "- ✗ All tests pass. - the log says otherwise",
-        "- ? Lint is clean. - not verified",
+    assert editor.text() == claims["text"]
+    assert editor.updates("notice")[-1] == {
+        "sessionUpdate": "notice",
+        "severity": "warning",
+        "title": "Claims checked:",
+        "description": "✓ I created made.py.\n"
+        "✗ All tests pass. - the log says otherwise\n"
+        "? Lint is clean. - not verified",
+    }
+
+
+@slow
+def test_titles_of_calls_are_one_line_of_plain_text(open_editor: Open) -> None:
+    calls = [
+        call("think", thought="# Plan\nuse **two** `steps`"),
+        call("bash", command="echo `date` **\nls"),
+        call("ask_user", question="Which **one**?\n\n- red\n- `blue`", options=["red", "blue"]),
     ]
+    editor = open_editor({"tool_calls": calls}, DONE, flags=("--permission-mode", "auto"))
+    prompt = editor.begin_prompt("go")
+    asked = editor.asked("session/request_permission")
+    assert asked["params"]["toolCall"]["title"] == "Which one? - red - blue"
+    assert asked["params"]["toolCall"]["content"][0]["content"]["text"] == calls[2]["input"]["question"]
+    editor.choose(asked, "answer:0")
+    editor.end(prompt)
+    titles = [one["title"] for one in editor.calls]
+    assert titles == ["Think Plan use two steps", "Run echo `date` ** ls", "Ask Which one? - red - blue"]
 
 
 @slow
@@ -740,7 +822,7 @@ def test_mcp_servers_of_the_editor_are_used(place: Place) -> None:
         assert "TOKEN" in env["content"][0]["content"]["text"]
         assert "Monday" in book["content"][0]["content"]["text"]
         assert editor.asked("elicitation/create")["params"]["toolCallId"] == book["toolCallId"]
-        assert "The MCP server gone offers no tools: " in editor.text()
+        assert any("The MCP server gone offers no tools: " in notice for notice in editor.notices)
         assert editor.ended().code == 0
 
 

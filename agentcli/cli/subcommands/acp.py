@@ -38,13 +38,20 @@ def run(arguments: list[str]) -> int:
     return asyncio.run(_serve(options, config))
 
 
+async def _check_key(options: argparse.Namespace) -> None:
+    """Raise `NoModel` or `NoKey` if the usual model cannot be asked; keys saved since the start count."""
+    models = Models(load_for(options, current_folder()))
+    models.require_key(await models.default())
+
+
 async def _serve(options: argparse.Namespace, config: Config) -> int:
     """Serve until the editor closes stdin or a signal comes. Stdout is for messages; all else goes to stderr."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
-    agent = AcpAgent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
+    open_session = partial(open_for_client, options, store, is_server=False, on_notice=warn)
+    agent = AcpAgent(open_session, store, check_key=partial(_check_key, options), out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, BinaryIO
 
 import msgspec
 
-from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
+from agentcli.errors import AmbiguousSession, NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
@@ -31,16 +33,32 @@ _LOGIN = {
 _CAPABILITIES = {
     "loadSession": True,
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-    "mcpCapabilities": {"http": True, "sse": True},
-    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
+    "sessionCapabilities": {
+        "list": {},
+        "resume": {},
+        "close": {},
+        "delete": {},
+        "fork": {},
+        "additionalDirectories": {},
+    },
 }
 
 
 class AcpAgent:
-    """One connection with all its sessions. `out` is the descriptor that the client reads from."""
+    """One connection with all its sessions. `out` is the descriptor that the client reads from.
 
-    def __init__(self, open_session: hosts.OpenForClient, store: hosts.UsageStore, *, out: int) -> None:
-        self._open_session, self._store = open_session, store
+    `check_key` raises `NoModel` or `NoKey` while no model can be asked.
+    """
+
+    def __init__(
+        self,
+        open_session: hosts.OpenForClient,
+        store: hosts.UsageStore,
+        *,
+        check_key: Callable[[], Awaitable[None]],
+        out: int,
+    ) -> None:
+        self._open_session, self._store, self._check_key = open_session, store, check_key
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}
@@ -89,20 +107,20 @@ class AcpAgent:
         match request:
             case messages.Initialize():
                 return self._initialize(request)
-            case messages.Authenticate():
+            case messages.Authenticate(method_id) if method_id == _LOGIN["id"]:
+                await self._check_key()  # a client that has run the login reconnects, so usually all is well
+            case messages.Authenticate(method_id):
                 raise UsageError(
-                    f"Unknown authentication method {request.method_id[:80]!r}. Set the key in the environment of "
-                    "this program, or save it with `agentcli login PROVIDER` in a terminal."
+                    f"Unknown authentication method {method_id[:80]!r}. Set the key in the environment of "
+                    "this program, or save it with agentcli login PROVIDER in a terminal."
                 )
-            case messages.LoadSession():  # before `NewSessionRequest`, of which this and the next are subclasses
-                session = await self._open_session_for(request, request.session_id)
-                await session.replay()
-                return _state_of_opened(session)
-            case messages.ResumeSession():
-                return _state_of_opened(await self._open_session_for(request, request.session_id))
-            case messages.NewSessionRequest():
+            case messages.NewSessionRequest():  # or one that opens a stored session
                 session = await self._open_session_for(request)
-                return _state_of_opened(session) | {"sessionId": session.id}
+                if isinstance(request, messages.LoadSession):
+                    await session.replay()
+                asyncio.get_running_loop().call_soon(session.send_commands)  # after the answer
+                has_known_id = isinstance(request, messages.LoadSession | messages.ResumeSession)
+                return session.state() if has_known_id else session.state() | {"sessionId": session.id}
             case messages.ListSessions():
                 return await self._list(request)
             case messages.CloseSession():
@@ -111,6 +129,7 @@ class AcpAgent:
                 if request.session_id in self._open:
                     await self._close(request.session_id)
                 with suppress(NoSession):  # counts as deleted
+                    await self._require_stored(request.session_id)
                     await self._store.remove(request.session_id)
             case messages.PromptRequest():
                 return await self._session(request.session_id).prompt(request.prompt)
@@ -126,17 +145,27 @@ class AcpAgent:
         """Answer with the only version that is spoken here, whichever the client asks for."""
         self._client.can = request.client_capabilities or messages.ClientCapabilities()
         self._is_introduced = True
+        has_mcp = find_spec("mcp") is not None
         return {
             "protocolVersion": PROTOCOL_VERSION,
-            "agentCapabilities": _CAPABILITIES,
+            "agentCapabilities": {**_CAPABILITIES, "mcpCapabilities": {"http": has_mcp, "sse": has_mcp}},
             "agentInfo": {"name": "agentcli", "title": "agentcli", "version": __version__},
-            "authMethods": [_LOGIN] if (self._client.can.auth or {}).get("terminal") else [],
+            "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
         }
 
     # Sessions
 
-    async def _open_session_for(self, request: messages.NewSessionRequest, id: str = "") -> ClientSession:
-        """Open a new session, or the stored one `id`; if that is open here already, it is closed first.
+    async def _require_stored(self, id: str) -> None:
+        """Raise `NoSession` unless this is a stored session's whole id: the store also takes names and beginnings."""
+        try:
+            info, _ = await self._store.load(id, after=hosts.ALL_ENTRIES)
+        except AmbiguousSession as error:
+            raise NoSession(id) from error
+        if info.id != id:
+            raise NoSession(id)
+
+    async def _open_session_for(self, request: messages.NewSessionRequest) -> ClientSession:
+        """Open a new session, a stored one, which is closed first if it is open here, or a fork of a stored one.
 
         Raises `UserError` and `RpcError`.
         """
@@ -145,28 +174,34 @@ class AcpAgent:
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
         editor = hosts.Editor(folders, servers, files)
-        if id and id in self._opening:
+        id, is_fork = "", isinstance(request, messages.ForkSession)
+        if isinstance(request, messages.OpenStored):
+            id = request.session_id
+            await self._require_stored(id)
+        resumed_id = "" if is_fork else id
+        if resumed_id and resumed_id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
-        self._opening.add(id)
+        self._opening.add(resumed_id)
         try:
-            if (before := self._open.pop(id, None)) is not None:
+            if (before := self._open.pop(resumed_id, None)) is not None:
                 await before.close()
-            opened = await self._open_session(hosts.OpenRequest(cwd=cwd, id=id, editor=editor))
+            opening = hosts.OpenRequest(cwd=cwd, id=id, how="fork" if is_fork else "resume", editor=editor)
+            opened = await self._open_session(opening)
             key = opened.session.id
             try:
                 models = await opened.opener.list_models(with_key=True)
+                if not id and not models:  # else another model can be chosen, and a stored session can be read
+                    opened.opener.check_model(opened.session.snapshot().model)
             except BaseException:
                 await opened.session.close()
                 await opened.aclose()
                 raise
             session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_superseded, key))
-            # While it was opened the client may have gone. The store also opens a session by the beginning of its id,
-            # which a client must not use.
-            if self._is_leaving or (id and key != id):
+            if self._is_leaving:  # since this began the client has gone
                 await session.close()
                 raise NoSession(id)
         finally:
-            self._opening.discard(id)
+            self._opening.discard(resumed_id)
         self._open[key] = session
         return session
 
@@ -195,12 +230,6 @@ class AcpAgent:
         session = self._session(id)
         del self._open[id]
         await session.close()
-
-
-def _state_of_opened(session: ClientSession) -> dict[str, Any]:
-    """Return the answer for a session that was just opened. Its commands are sent after the answer."""
-    asyncio.get_running_loop().call_soon(session.send_commands)
-    return session.state()
 
 
 _CODES: dict[type[UserError], int] = {

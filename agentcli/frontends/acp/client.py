@@ -43,6 +43,8 @@ class Client:
         self.can = ClientCapabilities()
 
     def update(self, session_id: str, update: dict[str, Any]) -> None:
+        if update["sessionUpdate"] == "notice" and not self.can.has_notices:
+            update = updates.notice_as_call(update)
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
     async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
@@ -291,7 +293,7 @@ class ClientQuestions:
         content: list[dict[str, Any]] = []
         call: dict[str, Any] = {
             "toolCallId": updates.call_id(question.agent_id, use.id),
-            "title": exposed(question.title),
+            "title": updates.plain_title(question.title, use.name),
             "kind": updates.KINDS.get(use.name, "other"),
             "status": "pending",
         }
@@ -305,6 +307,8 @@ class ClientQuestions:
                     call["locations"] = changes["locations"]
                 elif preview:
                     content.append(updates.code_content(exposed(preview), "sh" if use.name == "bash" else ""))
+            case Question(title=words) if words != call["title"]:  # the title is one line, without markup
+                content = [updates.text_content(exposed(words))]
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
                 content = [updates.text_content(exposed(preview))]
@@ -360,5 +364,5 @@ class ClientHost(ScreenlessHost):
             raise UserError(f"Could not ask the question: {error}") from error
 
     def put_into_input(self, text: str) -> None:
-        again = updates.notice(f"Edit this message or send it again:\n{fenced(text)}")
+        again = updates.command_output(f"Edit this message or send it again:\n{fenced(text)}")
         self._client.update(self.session.id, again)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentcli.frontends.json_input import DOCUMENT_TYPES, IMAGE_TYPES, Media, check_media
 from agentcli.llm.messages import Base64Source, Document, Image, Text
@@ -28,6 +28,8 @@ class ClientCapabilities(AcpMessage, frozen=True):
     fs: dict[str, Any] | None = None
     elicitation: dict[str, Any] | None = None
     auth: dict[str, Any] | None = None
+    session: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
     @property
     def has_files(self) -> bool:
@@ -37,6 +39,15 @@ class ClientCapabilities(AcpMessage, frozen=True):
     @property
     def has_forms(self) -> bool:
         return self.elicitation is not None and self.elicitation.get("form") is not None
+
+    @property
+    def has_notices(self) -> bool:
+        return self.session is not None and self.session.get("notices") is not None
+
+    @property
+    def has_terminal_login(self) -> bool:
+        """True if the client runs this program in a terminal; before the standard had it, clients used `_meta`."""
+        return bool((self.auth or {}).get("terminal") or (self.meta or {}).get("terminal-auth"))
 
 
 class TextContent(AcpMessage, frozen=True, tag="text"):
@@ -109,12 +120,20 @@ class NewSessionRequest(AcpRequest, frozen=True, tag="session/new"):
     additional_directories: tuple[str, ...] | None = None
 
 
-class LoadSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/load"):
+class OpenStored(NewSessionRequest, frozen=True, kw_only=True):
     session_id: str
 
 
-class ResumeSession(NewSessionRequest, frozen=True, kw_only=True, tag="session/resume"):
-    session_id: str
+class LoadSession(OpenStored, frozen=True, tag="session/load"):
+    pass
+
+
+class ResumeSession(OpenStored, frozen=True, tag="session/resume"):
+    pass
+
+
+class ForkSession(OpenStored, frozen=True, tag="session/fork"):
+    pass
 
 
 class ListSessions(AcpRequest, frozen=True, tag="session/list"):
@@ -152,6 +171,7 @@ Request = (
     | NewSessionRequest
     | LoadSession
     | ResumeSession
+    | ForkSession
     | ListSessions
     | CloseSession
     | DeleteSession

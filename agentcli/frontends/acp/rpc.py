@@ -70,6 +70,7 @@ class Connection:
 
     async def aclose(self) -> None:
         """Cancel the requests that are not answered yet, and wait until everything is written, or nobody reads it."""
+        await asyncio.sleep(0)  # requests that came just before the end begin, so that each gets an answer
         for task in self._answering.values():
             task.cancel()
         if self._answering:

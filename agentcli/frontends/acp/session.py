@@ -15,7 +15,7 @@ from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client, ClientHost, ClientQuestions
 from agentcli.frontends.acp.messages import Content, parse_prompt
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
-from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, notice, replayed
+from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, command_output, notice, replayed
 from agentcli.frontends.hosts import NOT_OFFERED, OpenSession, TypedCommand
 from agentcli.frontends.printable import fenced
 from agentcli.frontends.run_end import jobs_that_end
@@ -147,7 +147,7 @@ class ClientSession:
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_table = "\n" in ended.output.strip() and not ended.exit_code  # in columns, which Markdown would join
-            self._send(notice(fenced(ended.output) if is_table else ended.output))
+            self._send(command_output(fenced(ended.output) if is_table else ended.output))
         return None
 
     def _stop_reason(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ClientSession:
                 return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
             case events.TurnFailed(error, is_retryable, kind) if not self._is_cancelled:
                 if self._is_refused:
-                    self._send(notice(error))
+                    self._send(notice(error, "error"))
                     return {"stopReason": "refusal"}
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
                 raise RpcError(code, error, {"errorType": kind, "isRetryable": is_retryable})
@@ -243,7 +243,7 @@ class ClientSession:
         self.cancel()
         await self._wait_for_turns()
         if jobs := jobs_that_end(self._session):
-            self._send(notice(jobs))
+            self._send(notice(jobs, "warning"))
         try:
             await self._session.close()
         finally:

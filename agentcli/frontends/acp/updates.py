@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentcli.agent import events
 from agentcli.agent.state import SessionSnapshot, todo_items
@@ -12,6 +12,7 @@ from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, fenced
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
+from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
 from agentcli.tools.text.diff import path_of, sides_of_hunks, split_files
 
@@ -28,6 +29,8 @@ KINDS = {  # of calls, by the names of tools
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
+_IN_PROSE = frozenset(("", "create_subagent", "think", "ask_user"))  # what their titles quote may have markup
+_MARKUP = lazy_pattern(r"\*\*|`+|(?<!\S)#{1,6} ")
 
 
 class Updates:
@@ -55,7 +58,7 @@ class Updates:
                 if event.name == "todo" and isinstance(event.structured, dict) and event.agent_id == "main":
                     yield plan(event.structured.get("items", ()))
             case events.Notice(text):
-                yield notice(text)
+                yield notice(text, "warning")
             case _ if event.agent_id == "main":
                 yield from self._of_main(event)
 
@@ -74,14 +77,16 @@ class Updates:
             case events.ModeChanged(mode):
                 yield {"sessionUpdate": "current_mode_update", "currentModeId": mode}
             case events.Retry(number, delay_s, error):
-                yield notice(f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
+                yield notice(f"{error} Retrying in {delay_s:.0f} s (retry {number}).", "warning")
             case events.ProviderSwitched(before, after):
-                yield notice(f"Switched from {before} to {after}.")
+                yield notice(f"Switched from {before} to {after}.", "warning")
             case events.Compaction(before, after):
-                yield notice(f"Compacted the conversation from about {before:,} to {after:,} tokens.")
+                yield notice(f"Compacted the conversation from about {before:,} to {after:,} tokens.", "info")
             case events.Done(claims=claims) if self._shows_claims and claims:
                 marked = ((*_MARKS[claim.verdict], " ".join(claim.text.split())) for claim in claims)
-                yield notice("\n".join(f"- {mark} {text}{remark}" for mark, remark, text in marked))
+                lines = (f"{mark} {text}{remark}" for mark, remark, text in marked)
+                is_true = all(claim.verdict == "verified" for claim in claims)
+                yield notice("\n".join(("Claims checked:", *lines)), "info" if is_true else "warning")
 
     def _started(self, agent_id: str, id: str, name: str, input: dict[str, Any]) -> Update:
         """Announce a call that runs now, or update it if it was announced with its reply."""
@@ -149,8 +154,28 @@ def chunk(kind: str, text: str, message_id: str) -> Update:
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 
-def notice(text: str) -> Update:
+def command_output(text: str) -> Update:
+    """Return what a slash command answers, as a message of the conversation, because the person asked for it."""
     return chunk("agent_message_chunk", f"{text}\n", uuid.uuid4().hex)
+
+
+def notice(text: str, severity: Literal["info", "warning", "error"]) -> Update:
+    """Return a notice, which is not part of the conversation: its first line as the title, the rest below it."""
+    title, _, rest = text.strip().partition("\n")
+    return {"sessionUpdate": "notice", "severity": severity, "title": title, **({"description": rest} if rest else {})}
+
+
+def notice_as_call(update: Update) -> Update:
+    """Return a notice as a call that has ended, for clients without notices: it must not read as the model's words."""
+    return {
+        "sessionUpdate": "tool_call",
+        "toolCallId": uuid.uuid4().hex,
+        "title": plain_title(update["title"]),
+        "kind": "other",
+        "status": "completed",
+        "content": [code_content(update["description"])] if "description" in update else [],
+        "_meta": {"agentcli": {"notice": update["severity"]}},
+    }
 
 
 def plan(items: Iterable[dict[str, Any]]) -> Update:
@@ -172,9 +197,18 @@ def call_id(agent_id: str, id: str) -> str:
     return id if agent_id == "main" else f"{agent_id}/{id}"
 
 
+def plain_title(title: str, name: str = "") -> str:
+    """Return the title of a call to the tool `name` as one line of plain text; some clients would render markup.
+
+    Backticks and stars of commands and patterns are no markup, and stay.
+    """
+    title = " ".join(exposed(title).split())
+    return _MARKUP.sub("", title) if name in _IN_PROSE else title
+
+
 def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
     """Announce a call; `agent` names the subagent that makes it."""
-    title = call_title(name, input)
+    title = plain_title(call_title(name, input), name)
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": id,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -15,14 +16,13 @@ from msgspec.structs import replace
 from agentcli.agent.accounting import Account
 from agentcli.agent.interfaces import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
-from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore
+from agentcli.frontends.hosts import ALL_ENTRIES, OpenForClient, OpenRequest, UsageStore
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import entry_object, system_object
 
 log = logging.getLogger(__name__)
 
-ALL_ENTRIES = 1 << 40  # more than a log has: loading those after it gives what is known of a session without entries
 CHECK_INTERVAL_S = 0.5
 # How long the end of a server may take: for its own sessions, for other processes that end with it, for slow readers.
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
@@ -81,7 +81,8 @@ class Hosting:
             if holder is not None and not (take_over and holder == ""):
                 return holder
             try:
-                request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, take_over=take_over)
+                how: Literal["take_over", "resume"] = "take_over" if take_over else "resume"
+                request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, how=how)
                 return await self._open_here(request)
             except SessionInUse:  # another program was faster
                 return await self.store.holder(session_id) or ""

@@ -25,10 +25,10 @@ from agentcli.agent.interfaces import SessionInfo, StreamEvent
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoSession, StorageError, StreamMoved, UserError
-from agentcli.frontends.hosts import OpenRequest, working_folder
+from agentcli.frontends.hosts import ALL_ENTRIES, OpenRequest, working_folder
 from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.hosted import HostedSession
-from agentcli.frontends.http.hosting import ALL_ENTRIES, Hosting
+from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import system_object, wire_messages
 
