@@ -37,7 +37,7 @@ REPLIES = (
     {"tool_calls": [call("bash", command="echo one; sleep 0.5; echo two; cp a.py b.py")]},
     {"tool_calls": [call("grep_search", pattern="ho"), call("file_list"), call("nothing", x=1)]},
     {"tool_calls": [call("ask_user", question="Which?", options=["red", "blue"])]},
-    {"text": "done"},
+    {"text": "Lint is clean."},
     {"error": {"kind": "bad_request"}},
 )
 
@@ -70,6 +70,8 @@ def played(place: Place, **capabilities: Any) -> list[dict[str, Any]]:
         editor.request("session/close", sessionId=editor.session)
         editor.request("session/load", sessionId=editor.session, cwd=str(place.folder), mcpServers=[])
         editor.request("session/resume", sessionId=editor.session, cwd=str(place.folder), mcpServers=[])
+        fork = editor.request("session/fork", sessionId=editor.session, cwd=str(place.folder), mcpServers=[])
+        editor.request("session/close", sessionId=fork["sessionId"])
         editor.request("session/list")
         editor.request("session/delete", sessionId=editor.session)
         return [*editor.said, *editor.messages]
@@ -84,6 +86,7 @@ def checked(messages: list[dict[str, Any]]) -> Iterator[str]:
         "session/new": schema.NewSessionResponse,
         "session/load": schema.LoadSessionResponse,
         "session/resume": schema.ResumeSessionResponse,
+        "session/fork": schema.ForkSessionResponse,
         "session/list": schema.ListSessionsResponse,
         "session/close": schema.CloseSessionResponse,
         "session/delete": schema.DeleteSessionResponse,
