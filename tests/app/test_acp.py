@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentcli.version import __version__
 from tests.app.editor import FILES, FORMS, NOTICES, Answer, Editor, Refused, choosing, edit
 from tests.app.running import Place, call, wait_until
 from tests.processes import command_lines
@@ -146,6 +147,13 @@ def test_what_a_prompt_brings_reaches_the_model(place: Place, open_editor: Open)
     assert '<file path="/elsewhere/u.txt">\nunsaved words\n</file>' in text
     assert "[application/zip, about 3 bytes: not shown]" in text
     assert [block["source"]["data"] for block in content if block["type"] == "image"] == [picture]
+
+
+def test_the_registry_entry_names_this_version() -> None:
+    folder = Path(__file__).parents[2] / "docs/acp-registry/agentcli"
+    entry = json.loads((folder / "agent.json").read_text())
+    assert (entry["id"], entry["version"]) == (folder.name, __version__)
+    assert entry["distribution"]["uvx"] == {"package": f"agentcli=={__version__}", "args": ["acp"]}
 
 
 # Permissions
@@ -747,7 +755,7 @@ def test_claims_are_reported_as_the_log_has_them(place: Place, open_editor: Open
 @slow
 def test_titles_of_calls_are_one_line_of_plain_text(open_editor: Open) -> None:
     calls = [
-        call("think", thought="# Plan\nuse **two** `steps`"),
+        call("think", thought="# Plan\nuse **two** `steps` on src/**/*.py"),
         call("bash", command="echo `date` **\nls"),
         call("ask_user", question="Which **one**?\n\n- red\n- `blue`", options=["red", "blue"]),
     ]
@@ -759,7 +767,7 @@ def test_titles_of_calls_are_one_line_of_plain_text(open_editor: Open) -> None:
     editor.choose(asked, "answer:0")
     editor.end(prompt)
     titles = [one["title"] for one in editor.calls]
-    assert titles == ["Think Plan use two steps", "Run echo `date` ** ls", "Ask Which one? - red - blue"]
+    assert titles == ["Think Plan use two steps on src/**/*.py", "Run echo `date` ** ls", "Ask Which one? - red - blue"]
 
 
 @slow

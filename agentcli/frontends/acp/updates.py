@@ -30,7 +30,7 @@ _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill",
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
 _IN_PROSE = frozenset(("", "create_subagent", "think", "ask_user"))  # what their titles quote may have markup
-_MARKUP = lazy_pattern(r"\*\*|`+|(?<!\S)#{1,6} ")
+_MARKUP = lazy_pattern(r"`+|(?<!\S)#{1,6} |\*\*(\w[^*]*)\*\*")  # not the stars of `src/**/*.py`
 
 
 class Updates:
@@ -162,7 +162,8 @@ def command_output(text: str) -> Update:
 def notice(text: str, severity: Literal["info", "warning", "error"]) -> Update:
     """Return a notice, which is not part of the conversation: its first line as the title, the rest below it."""
     title, _, rest = text.strip().partition("\n")
-    return {"sessionUpdate": "notice", "severity": severity, "title": title, **({"description": rest} if rest else {})}
+    below = {"description": rest} if rest else {}
+    return {"sessionUpdate": "notice", "severity": severity, "title": plain_title(title), **below}
 
 
 def notice_as_call(update: Update) -> Update:
@@ -170,7 +171,7 @@ def notice_as_call(update: Update) -> Update:
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": uuid.uuid4().hex,
-        "title": plain_title(update["title"]),
+        "title": update["title"],
         "kind": "other",
         "status": "completed",
         "content": [code_content(update["description"])] if "description" in update else [],
@@ -203,7 +204,7 @@ def plain_title(title: str, name: str = "") -> str:
     Backticks and stars of commands and patterns are no markup, and stay.
     """
     title = " ".join(exposed(title).split())
-    return _MARKUP.sub("", title) if name in _IN_PROSE else title
+    return _MARKUP.sub(r"\1", title) if name in _IN_PROSE else title
 
 
 def begun(id: str, name: str, input: dict[str, Any], cwd: Path, *, status: str, agent: str = "") -> Update:
