@@ -39,9 +39,11 @@ def run(arguments: list[str]) -> int:
 
 
 async def _check_key(options: argparse.Namespace) -> None:
-    """Raise `NoModel` or `NoKey` if the usual model cannot be asked; keys saved since the start count."""
-    models = Models(load_for(options, current_folder()))
-    models.require_key(await models.default())
+    """Raise `NoModel` or `NoKey` if no model can be asked. Keys are read again: a login may have saved one."""
+    models = Models(await asyncio.to_thread(load_for, options, current_folder()))
+    name = await models.default()
+    if not any(map(models.keys.has, models.keys.takers())):
+        models.require_key(name)
 
 
 async def _serve(options: argparse.Namespace, config: Config) -> int:
@@ -51,7 +53,7 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     os.dup2(2, 1)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # editors keep stderr as a log
     open_session = partial(open_for_client, options, store, is_server=False, on_notice=warn)
-    agent = AcpAgent(open_session, store, check_key=partial(_check_key, options), out=out)
+    agent = AcpAgent(open_session, store, partial(_check_key, options), out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0

@@ -33,30 +33,18 @@ _LOGIN = {
 _CAPABILITIES = {
     "loadSession": True,
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-    "sessionCapabilities": {
-        "list": {},
-        "resume": {},
-        "close": {},
-        "delete": {},
-        "fork": {},
-        "additionalDirectories": {},
-    },
+    "sessionCapabilities": {key: {} for key in ("list", "resume", "close", "delete", "fork", "additionalDirectories")},
 }
 
 
-class AcpAgent:
-    """One connection with all its sessions. `out` is the descriptor that the client reads from.
+CheckKey = Callable[[], Awaitable[None]]  # raises `NoModel` or `NoKey` while no model can be asked
 
-    `check_key` raises `NoModel` or `NoKey` while no model can be asked.
-    """
+
+class AcpAgent:
+    """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
     def __init__(
-        self,
-        open_session: hosts.OpenForClient,
-        store: hosts.UsageStore,
-        *,
-        check_key: Callable[[], Awaitable[None]],
-        out: int,
+        self, open_session: hosts.OpenForClient, store: hosts.UsageStore, check_key: CheckKey, *, out: int
     ) -> None:
         self._open_session, self._store, self._check_key = open_session, store, check_key
         self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
