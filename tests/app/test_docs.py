@@ -86,3 +86,13 @@ def test_modules_named_in_the_documents_exist() -> None:
         named = re.findall(r"`([\w./-]+\.(?:py|toml|ini))`", text)
         missing = [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
         assert [name for name in missing if not name.startswith(("pyproject", "config"))] == [], page
+
+
+def test_each_convention_of_other_tools_is_shown_by_a_test() -> None:
+    tests = {f"{file.stem}::{name}" for file in (ROOT / "tests").rglob("test_*.py")
+             for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)}  # fmt: skip
+    page = (ROOT / "docs/conventions.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ")[-1] for line in page.splitlines() if "::" in line and line.startswith("|")]
+    named = {f"test_{file}::test_{name}" for row in rows for file, name in [row.split("::")]}
+    assert len(rows) > 50
+    assert named - tests == set()

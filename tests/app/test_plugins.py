@@ -115,6 +115,16 @@ def test_a_plugin_is_shown_and_then_brings_all_its_parts(place: Place, market: P
     assert (place.home / "state/plugins/kit/ran").is_file()
 
 
+def test_what_a_plugin_has_and_agentcli_does_not_use_is_named(place: Place, market: Path) -> None:
+    manifest = {"name": "kit", "lspServers": {"go": {"command": "gopls"}}, "userConfig": {"key": {"type": "string"}}}
+    write(market / "plugins/kit/.claude-plugin/plugin.json", manifest)
+    write(market / "plugins/kit/bin/tool", "#!/bin/sh\n")
+    write(market / "plugins/kit/output-styles/poet.md", "Rhyme.")
+    shown = run(place, "install", "kit").out
+    for part in ("lspServers", "userConfig", "bin", "output-styles"):
+        assert f"not used: {part}" in shown
+
+
 def test_a_changed_plugin_is_not_used_until_it_is_trusted_again(place: Place, market: Path) -> None:
     run(place, "install", "kit", "--yes")
     (root,) = roots(place)
