@@ -48,13 +48,14 @@ class WaitingReaders(ABC):
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}  # by stream
         self._removed: set[str] = set()  # streams that were removed while somebody waited for their events
+        self._following: asyncio.Task[None] | None = None  # wakes readers for events of other processes
 
     @abstractmethod
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]: ...
 
     @abstractmethod
-    def _follow_others(self) -> None:
-        """Begin to wake readers for events of other processes, unless that is under way."""
+    async def _follow_others(self) -> None:
+        """Wake readers for events of other processes, at least as long as there are readers."""
 
     def _wake(self, stream_id: str, *, is_removed: bool = False) -> None:
         waiting = self._waiting.get(stream_id, ())
@@ -68,7 +69,8 @@ class WaitingReaders(ABC):
     ) -> Sequence[StreamEvent]:
         if wait_s <= 0:
             return await self._find(stream_id, after, count)
-        self._follow_others()
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow_others())
         arrived = asyncio.Event()
         waiting = self._waiting.setdefault(stream_id, set())
         waiting.add(arrived)  # before the first look, so that no event is missed
@@ -97,7 +99,6 @@ class SqliteEvents(WaitingReaders):
         super().__init__()
         self._writer = database.Writer(path, lambda: _open(path, keep_s))
         self._clock = time.time
-        self._looking: asyncio.Task[None] | None = None
 
     async def append(
         self,
@@ -136,35 +137,22 @@ class SqliteEvents(WaitingReaders):
         return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        def work(db: apsw.Connection) -> list[StreamEvent]:
-            return [StreamEvent(id, data) for id, data in db.execute(_EVENTS, (stream_id, after, count))]
+        return await self._do(lambda db: [StreamEvent(*row) for row in db.execute(_EVENTS, (stream_id, after, count))])
 
-        return await self._do(work)
-
-    def _follow_others(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_for_others())
-
-    async def _look_for_others(self) -> None:
-        """Wake readers for events of other processes, as long as there are readers."""
-        version = -1  # SQLite's `data_version`, which changes when another process has written
-        known_ids: dict[str, Any] = {}  # the last ids at that version
+    async def _follow_others(self) -> None:
+        known_ids: dict[str, Any] = {}  # the last id of each stream at the last poll
         idle_polls = 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_polls < _MAX_IDLE_POLLS:
             await asyncio.sleep(POLL_S)
-            streams = list(self._waiting)
-            idle_polls = 0 if streams else idle_polls + 1
+            streams = json.dumps([*self._waiting])
+            idle_polls = 0 if self._waiting else idle_polls + 1
             with suppress(StorageError):  # readers get the error when they look themselves
-                new_version = await self._do(lambda db: int(db.pragma("data_version")))
-                if new_version != version and streams:
-                    rows = await self._do(lambda db: db.execute(query, (json.dumps(streams),)).fetchall())  # noqa: B023
-                    last_ids = {str(id): last_id for id, last_id in rows}
-                    version = new_version
-                    for id in streams:
-                        if known_ids.get(id) != last_ids.get(id):
-                            self._wake(id)
-                    known_ids = last_ids
+                rows = await self._do(lambda db: db.execute(query, (streams,)).fetchall())  # noqa: B023
+                last_ids = {str(id): last_id for id, last_id in rows}
+                for id, _ in last_ids.items() - known_ids.items():
+                    self._wake(id)
+                known_ids = last_ids
 
     async def state(self, stream_id: str) -> StreamState | None:
         query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
@@ -180,8 +168,8 @@ class SqliteEvents(WaitingReaders):
         self._wake(stream_id, is_removed=True)
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._following is not None:
+            self._following.cancel()
         await self._writer.close()
 
 
@@ -201,7 +189,7 @@ class MemoryEvents(SqliteEvents):
 
         return await self._writer.submit(remove_old_and_work)
 
-    def _follow_others(self) -> None:
+    async def _follow_others(self) -> None:
         pass  # no other process has the database
 
 
@@ -274,7 +262,6 @@ class RedisEvents(WaitingReaders):
         self._error = redis.RedisError
         self._client: Any = redis.Redis.from_pool(pool)
         self._append = self._client.register_script(_APPEND)
-        self._listening: asyncio.Task[None] | None = None
 
     async def append(
         self,
@@ -300,11 +287,7 @@ class RedisEvents(WaitingReaders):
         entries = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
 
-    def _follow_others(self) -> None:
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen())
-
-    async def _listen(self) -> None:
+    async def _follow_others(self) -> None:
         while True:
             try:
                 async with self._client.pubsub() as news:
@@ -348,7 +331,7 @@ class RedisEvents(WaitingReaders):
             ) from error
 
     async def close(self) -> None:
-        while self._listening is not None and not self._listening.done():
-            self._listening.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
-            await asyncio.wait([self._listening], timeout=0.1)
+        while self._following is not None and not self._following.done():
+            self._following.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
+            await asyncio.wait([self._following], timeout=0.1)
         await self._client.aclose()

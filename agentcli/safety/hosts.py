@@ -1,14 +1,17 @@
 """Knows which network addresses are public, and what a grant of a host covers.
 
 The grant `example.org` covers that host, `*.example.org` every host below it but not itself, both on the web's ports.
-`host:8080` covers that port alone. Names are ASCII; others are written as `xn--…`.
+`host:8080` covers that port alone. Names are ASCII; others are written as `xn--…`. `addresses.toml` beside this module
+lists the networks that are not public.
 """
 
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import NamedTuple
+from functools import cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from agentcli.patterns import lazy_pattern
 
@@ -18,11 +21,11 @@ Address = IPv4Address | IPv6Address
 def why_not_public(address: Address) -> str:
     """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
-    # Registries grow: Python's tables may know what the one below does not.
+    # Registries grow: Python's tables may know what addresses.toml does not.
     known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
         known_to_python = "an address of an IPv4 tunnel"
-    return next((kind for network, kind in _NOT_PUBLIC if address in network), known_to_python)
+    return next((kind for network, kind in _networks("not_public").items() if address in network), known_to_python)
 
 
 def embedded(address: Address) -> Address:
@@ -37,71 +40,27 @@ def embedded(address: Address) -> Address:
 
 def is_metadata_service(address: Address) -> bool:
     """Return True if a cloud hands out its machine's credentials there. No grant opens such an address."""
-    return any(embedded(address) in network for network in _METADATA)
+    return any(embedded(address) in network for network in _networks("metadata_services"))
 
 
 def is_local_network(address: Address) -> bool:
-    return any(embedded(address) in network for network in _LOCAL_NETWORKS)
+    return any(embedded(address) in network for network in _networks("local_networks"))
 
 
-# IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), since Python's versions
-# differ, and the addresses of clouds' metadata services. Of IPv6 only 2000::/3 is in use as global unicast (RFC 4291
-# §2.4), so the rest of the space is listed as a whole.
-_NOT_PUBLIC = tuple(
-    (ip_network(network), what)
-    for network, what in (
-        line.split(maxsplit=1)
-        for line in """
-    0.0.0.0/8           an address of this host
-    10.0.0.0/8          a private address
-    100.64.0.0/10       an address of a provider's own network
-    127.0.0.0/8         a loopback address
-    168.63.129.16/32    a cloud's metadata address
-    169.254.0.0/16      a link-local or metadata address
-    172.16.0.0/12       a private address
-    192.0.0.0/24        an address of a protocol
-    192.0.2.0/24        a documentation address
-    192.88.99.0/24      an address of a 6to4 relay
-    192.168.0.0/16      a private address
-    198.18.0.0/15       a benchmark address
-    198.51.100.0/24     a documentation address
-    203.0.113.0/24      a documentation address
-    224.0.0.0/4         a multicast address
-    240.0.0.0/4         a reserved address
-    ::/128              an address of this host
-    ::1/128             a loopback address
-    ::/96               an IPv4-compatible address
-    ::ffff:0:0:0/96     an address of a translator
-    64:ff9b:1::/48      an address of a translator
-    2001::/23           an address of a protocol
-    2001:db8::/32       a documentation address
-    2002::/16           an address of a 6to4 tunnel
-    3fff::/20           a documentation address
-    fc00::/7            a private address
-    fe80::/10           a link-local address
-    fec0::/10           a private address
-    ff00::/8            a multicast address
-    ::/3                a reserved address
-    4000::/2            a reserved address
-    8000::/1            a reserved address
-    """.strip().splitlines()
-    )
-)
+@cache
+def _networks(kind: str) -> dict[IPv4Network | IPv6Network, str]:
+    return {ip_network(network): description for network, description in read_addresses()[kind].items()}
+
+
+@cache
+def read_addresses() -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("addresses.toml").read_text("utf-8"))
+
+
 _NAT64 = ip_network("64:ff9b::/96")
 _ISATAP = 0x00005EFE  # third quarter of the address, with or without the bit for "global" (RFC 5214 §6.1)
-_METADATA = tuple(
-    ip_network(line.split()[0])
-    for line in """
-    169.254.0.0/16       most clouds: 169.254.169.254; also task roles at 169.254.170.2
-    168.63.129.16/32     Azure
-    100.100.100.200/32   Alibaba
-    192.0.0.192/32       Oracle
-    fd00:ec2::/32        Amazon
-    fd20:ce::/32         Google
-    fe80::/10            link-local
-    """.strip().splitlines()
-)
-_LOCAL_NETWORKS = tuple(map(ip_network, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7".split()))
 
 
 def parse_address(text: str) -> Address | None:

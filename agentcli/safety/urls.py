@@ -21,6 +21,7 @@ from agentcli.safety.hosts import (
     is_local_network,
     is_metadata_service,
     parse_address,
+    read_addresses,
     read_grant,
     read_host,
     split_port,
@@ -92,9 +93,9 @@ def parse_url(text: str) -> WebUrl:
     if not _USERINFO.fullmatch(userinfo):
         raise BadUrl("the part before @ contains characters that are not allowed there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
-    return WebUrl(
-        scheme=name, host=host, port=port, target=_target(after_scheme[2 + len(authority) :]), has_userinfo=bool(at)
-    )
+    target = quote("/" + after_scheme[2 + len(authority) :].removeprefix("/"), safe=_UNENCODED)
+    target = _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", target)
+    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:
@@ -170,11 +171,6 @@ def _is_punycode(label: str) -> bool:
         return False
 
 
-def _target(text: str) -> str:
-    encoded = quote(text if text.startswith("/") else f"/{text}", safe=_UNENCODED)
-    return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", encoded)
-
-
 class UrlVerdict(msgspec.Struct, frozen=True):
     verdict: Literal["block", "ask", "allow"]
     reason: str = ""  # why it is not fetched at once, in words that fit after a colon
@@ -212,13 +208,13 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
     """Return why no request may go to an address, as far as its text tells; empty if one may."""
     granted = is_granted(url, granted_hosts)
-    if url.port in _PORTS_OF_OTHER_SERVICES and not granted:
+    if url.port in read_addresses()["ports"]["of_other_services"] and not granted:
         return f"port {url.port} belongs to another service than the web"
     if (address := url.address) is not None:
         return why_unreachable(str(address), url, granted_hosts)
     if not granted and _is_local_name(url.host):
         return f"{url.host} is a name of this machine or its network"
-    is_private = not granted and _lies_below(url.host, _NAMES_OF_PRIVATE_ADDRESSES)
+    is_private = not granted and _lies_below(url.host, _names("of_private_addresses"))
     return f"{url.host} leads to a private address" if is_private else ""
 
 
@@ -281,44 +277,19 @@ def _covers(grant: str, host: str, port: int) -> bool:
     return False
 
 
+@cache
+def _names(kind: str) -> frozenset[str]:
+    return frozenset(read_addresses()["names"][kind])
+
+
 def _lies_below(host: str, domains: Collection[str]) -> bool:
     labels = host.split(".")
     return any(".".join(labels[start:]) in domains for start in range(len(labels)))
 
 
 def _is_this_machine(host: str) -> bool:
-    return host in _OTHER_NAMES_OF_LOCALHOST or _lies_below(host, ("localhost",))
+    return host in _names("of_this_machine") or _lies_below(host, ("localhost",))
 
 
 def _is_local_name(host: str) -> bool:
-    return "." not in host or _is_this_machine(host) or _lies_below(host, _LOCAL_DOMAINS)
-
-
-_OTHER_NAMES_OF_LOCALHOST = frozenset(
-    "localhost.localdomain localhost4 localhost4.localdomain4 localhost6 localhost6.localdomain6 ip6-localhost "
-    "ip6-loopback broadcasthost".split()
-)
-# Domains outside the public DNS: RFC 6761, 6762 (local), 7686 (onion), 8375 (home.arpa), 9476 (alt), ICANN's reserved
-# "internal" (2024), the collisions ICANN keeps closed (corp, home, mail), reverse zones, and what routers, Kubernetes
-# (svc, cluster.local) and clouds (metadata services) use.
-_LOCAL_DOMAINS = frozenset(
-    "local localdomain internal intranet intra private lan lan.home home home.arpa corp mail router onion "
-    "invalid alt localdomain4 localdomain6 in-addr.arpa ip6.arpa svc cluster docker consul fritz.box "
-    "metadata.tencentyun.com metadata.packet.net".split()
-)
-# Services that turn any name into a private address, and names known to lead to one. What counts is the address that a
-# name resolves to; these are refused before it is resolved.
-_NAMES_OF_PRIVATE_ADDRESSES = frozenset(
-    "nip.io sslip.io xip.io ip6.name backname.io lvh.me vcap.me localtest.me lacolhost.com localh.st localho.st "
-    "fuf.me local.gd traefik.me yoogle.com rbndr.us 1u.ms rebind.network rebind.it localdomain.pw "
-    "spoofed.burpcollaborator.net spoofed.oastify.com bugbounty.dod.network".split()
-)
-# "Port blocking" of the WHATWG Fetch standard (https://fetch.spec.whatwg.org/#port-blocking, read 2026-11).
-_PORTS_OF_OTHER_SERVICES = frozenset(
-    int(port)
-    for port in (
-        "1 7 9 11 13 15 17 19 20 21 22 23 25 37 42 43 53 69 77 79 87 95 101 102 103 104 109 110 111 113 115 117 119 "
-        "123 135 137 139 143 161 179 389 427 465 512 513 514 515 526 530 531 532 540 548 554 556 563 587 601 636 989 "
-        "990 993 995 1719 1720 1723 2049 3659 4045 4190 5060 5061 6000 6566 6665 6666 6667 6668 6669 6679 6697 10080"
-    ).split()
-)
+    return "." not in host or _is_this_machine(host) or _lies_below(host, _names("local_domains"))

@@ -233,7 +233,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
 # Redirections and variables
 
 
-class RedirectEffects(Struct, frozen=True, kw_only=True):
+class RedirectEffects(Struct, kw_only=True):
     problem: str = ""
     catastrophe: str = ""
     effects: Effects = Effects()
@@ -242,19 +242,19 @@ class RedirectEffects(Struct, frozen=True, kw_only=True):
 
 def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:
     """Judge redirections. Only writing to places that keep nothing, such as /dev/null, is harmless."""
-    problem, catastrophe, effects, connects = "", "", Effects(), False
+    found = RedirectEffects()
     for redirect in redirects:
         operator, target = redirect.operator, state.resolved(redirect.target)
         is_copy = operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.text)  # `2>&1`; `>&x` writes a file
         if is_copy or operator in ("<<", "<<-", "<<<"):
             continue
         if why := _target_problem(operator, target, check):
-            problem = problem or why
-            effects = effects | effects_of_redirect(operator, target, state)
+            found.problem = found.problem or why
+            found.effects = found.effects | effects_of_redirect(operator, target, state)
         if operator != "<":
-            catastrophe = catastrophe or write_catastrophe(target)
-        connects = connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
-    return RedirectEffects(problem=problem, catastrophe=catastrophe, effects=effects, connects=connects)
+            found.catastrophe = found.catastrophe or write_catastrophe(target)
+        found.connects = found.connects or target.text.startswith(("/dev/tcp/", "/dev/udp/"))
+    return found
 
 
 def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:

@@ -92,16 +92,13 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(
-        reads=absolute_paths(sources, state),
-        writes=_written(sources, targets, state),
-        names=_created(sources, targets, state),
-    )
+    written, created = _written(sources, targets, state), _created(sources, targets, state)
+    return Effects(reads=absolute_paths(sources, state), writes=written, names=created)
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
     copied = _copies(arguments, state)
-    return Effects(reads=(), writes=copied.writes, deletes=copied.reads, names=copied.names)
+    return Effects(writes=copied.writes, deletes=copied.reads, names=copied.names)
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
@@ -148,22 +145,21 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    options = [field.text.partition("=") for field in arguments]
     sources, targets = (
-        [Field(path) for name, equals, path in options if name + equals == option] for option in ("if=", "of=")
+        [Field(field.text[3:]) for field in arguments if field.text.startswith(option)] for option in ("if=", "of=")
     )
     return Effects(reads=absolute_paths(sources, state), writes=absolute_paths(targets, state))
 
 
 def _downloads(arguments: Sequence[Field], state: State) -> Effects:
     output_option = r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix"
-    output_indices = [
-        at + 1
-        for at, field in enumerate(arguments[:-1])
-        if re.fullmatch(output_option, field.text) and not _URL.match(arguments[at + 1].text)  # curl -O URL
+    writes = [
+        value
+        for option, value in itertools.pairwise(arguments)
+        if re.fullmatch(output_option, option.text) and not _URL.match(value.text)  # curl -O URL
     ]
-    writes = [arguments[at] for at in output_indices]
-    others = [field.text for at, field in enumerate(arguments) if at not in output_indices]
+    # Compared by identity: `curl -o example.org example.org` names a file and a host.
+    others = [field.text for field in arguments if not any(field is value for value in writes)]
     hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
     # Files that are sent: `curl -d @file`, `-F name=@file`.
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
@@ -174,9 +170,7 @@ def _ssh(arguments: Sequence[Field], state: State) -> Effects:
     """Return the effects of ssh: the first operand is a host, and the rest runs there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
-    return Effects(
-        reads=(UNKNOWN,), writes=(), deletes=(), hosts=(host,), runs=tuple(field.text for field in operands[1:2])
-    )
+    return Effects(reads=(UNKNOWN,), hosts=(host,), runs=tuple(field.text for field in operands[1:2]))
 
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
@@ -205,7 +199,7 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
         return Effects(reads=here, writes=() if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
     only_reads = name in _GIT_READERS and not any(field.text.startswith("--output") for field in subcommand)
-    return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, hosts=(), runs=("git",))
+    return Effects(reads=here, writes=() if only_reads else here, deletes=deletes, runs=("git",))
 
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:

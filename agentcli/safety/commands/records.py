@@ -67,9 +67,9 @@ class Segment(Struct, frozen=True, kw_only=True):
     """
 
     text: str
-    words: tuple[str, ...] | None
-    verdict: Verdict
-    reason: str
+    words: tuple[str, ...] | None = None
+    verdict: Verdict = "allow"  # until the command is judged
+    reason: str = ""
     effects: Effects = Effects()
     allow_forms: tuple[str, ...] = ()
     deny_forms: tuple[str, ...] = ()

@@ -61,7 +61,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command  # one letter each
     if len(text) > MAX_CHARS:
         why = "the command is too long to check"
-        segment = Segment(text=text[:200] + "…", words=None, verdict="ask", reason=why)
+        segment = Segment(text=text[:200] + "…", verdict="ask", reason=why)
         doubts = Doubts(must_ask=why, unreadable=why)
         return CommandAnalysis(
             segments=(segment,), verdict="ask", reason=why, effects=UNKNOWN_EFFECTS, problem=why, doubts=doubts
@@ -183,7 +183,7 @@ class Walk:
         if why := ReadCheck(self.places, state).outside_problem(listed):
             words = [(Field("for"), *listed)]  # judged like the arguments of a program
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
-            self.segments.append(Segment(text="for …", words=None, verdict="ask", reason=why, effects=effects))
+            self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
@@ -258,9 +258,7 @@ class Walk:
         # problem in them is asked about or tried: `_add_segment` decides that.
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
-            segment = Segment(
-                text=node.text, words=None, verdict="allow", reason=problem, effects=done.effects, deny_forms=deny
-            )
+            segment = Segment(text=node.text, reason=problem, effects=done.effects, deny_forms=deny)
             self._add_segment(segment, state, worst=done.catastrophe, values=[value for _, value in values])
         return state, state
 
@@ -313,14 +311,9 @@ class Walk:
         if own_problem:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
+        reason = own_problem or problem
         segment = Segment(
-            text=node.text,
-            words=words,
-            verdict="allow",
-            reason=own_problem or problem,
-            effects=effects,
-            allow_forms=allow,
-            deny_forms=deny,
+            text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow, deny_forms=deny
         )
         self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
@@ -336,12 +329,7 @@ class Walk:
         after = self._walk_text(shell.script or "", state, context)
         if context.problem or count == len(self.segments):
             segment = Segment(
-                text=node.text,
-                words=None,
-                verdict="allow",
-                reason=context.problem,
-                allow_forms=context.allow,
-                deny_forms=context.deny,
+                text=node.text, reason=context.problem, allow_forms=context.allow, deny_forms=context.deny
             )
             self._add_segment(segment, state, seen=call.layers[:-1])  # the last layer is the shell and its text
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` is, `sh -c 'cd x'` is not

@@ -9,7 +9,7 @@ import base64
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from itertools import islice, takewhile
@@ -79,15 +79,6 @@ def has_random_digits(value: str) -> bool:
     return re.search("[0-9]", value) is not None and looks_random(value)  # long names in code rarely have digits
 
 
-def is_no_name(value: str) -> bool:
-    """Return True for a value with a digit, or a letter five times in a row, which names in source code rarely have."""
-    return re.search(r"\d|([a-z])\1{4}", value) is not None
-
-
-def anything(value: str) -> bool:
-    return True  # the format is so specific that even a made-up value is masked
-
-
 def is_placeholder(value: str) -> bool:
     """Return True for what people write to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
     return _PLACEHOLDER.search(value) is not None or any(word in value for word in _PLACEHOLDERS)
@@ -104,16 +95,6 @@ def is_password(value: str) -> bool:
     bare = value.strip("\"'{}")
     is_example = len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare)
     return not (is_example or _VARIABLE.match(value) or _VARIABLE.match(bare))
-
-
-def is_url_password(value: str) -> bool:
-    """Return True unless a URL's password is a placeholder or variable; test databases have even `password`."""
-    return not is_placeholder(value) and _VARIABLE.match(value) is None
-
-
-def is_user_key(value: str) -> bool:
-    """Return True if the name in `curl -u NAME:`, which has no password, is a key: such as `administrator` is none."""
-    return is_password(value) and has_random_digits(value)
 
 
 def is_credential(value: str) -> bool:
@@ -185,11 +166,6 @@ def is_lone_word(value: str) -> bool:
     return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
 
 
-def is_password_argument(value: str) -> bool:
-    """Return True if an argument is a password. With the same option, `-p`, containers are given port numbers."""
-    return _LETTER.search(value) is not None and is_password_setting(value)
-
-
 @lru_cache(256)  # a line that announces cookies repeatedly has each of them judged repeatedly
 def is_cookie(value: str) -> bool:
     """Return True if a cookie's value identifies a session, and is no date, number or word."""
@@ -212,22 +188,29 @@ def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
     return value.lower() not in _EXAMPLES and (not is_vague or bool(is_base64) or _looks_generated(value[:_ENOUGH]))
 
 
-def is_token_in_parts(value: str) -> bool:
-    """Return True for a JSON Web Token: two objects in base64 and a signature, not random enough for other tests."""
-    return _is_mixed(value) and entropy(value) > 3.5
-
-
 def is_discord(value: str) -> bool:
     """Return True if the last two parts of `id.time.signature` are base64 and no names of methods."""
     _, time, signature = value.split(".", 2)
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
 
-_JUDGES = {judge.__name__: judge for judge in (
-    looks_random, has_random_digits, is_no_name, anything, is_password, is_url_password, is_user_key,
-    is_credential, is_assigned, is_quoted_password, is_bare_password, is_lone_word, is_password_argument, is_cookie,
-    is_password_setting, is_token_in_parts, is_discord,
-)}  # fmt: skip
+_JUDGES: dict[str, Callable[[str], bool]] = {judge.__name__: judge for judge in (
+    looks_random, has_random_digits, is_password, is_credential, is_assigned, is_quoted_password, is_bare_password,
+    is_lone_word, is_cookie, is_password_setting, is_discord,
+)} | {
+    # The format is so specific that even a made-up value is masked.
+    "anything": lambda value: True,
+    # Names in source code rarely have a digit, or a letter five times in a row.
+    "is_no_name": lambda value: re.search(r"\d|([a-z])\1{4}", value) is not None,
+    # With the same option, `-p`, containers are given port numbers.
+    "is_password_argument": lambda value: _LETTER.search(value) is not None and is_password_setting(value),
+    # A JSON Web Token: two objects in base64 and a signature, not random enough for other tests.
+    "is_token_in_parts": lambda value: _is_mixed(value) and entropy(value) > 3.5,
+    # Test databases have even `password`.
+    "is_url_password": lambda value: not is_placeholder(value) and _VARIABLE.match(value) is None,
+    # The name in `curl -u NAME:`, which has no password: such as `administrator` is no key.
+    "is_user_key": lambda value: is_password(value) and has_random_digits(value),
+}  # fmt: skip
 
 
 # No pattern looks further ahead or back than this many characters from the place where it is tried, so the verdict on a
@@ -381,12 +364,10 @@ def all_rules() -> tuple[SecretRule, ...]:
         like = f"{words[0].upper().replace('-', '_')}_VALUE={key['like']}"
         row = {"name": key["name"], "words": key["words"], "pattern": pattern, "like": like}
         rows.append({**row, "judge": "has_random_digits", "is_bounded": False})
-    return tuple(_build_rule({**row, "pattern": _filled(row["pattern"], parts)}) for row in rows)
-
-
-def _build_rule(row: dict[str, Any]) -> SecretRule:
-    place = {key: row.pop(key) for key in Place.__struct_fields__ if key in row}
-    return convert({**row, "place": place}, SecretRule)
+    for row in rows:
+        row["pattern"] = _filled(row["pattern"], parts)
+        row["place"] = {key: row.pop(key) for key in Place.__struct_fields__ if key in row}
+    return convert(tuple(rows), tuple[SecretRule, ...])
 
 
 def _filled(pattern: str, parts: Mapping[str, str]) -> str:
