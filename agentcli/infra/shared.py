@@ -14,7 +14,7 @@ import apsw
 
 from agentcli.agent.accounting import Account, Amounts, Kind, added
 from agentcli.errors import StorageError, ToolError
-from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS
+from agentcli.infra.sessions.database import BUSY_TIMEOUT_MS, transaction
 from agentcli.settings.files import FileLock, make_private_folder
 
 log = logging.getLogger(__name__)
@@ -153,8 +153,7 @@ class DayAccount(Account):
         db.set_busy_timeout(BUSY_TIMEOUT_MS)
         db.pragma("journal_mode", "wal")
         db.pragma("synchronous", "normal")
-        db.transaction_mode = "IMMEDIATE"
-        with db:
+        with transaction(db):
             db.execute(_TABLE)
             db.execute("DELETE FROM charges WHERE day < ?", (_today(),))
         return db

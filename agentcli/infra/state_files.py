@@ -10,7 +10,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -240,17 +240,14 @@ class MemoryFiles:
     def _locked(self, name: str) -> Iterator[Path]:
         """Keep other sessions from writing while the body changes the file."""
         path = self.place_of(name)
-        try:
-            make_private_folder(self.folder)
-            lock_file = self.folder.parent / f".{self.folder.name}.lock"
-            lock = FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S)
-            lock.acquire()
-        except OSError as error:
-            raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
-        try:
+        with ExitStack() as held:
+            try:
+                make_private_folder(self.folder)
+                lock_file = self.folder.parent / f".{self.folder.name}.lock"
+                held.enter_context(FileLock(lock_file, timeout_s=_LOCK_TIMEOUT_S))
+            except OSError as error:
+                raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
             yield path
-        finally:
-            lock.release()
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""

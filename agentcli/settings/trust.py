@@ -144,15 +144,12 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     return files
 
 
-def _pinned(folder: Path, root: Path) -> list[Path]:
-    """Return all files whose contents the trust in a folder covers, also those beside a SKILL.md."""
+def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
+    """Return a digest of all files that the trust in a folder covers, also those beside a SKILL.md."""
     skills = _places_in(folder, SKILL_FOLDERS, root)
     in_skills = (path for place in skills for path in _all_below(place, root, is_strict=True))
-    return sorted({*_files_of(folder, root), *in_skills})
-
-
-def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    return _files_digest({os.fsencode(file): file for file in _pinned(folder, root)}, reads_files=reads_files)
+    files = sorted({*_files_of(folder, root), *in_skills})
+    return _files_digest({os.fsencode(file): file for file in files}, reads_files=reads_files)
 
 
 def _files_digest(files: Mapping[bytes, Path], *, reads_files: bool) -> str:

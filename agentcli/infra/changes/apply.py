@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -31,13 +32,11 @@ class LiveFiles:
     def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
         self._advice, self._spares_databases = advice, spares_databases
         self._open: set[tuple[int, int]] = set()
-        for process in Path("/proc").glob("[0-9]*/fd"):
-            with contextlib.suppress(OSError), os.scandir(process) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):
-                        if entry.stat(follow_symlinks=False).st_mode & 0o200:  # the link shows if it is open to write
-                            status = os.stat(entry.path)  # noqa: PTH116
-                            self._open.add((status.st_dev, status.st_ino))
+        for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 - unlike a Path's, it passes over errors
+            with contextlib.suppress(OSError):  # it was just closed
+                if os.lstat(descriptor).st_mode & 0o200:  # the link shows if it is open to write
+                    status = os.stat(descriptor)  # noqa: PTH116
+                    self._open.add((status.st_dev, status.st_ino))
 
     def require_free(self, folder: int, name: str) -> None:
         """Raise `ConflictError` if a file in an open folder must not be replaced."""
@@ -53,11 +52,8 @@ def apply_groups(
 ) -> ApplyOutcome:
     """Apply changes. A group is a conflict if the files have other states by now, or the disk fails. Raises nothing.
 
-    Args:
-        groups: The changes.
-        token: A name that is unique to this application, for temporary files.
-        is_resumed: An earlier application was interrupted and is finished.
-        live: The files that must not be replaced.
+    The names of temporary files contain the `token`, by which an application with `is_resumed` finds those of the
+    interrupted one that it finishes.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
@@ -101,7 +97,7 @@ class _Application:
             return None
         removed = [path for path in paths if path not in changes.after]
         written = [path for path in paths if path in changes.after]
-        swapped = [path for path in written if _swaps_folder(*changes.of(path))]
+        swapped = [path for path in written if changes.swaps_folder(path)]
         for path in paths:
             self._require_unchanged(path)
         for path in (*removed, *swapped):
@@ -114,7 +110,7 @@ class _Application:
         return self._remove([path for path in removed if path not in in_swapped])
 
     def finish_folders(self) -> None:
-        for path in sorted(self._folders, key=_depth, reverse=True):
+        for path in sorted(self._folders, key=lambda path: -path.count("/")):  # inner folders first
             with contextlib.suppress(OSError), _opened(path) as (folder, name):
                 if (after := self._folders[path]) is not None:
                     _set_mode(folder, name, after)
@@ -244,7 +240,7 @@ class _Application:
     def _remove(self, paths: Sequence[str]) -> None:
         """Remove files, then folders, inner ones first. Removed folders around them go at the end, if empty."""
         before, after = self._changes.before, self._changes.after
-        for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -_depth(path))):
+        for path in sorted(paths, key=lambda path: (before[path].kind == "folder", -path.count("/"))):
             with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
                 if before[path].kind == "folder":
                     os.rmdir(name, dir_fd=folder)
@@ -265,18 +261,9 @@ def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
         yield folder, "." if is_root else name
 
 
-def _depth(path: str) -> int:
-    return path.count("/")
-
-
 def _order(path: str) -> tuple[int, str]:
     """Return the sort key of a path in `_GIT_ORDER`; what is not in it comes after the objects and the references."""
     return next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2), path
-
-
-def _swaps_folder(before: state.FileEntry | None, after: state.FileEntry | None) -> bool:
-    """Return True if something else comes in the place of a folder, or the reverse."""
-    return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 
 def _is_same(now: state.FileEntry, before: state.FileEntry) -> bool:

@@ -40,10 +40,8 @@ class ChangeGroup(NamedTuple):
 def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: list[int]) -> list[ChangeGroup]:
     """Group the changes in one folder, by path. Raises `OSError`.
 
-    Args:
-        changes: The changes.
-        name_of: Returns the name that the person sees for an absolute path.
-        budget: One number, the characters that are left for diffs. It is reduced.
+    `name_of` returns the name that the person sees for an absolute path. `budget` is one number, the characters that
+    are left for diffs, and is reduced.
     """
     paths = [path for path in sorted({*changes.before, *changes.after}) if differs(*changes.of(path))]
     counts = Counter(parent for path in paths for parent in parents_of(path))  # the changes below each folder
@@ -110,10 +108,7 @@ def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path)
     with after.open() as source, contents_path.open("rb") as target:
         copy_attributes(source.fileno(), target.fileno())
     entry = after._replace(source=str(contents_path), size=contents_path.stat().st_size)
-    changes = ChangeSet(
-        root=group.changes.root, before={path: before}, after={path: entry}, stale={path} & group.changes.stale
-    )
-    return group._replace(changes=changes)
+    return group._replace(changes=replace(group.changes, before={path: before}, after={path: entry}))
 
 
 def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
@@ -129,7 +124,7 @@ def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str 
         before, after = changes.of(folder)
         # A file named `.git`, as a worktree has it, is no repository. The root itself has no entry.
         is_repository = _is_git(folder, changes) and (folder != path or _is_folder(before or after) or folder == "")
-        if is_repository or (before is not None and after is not None and _is_folder(before) != _is_folder(after)):
+        if is_repository or changes.swaps_folder(folder):
             return folder
         if large_folder is None and folder in large:
             large_folder = folder

@@ -66,13 +66,8 @@ class PrivateFolder:
     ) -> ApplyOutcome:
         """Apply changes whose contents are in this folder; after a kill the next start finishes them.
 
-        Args:
-            groups: The changes.
-            note: The file of the note of the call that made them.
-            live: The files that must not be replaced.
-
-        Raises:
-            OSError: If the plan cannot be written, so nothing was changed. Later failures are in the outcome.
+        `note` is the file of the note of the call that made them. Raises `OSError` if the plan cannot be written, so
+        nothing was changed. Later failures are in the outcome.
         """
         plan = msgspec.to_builtins(_Plan(str(note or ""), [*map(_without_other_entries, groups)]))
         replace_file(self.path / PLAN, json.dumps(plan).encode())  # msgspec rejects names that are no UTF-8

@@ -11,6 +11,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,21 +92,15 @@ class Recorder(msgspec.Struct, eq=False, kw_only=True, dict=True):
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        return await self._in_thread(
-            lambda: plan_restoration(
-                changes,
-                self.objects,
-                scratch=self.scratch,
-                max_bytes=self.limits.max_file_bytes,
-                finish=self._in_thread,
-            )
-        )
+        plan = partial(plan_restoration, changes, self.objects, scratch=self.scratch, finish=self._in_thread)
+        return await self._in_thread(lambda: plan(max_bytes=self.limits.max_file_bytes))
 
     async def aclose(self) -> None:
         """Wait for work that is under way."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        await self._in_thread(lambda: self.private.close() if self.private is not None else None)
+        if self.private is not None:
+            await self._in_thread(self.private.close)
 
     def files_scanned(self) -> int:
         return sum(index.files_scanned for index in self._indexes or ())

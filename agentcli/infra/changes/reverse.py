@@ -8,6 +8,7 @@ is. The result is applied like the changes of a command.
 import errno
 import os
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -126,13 +127,11 @@ def plan_restoration(
     Present contents of more than `max_bytes` are not stored, so a change of them is a conflict. `scratch` is the
     folder in which new contents are prepared.
     """
-    by_path: dict[str, list[FileChange]] = {}
+    by_path = defaultdict[str, list[FileChange]](list)
     for change in changes:
-        by_path.setdefault(real_path(change.path), []).append(change)
+        by_path[real_path(change.path)].append(change)
     try:
-        plans = [
-            _plan(path, path_changes, objects, max_bytes=max_bytes) for path, path_changes in sorted(by_path.items())
-        ]
+        plans = [_plan(path, by_path[path], objects, max_bytes=max_bytes) for path in sorted(by_path)]
     except OSError as error:
         raise _nothing_done(error) from error
     removed = {plan.path for plan in plans if plan.then is None}

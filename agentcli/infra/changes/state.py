@@ -159,6 +159,11 @@ class ChangeSet(msgspec.Struct, kw_only=True):
     def at(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
+    def swaps_folder(self, path: str) -> bool:
+        """Return True if something else comes in the place of a folder, or the reverse."""
+        before, after = self.of(path)
+        return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
+
 
 def kind_of(status: os.stat_result) -> FileKind | None:
     """Return the kind of a file, None for sockets and devices, which no checkpoint has."""
@@ -172,18 +177,10 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileE
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return None
+    kind, mode, size = kind_of(status) or "other", stat.S_IMODE(status.st_mode), status.st_size
     owner = status.st_uid, status.st_gid
-    mode = stat.S_IMODE(status.st_mode)
-    stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
-    return FileEntry(
-        kind=kind_of(status) or "other",
-        stamp=stamp,
-        mode=mode,
-        size=status.st_size,
-        owner=owner,
-        target=target,
-        source=source or name,
-    )
+    stamp = (status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
+    return FileEntry(kind=kind, stamp=stamp, mode=mode, size=size, owner=owner, target=target, source=source or name)
 
 
 def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:

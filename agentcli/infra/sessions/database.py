@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 import apsw
-from msgspec import Struct
 
 from agentcli.conversation.history import short_prompt
 from agentcli.conversation.schema import as_readable
@@ -268,11 +267,8 @@ def failure(path: Path, error: Exception) -> StorageError:
     return NotWritable(text) if isinstance(error, _MAY_BE_READ) else StorageError(text)
 
 
-class _Job(Struct, frozen=True):
-    """Work with the connection, and the future of who waits for it."""
-
-    work: Callable[[apsw.Connection], Any]
-    future: asyncio.Future[Any]
+# Work with the connection, and the future of who waits for it.
+_Job = tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any]]
 
 
 class Writer:
@@ -295,11 +291,11 @@ class Writer:
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Queue work on the connection. Raises `StorageError`."""
         self.loop = asyncio.get_running_loop()
-        job = _Job(work, self.loop.create_future())
+        future: asyncio.Future[T] = self.loop.create_future()
         if not self._has_thread:
-            (result,) = self._results((job,))
-            _resolve(job.future, result)
-            return job.future
+            (result,) = self._results([(work, future)])
+            _resolve(future, result)
+            return future
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name=f"agentcli-{self._path.name}", daemon=True)
             try:
@@ -307,8 +303,8 @@ class Writer:
             except (RuntimeError, MemoryError) as error:  # later work must not wait for a thread that does not run
                 raise StorageError(f"{self._path} could not be opened. {OUT_OF_MEMORY}") from error
             self._thread = thread
-        self._queue.put(job)
-        return job.future
+        self._queue.put((work, future))
+        return future
 
     async def drain(self) -> None:
         """Wait until everything queued so far is stored or has failed."""
@@ -330,9 +326,9 @@ class Writer:
             batch = [job]
             while not self._queue.empty() and (job := self._queue.get()) is not None:
                 batch.append(job)
-            for done, result in zip(batch, self._results(batch), strict=True):
+            for (_, future), result in zip(batch, self._results(batch), strict=True):
                 with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                    done.future.get_loop().call_soon_threadsafe(_resolve, done.future, result)
+                    future.get_loop().call_soon_threadsafe(_resolve, future, result)
             if job is not None:
                 job = self._queue.get()
         if self._connection is not None:
@@ -362,9 +358,9 @@ class Writer:
         with transaction(self._connection):
             if self._file != _identity(self._path):  # while the transaction waited for its lock
                 raise StorageError(f"{self._path} was replaced by another file just now. Try again.")
-            for job in jobs:
+            for work, _ in jobs:
                 try:
-                    results.append(job.work(self._connection))
+                    results.append(work(self._connection))
                 except StorageError as error:  # the work has changed nothing
                     results.append(error)
         return results

@@ -5,6 +5,7 @@ Nothing here looks at a disk. Callers resolve links, and have the real path judg
 Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
 folded, NFKC, without invisible characters and trailing dots or spaces, and short names such as `GIT~1`.
 
+- Secret files hold keys or what was said: `secret_files.json` lists them.
 - Auto-executed files are run or obeyed by other programs without asking: git hooks, shell profiles, editor tasks.
   `auto_executed.toml` lists them; it is read when the first path is judged.
 - Odd paths are disguises, URLs, devices, and files that the kernel makes up.
@@ -21,7 +22,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import unquote
 
-from msgspec import Struct
+import msgspec
 
 from agentcli.patterns import lazy_pattern
 
@@ -70,59 +71,16 @@ def _by_first_part(paths: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
     return found
 
 
-# Files and folders of a home that hold secrets; the sandbox hides them. A question mark stands for a space.
-SECRET_HOME_PATHS = tuple(
-    path.replace("?", " ")
-    for path in """
-    .ssh .gnupg .aws .azure .kube .oci .fly .password-store .vault-token .boto .s3cfg .databrickscfg .snowsql .pki
-    .docker/config.json .dockercfg .config/containers/auth.json .config/gcloud .config/gh .config/glab-cli .config/hub
-    .config/op .config/doctl .config/hcloud .config/rclone .config/sops .config/github-copilot .config/huggingface
-    .cache/huggingface/token .huggingface/token .kaggle/kaggle.json .terraform.d/credentials.tfrc.json .terraformrc
-    .netrc _netrc .pgpass .my.cnf .mylogin.cnf .git-credentials .config/git/credentials .npmrc .yarnrc.yml .pypirc
-    .cargo/credentials .cargo/credentials.toml .gem/credentials .bundle/config .composer/auth.json .m2/settings.xml
-    .gradle/gradle.properties .ivy2/.credentials .sbt/.credentials .nuget/NuGet/NuGet.Config .subversion/auth
-    .claude.json .claude/.credentials.json .codex/auth.json .gemini/oauth_creds.json .local/share/opencode/auth.json
-    .agentcli/config.toml .agentcli/credentials.json .agentcli/state .config/agentcli/config.toml
-    .config/agentcli/credentials.json .local/state/agentcli .local/share/keyrings .local/share/kwalletd
-    .mozilla .thunderbird .config/google-chrome .config/chromium .config/BraveSoftware .config/microsoft-edge
-    .bitcoin .electrum .ethereum .config/filezilla .bash_history .zsh_history .psql_history .mysql_history
-    .python_history .node_repl_history .sqlite_history .rediscli_history
-    Library/Keychains Library/Cookies Library/Application?Support/Google/Chrome
-    Library/Application?Support/Firefox Library/Application?Support/agentcli
-    AppData/Roaming/Mozilla AppData/Local/Google/Chrome AppData/Roaming/Microsoft/Credentials AppData/Local/agentcli
-    """.split()
+# JSON, because TOML would take another two milliseconds at each start.
+_LISTS = msgspec.json.decode(
+    Path(__file__).with_name("secret_files.json").read_bytes(), type=dict[str, tuple[str, ...]]
 )
-# Secret in a home only: projects have public files of the same names.
-_ONLY_AT_HOME = frozenset(
-    """
-    .npmrc .yarnrc.yml .bundle/config .gradle/gradle.properties .m2/settings.xml .fly .pki .terraformrc
-    .nuget/NuGet/NuGet.Config .agentcli/config.toml .agentcli/state
-    """.split()
-)
-
-_ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _ONLY_AT_HOME)
+SECRET_HOME_PATHS = _LISTS["home"]  # files and folders of a home that hold secrets; the sandbox hides them
+# Of projects some of them are public.
+_ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
 _PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
-
 # Names of secret files in any folder: globs for ripgrep and fnmatch, matched without case. The exceptions win.
-SECRET_GLOBS = tuple(
-    """
-    .env .env.* .env-* .env_* *.env id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* ssh_host_*_key
-    *.pem *.key *.p12 *.pfx *.p8 *.pkcs12 *.jks *.keystore *.ppk *.kdb *.kdbx *.keychain *.keychain-db *.ovpn
-    .netrc _netrc .pgpass pgpass.conf .my.cnf .mylogin.cnf .git-credentials .htpasswd .htdigest .pypirc .dockercfg
-    .vault-token .vault_pass* .vault-pass* .s3cfg .boto .passwd-s3fs .databrickscfg .secrets wallet.dat secring.*
-    credentials credentials.json credentials.toml credentials.ini credentials.csv credentials.xml credentials.y*ml
-    credentials.db credentials.tfrc.json client_secret*.json service[-_]account*.json
-    application_default_credentials.json secrets.y*ml secrets.json secrets.toml secrets.ini .credentials
-    .credentials.json kubeconfig *.kubeconfig *.tfstate *.tfstate.backup shadow shadow- gshadow gshadow- master.passwd
-    """.split()
-)
-SECRET_GLOB_EXCEPTIONS = tuple(
-    """
-    *.pub .env*example* .env*sample* .env*template* .env*.tpl .env*.dist .env*.default .env*.defaults .env*.schema
-    example*.env sample*.env template*.env *.example *.sample *.template *.md *.rst *.html *.py *.js *.ts *.go *.rs
-    *.java *.rb cacert.pem ca.pem cert.pem chain.pem fullchain.pem *bundle*.pem *public*.pem *pub.pem *public.key
-    """.split()
-)
+SECRET_GLOBS, SECRET_GLOB_EXCEPTIONS = _LISTS["globs"], _LISTS["exceptions"]
 
 
 @lru_cache(4_096)
@@ -150,7 +108,7 @@ def _expression(globs: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, globs)))
 
 
-class AutoExecuted(Struct, frozen=True, kw_only=True):
+class AutoExecuted(msgspec.Struct, frozen=True, kw_only=True):
     """The lists of `auto_executed.toml`, all groups together."""
 
     names: tuple[str, ...]
@@ -242,7 +200,7 @@ WHY = {
 }
 
 
-class PathFacts(Struct, frozen=True, kw_only=True):
+class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A path that a call uses, and what is known of it. `kind` is the most serious one that applies."""
 
     given: str
@@ -259,7 +217,7 @@ class PathFacts(Struct, frozen=True, kw_only=True):
         return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
 
 
-class PathGround(Struct, frozen=True):
+class PathGround(msgspec.Struct, frozen=True):
     """The folders at which path globs begin."""
 
     cwd: Path  # `./x` and `a/b`
