@@ -76,10 +76,7 @@ class FileLocks:
 
 
 class DayAccount(Account):
-    """The account of a calendar day of this machine. Without limits it only records charges.
-
-    Methods raise `StorageError`.
-    """
+    """The account of a calendar day of this machine, without limits only a record. Methods raise `StorageError`."""
 
     def __init__(self, path: Path, limits: Amounts) -> None:
         super().__init__("day", limits)

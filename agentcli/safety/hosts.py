@@ -101,11 +101,9 @@ def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant |
 
 
 def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
-    """Parse a grant.
+    """Parse a grant. Raises `ValueError` if it is none, with a message that says what to write instead.
 
-    Raises:
-        ValueError: If it is no grant, or a pattern such as `*.org` that covers too much, unless any pattern is fine.
-            The message says what to write instead.
+    The same goes for a pattern such as `*.org` that covers too much, unless any pattern is fine.
     """
     is_pattern = text.strip().startswith("*.")
     name_and_port = text.strip().removeprefix("*.")

@@ -180,14 +180,11 @@ MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one
 
 
 def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Collection[str] = ()) -> UrlVerdict:
-    """Judge an address as the model wrote it, by its text alone.
+    """Judge an address as the model wrote it, by its text; `why_unreachable` judges where its host leads.
 
-    The addresses that the host resolves to are judged by `why_unreachable`.
-
-    Args:
-        granted_hosts: The person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
-            A grant also opens a name or an address of the local network, but never a cloud's metadata service.
-        known_urls: Addresses that the person typed or a search found, in any form that `parse_url` reads.
+    `granted_hosts` are the person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
+    A grant also opens a name or an address of the local network, but never a cloud's metadata service. `known_urls`
+    are addresses that the person typed or a search found, in any form that `parse_url` reads.
     """
     try:
         parsed = parse_url(url)

@@ -66,10 +66,7 @@ def find_paths(home: str | None) -> Paths:
 
 
 def from_home(name: str, given_as: str = "") -> Path:
-    """Return a path in which `~` or `~user` may stand for a home. Raises `UsageError` for an unknown user.
-
-    `given_as` is the name of the setting or variable for the error.
-    """
+    """Return a path in which `~` or `~user` may be a home. Raises `UsageError` about `given_as` if it is missing."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -113,10 +110,7 @@ def markdown_files(folder: Path) -> list[Path]:
 
 
 def text_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files with these endings in a folder and below, sorted, and bounded in number and depth.
-
-    Linked folders are left out.
-    """
+    """Return the files with these endings below a folder, not in linked ones: sorted, bounded in number and depth."""
     files: list[Path] = []
     waiting = [(folder, 0)]
     while waiting and len(files) < _MAX_MARKDOWN_FILES:
@@ -141,15 +135,10 @@ def is_file(path: Path) -> bool:
 def read_small_file(
     path: Path, *, max_bytes: int = MAX_SMALL_FILE_BYTES, real: Path | None = None, is_cut: bool = False
 ) -> bytes:
-    """Return the content of a regular file without ever waiting, as opening a FIFO would.
+    """Return the content of a regular file without ever waiting, as opening a FIFO would. Raises `OSError`.
 
-    Args:
-        max_bytes: The largest size that is read.
-        real: The place that the path led to when it was judged; a file elsewhere is not read.
-        is_cut: Return the first `max_bytes` of a larger file.
-
-    Raises:
-        OSError: If it cannot be read, is no regular file, is too large, or is elsewhere by now.
+    A file of more than `max_bytes` is an error, or with `is_cut` is read up to there. It is also an error if the path
+    no longer leads to `real`, the place where it led when it was judged.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     # `open` rejects a folder, and closes it.

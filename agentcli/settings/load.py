@@ -97,8 +97,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def key(self, variable: str) -> str:
         """Return a provider's key: one typed for this session, else the environment's, else a kept one.
 
-        Raises:
-            ConfigError: If the key cannot be read, or contains characters that no HTTP header can carry.
+        Raises `ConfigError` if the key cannot be read, or contains characters that no HTTP header can carry.
         """
         keys = self.kept_keys
         key = keys.typed.get(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
@@ -135,7 +134,7 @@ def load_config(
     sources: frozenset[str] | None = None,
     without: Path | None = None,
 ) -> Config:
-    """Read, check and merge every source of settings.
+    """Read, check and merge every source of settings. Raises `ConfigError` for one that is unreadable or wrong.
 
     Args:
         flags: Settings of the caller, as tables.
@@ -145,9 +144,6 @@ def load_config(
         trust: Use the project's files as they are now.
         sources: `user`, `project` and `local`: the only files whose rules, hooks and servers count; None for all.
         without: A file that is passed over.
-
-    Raises:
-        ConfigError: If a source cannot be read or has a wrong value.
     """
     paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]

@@ -63,12 +63,9 @@ async def run_short_program(
     stdin: bytes = b"",
     ends_children: bool = False,
 ) -> ProgramEnd:
-    """Run a program and keep `max_bytes` of each output.
+    """Run a program and keep `max_bytes` of each output. Raises `OSError` if it cannot be started.
 
     Its process group is killed when its time is over or the caller is cancelled, and with `ends_children` always.
-
-    Raises:
-        OSError: If it cannot be started.
     """
     program = _ProgramProtocol(max_bytes)
     with _file_of(stdin) if stdin else nullcontext() as input_file:

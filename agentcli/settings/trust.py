@@ -200,10 +200,7 @@ def is_folder_trusted(paths: Paths, folder: Path) -> bool:
 
 
 def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator[Path]:
-    """Yield all files in a folder, following links within the project.
-
-    Folders that cannot be read are left out, with `is_strict` they raise `OSError`.
-    """
+    """Yield the files in a folder and behind links within the project. Only if `is_strict`, raises `OSError`."""
     real_root = os.path.realpath(root)
     waiting, visited, count = [folder], set[str](), 0
     while waiting:
@@ -218,7 +215,7 @@ def _all_below(folder: Path, root: Path, *, is_strict: bool = False) -> Iterator
             count += len(sorted_entries)
             if count > _MAX_ENTRIES:
                 raise OSError(errno.EFBIG, f"it contains more than {_MAX_ENTRIES:,} files", str(folder))
-        except OSError:
+        except OSError:  # otherwise what cannot be read is left out
             if is_strict:
                 raise
             continue

@@ -97,10 +97,7 @@ def shown_path(path: str) -> str:
 
 
 def pick_hunks(group: ChangeGroup, chosen: Collection[int], contents_path: Path) -> ChangeGroup:
-    """Return a group with only some of the hunks of its one file, whose contents are written to `contents_path`.
-
-    Raises `OSError` if the contents cannot be read or written.
-    """
+    """Return a group with some hunks of its one file, whose text is written to `contents_path`. Raises `OSError`."""
     path = group.paths[0]
     before, after = group.changes.before[path], group.changes.after[path]
     old, new = (_content(entry).decode(errors="surrogateescape") for entry in (before, after))
@@ -225,10 +222,7 @@ def _counted(noun: str, names: Sequence[str]) -> list[str]:
 
 
 def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
-    """Return the diff and the number of hunks that can be chosen, None if the contents cannot be shown.
-
-    `budget` holds the characters that are left for diffs, and is reduced.
-    """
+    """Return the diff and the number of hunks to choose from, None if it cannot be shown. The `budget` is reduced."""
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
     diff = unified_diff(name, old, new)

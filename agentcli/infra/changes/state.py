@@ -238,10 +238,7 @@ def digest_of(entry: FileEntry) -> bytes:
 
 
 def state_at(path: str, objects: Objects, *, max_bytes: int) -> FileState | None:
-    """Record what is at a path, None for nothing; links are not followed. Raises `OSError`.
-
-    Contents of more than `max_bytes` are not stored.
-    """
+    """Record what is at a path, links not followed, and store contents up to `max_bytes`. Raises `OSError`."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -39,10 +39,7 @@ class NotWritable(StorageError):
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """Connect for writing, and make or upgrade the tables.
-
-    Raises `StorageError` for a file of another program, which is left as it is, or of a newer agentcli.
-    """
+    """Connect for writing, and make or upgrade the tables. Raises `StorageError` as `checked_version` does."""
     if is_emptied(path):
         raise apsw.CorruptError("it is empty")
     path.touch(mode=0o600)

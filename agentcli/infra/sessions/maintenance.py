@@ -29,27 +29,7 @@ log = logging.getLogger(__name__)
 
 REDACTED = "[redacted]"
 
-# Entries of a removed session count once in the fork that shares most, which has copies of all that other forks share.
-_HAND_OVER = """
-UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
-    SELECT copy.session_id FROM entries AS gone JOIN entries AS copy ON copy.origin = gone.origin AND copy.trashed = 0
-    WHERE gone.session_id = :id AND gone.trashed = :batch AND gone.own
-    GROUP BY copy.session_id ORDER BY count(*) DESC, min(copy.n) LIMIT 1
-) AND origin IN (SELECT origin FROM entries WHERE session_id = :id AND trashed = :batch AND own)
-"""
-_TAKE_BACK = """
-UPDATE entries SET own = NOT EXISTS (
-    SELECT 1 FROM entries AS other
-    WHERE other.origin = entries.origin AND other.trashed = 0 AND other.own AND other.n <> entries.n
-) WHERE session_id = :id AND trashed = 0
-"""
 _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
-# The entries of the family with all their copies, and everything in the trash.
-_AFFECTED = f"""
-SELECT n, session_id, trashed, {tables.ENTRY} FROM entries
-WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
-"""  # noqa: S608 - constant text
-
 _MAX_FILE_FAULTS = 100  # that SQLite reports about one file
 _STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
@@ -74,7 +54,7 @@ async def remove(db: tables.Tables, session_id: str) -> None:
     """Move a session to the trash."""
     batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, 0, batch)
-    await db.rows(_HAND_OVER, id=session_id, batch=batch)
+    await db.rows(tables.SQL["hand_over"], id=session_id, batch=batch)
     await db.rows(db.forget_stream, id=session_id)
 
 
@@ -104,7 +84,7 @@ async def restore(db: tables.Tables, session_id: str) -> None:
         )
     newest_batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
     await _move(db, session_id, newest_batch, 0)
-    await db.rows(_TAKE_BACK, id=session_id)
+    await db.rows(tables.SQL["take_back"], id=session_id)
 
 
 class Secrets:
@@ -180,7 +160,7 @@ async def redact(db: tables.Tables, session_id: str, secrets: Secrets) -> int:
     changes: list[tuple[int, Sequence[Any]]] = []  # numbers of entries with their new rows
     changed: set[tuple[str, float]] = set()  # sessions, by id and batch of the trash
     total = 0
-    async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
+    async for n, id, trashed, *row in db.stream(tables.SQL["affected"], **names):
         redacted, places = secrets.redact_row(row)
         if places:
             changes.append((n, redacted))

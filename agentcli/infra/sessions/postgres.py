@@ -46,41 +46,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 10_000, "fallback_application_name": "agentcli", "client_encoding": "utf8",
 }  # fmt: skip
 
-# Whatever the planner prefers, the index is used once, and only the texts of fetched rows are read, at the end.
-_SEARCH = f"""
-WITH hits AS MATERIALIZED (
-    SELECT n, time, session_id FROM entries WHERE own AND trashed = 0 AND words @@ :query::tsquery
-)
-SELECT sessions.id, title, {tables.ENTRY} FROM (
-    SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
-    WHERE cwd = coalesce(:cwd, cwd) AND {tables.OF_USER} ORDER BY hits.time DESC, hits.n DESC
-) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
-"""  # noqa: S608 - constant text
-_UNTIL = "clock_timestamp() + interval '4 seconds'"
-_TAKE = f"""
-INSERT INTO agentcli.leases AS lease (session_id, owner, epoch, address, expires, wanted)
-VALUES (%s, %s, 1, %s, {_UNTIL}, false)
-ON CONFLICT (session_id) DO UPDATE SET
-    owner = excluded.owner, epoch = lease.epoch + 1, address = excluded.address, expires = {_UNTIL}, wanted = false
-WHERE lease.expires < clock_timestamp()
-RETURNING epoch
-"""  # noqa: S608 - constant text
-# A locked row is used by a transaction of its owner, so no other program can take it now.
-_RENEW = f"""
-WITH mine AS (
-    SELECT session_id FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
-    FOR NO KEY UPDATE SKIP LOCKED
-), renewed AS (
-    UPDATE agentcli.leases SET expires = {_UNTIL} WHERE session_id IN (SELECT session_id FROM mine)
-)
-SELECT session_id, epoch, wanted FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
-"""  # noqa: S608 - constant text
-_WANT = "UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s"
-# The row stays, so that no epoch is used twice.
-_RELEASE = """
-UPDATE agentcli.leases SET owner = '', address = '', expires = '-infinity', wanted = false
-WHERE session_id = %s AND owner = %s AND epoch = %s
-"""
+_SQL = tables.read_statements("postgres_statements.sql")
 
 
 class _ConnectionLost(StorageError):
@@ -232,10 +198,10 @@ class Leases:
         deadline = time.monotonic() + store.PATIENCE_S
         while True:
             async with self._database.transaction() as db:
-                epoch = await _value(db, _TAKE, session_id, self.owner, self._address)
+                epoch = await _value(db, _SQL["take_lease"], session_id, self.owner, self._address)
                 if epoch is None and take_over:
                     is_late = time.monotonic() > deadline
-                    await db.execute(_WANT, (not is_late, session_id, not is_late))
+                    await db.execute(_SQL["want_lease"], (not is_late, session_id, not is_late))
             if epoch is not None:
                 break
             if not take_over or is_late:
@@ -251,7 +217,7 @@ class Leases:
         self._held.discard(lease)
         with suppress(StorageError):  # if it fails, the lease expires
             async with self._database.transaction() as db:
-                await db.execute(_RELEASE, (lease.session_id, self.owner, lease.epoch))
+                await db.execute(_SQL["release_lease"], (lease.session_id, self.owner, lease.epoch))
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -270,7 +236,7 @@ class Leases:
             with suppress(StorageError):  # it is tried again; a session that another program takes is not written to
                 async with self._renewing.transaction() as db:
                     ids = [lease.session_id for lease in leases]
-                    rows = await (await db.execute(_RENEW, {"owner": self.owner, "ids": ids})).fetchall()
+                    rows = await (await db.execute(_SQL["renew_leases"], {"owner": self.owner, "ids": ids})).fetchall()
                 wanted_by_lease = {(session_id, epoch): is_wanted for session_id, epoch, is_wanted in rows}
                 for lease in leases:  # one without a row is lost
                     lease.is_lost_or_wanted |= wanted_by_lease.get((lease.session_id, lease.epoch), True)
@@ -310,7 +276,7 @@ class PostgresTables(tables.Tables):
 
     async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         results: list[SearchHit] = []
-        hits = self.stream(_SEARCH, query=words.for_tsquery, cwd=cwd, user_id=user_id)
+        hits = self.stream(_SQL["search"], query=words.for_tsquery, cwd=cwd, user_id=user_id)
         async with aclosing(hits) as rows:  # type: ignore[type-var]
             async for session_id, title, *row in rows:
                 if len(results) >= limit:

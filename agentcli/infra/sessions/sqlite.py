@@ -27,28 +27,7 @@ _REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
 log = logging.getLogger(__name__)
 
 _BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
-_HITS = f"""
-SELECT sessions.id, title, {tables.ENTRY} FROM entries
-JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0 WHERE n IN (
-    SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
-    JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {tables.OF_USER}
-    ORDER BY entries.time DESC, n DESC LIMIT :limit
-) ORDER BY entries.time DESC, n DESC
-"""  # noqa: S608 - constant text
-
-
-# The file `agents.db`, in which earlier versions kept the sessions of subagents.
-_AGENTS_COLUMNS = "own, session_id, trashed, seq, id, parent_id, time, kind, schema_version, checksum, body"
-_TAKE_OVER_AGENTS = f"""
-INSERT INTO sessions (id, trashed, cwd, name, user_id, title, last_prompt, created, updated, used)
-SELECT id, trashed, cwd, name, 'subagents of ' || user_id, title, last_prompt, created, updated, used
-FROM agents.sessions WHERE id NOT IN (SELECT id FROM main.sessions);
-INSERT INTO entries (n, origin, {_AGENTS_COLUMNS})
-SELECT n + top, origin + top, {_AGENTS_COLUMNS}
-FROM agents.entries, (SELECT coalesce(max(n), 0) AS top FROM main.entries)
-WHERE session_id NOT IN (SELECT session_id FROM main.entries)
-"""  # noqa: S608 - constant text
+_SQL = tables.read_statements("sqlite_statements.sql")
 
 
 class SqliteTables(tables.Tables):
@@ -76,7 +55,7 @@ class SqliteTables(tables.Tables):
     async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         while _index_some(self._db):
             pass
-        hits = await self.rows(_HITS, words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
+        hits = await self.rows(_SQL["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
         return [words.found_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
 
 
@@ -299,7 +278,7 @@ def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callab
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:
-                connection.execute(_TAKE_OVER_AGENTS)
+                connection.execute(_SQL["take_over_agents"])
         finally:
             connection.execute("DETACH agents")
         for suffix in ("", "-wal", "-shm", ".copy"):

@@ -18,19 +18,6 @@ from agentcli.settings.files import folder_text
 
 PATIENCE_S = 20.0  # with a program that is asked to give up a session
 
-_USED = f"""
-SELECT session_id, user_id, {tables.ENTRY} FROM entries
-JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
-    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({tables.OF_USER} OR session_id = :session)
-    AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction', 'skill_activated') ORDER BY session_id, seq
-"""  # noqa: S608 - constant text
-_CHANGES = f"""
-SELECT session_id, {tables.ENTRY} FROM entries
-WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
-    AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
-"""  # noqa: S608 - constant text
-
 
 class WorkQueue(Struct, frozen=True):
     """Does the work of a log in order, each in a transaction."""
@@ -213,7 +200,7 @@ class TableSessions(ABC):
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         async def work(db: tables.Tables) -> Sequence[tuple[str, Entry]]:
-            return [(str(id), tables.read_entry(row)) async for id, *row in db.stream(_CHANGES)]
+            return [(str(id), tables.read_entry(row)) async for id, *row in db.stream(tables.SQL["file_changes"])]
 
         return await self._read(work)
 
@@ -223,7 +210,7 @@ class TableSessions(ABC):
         async def work(db: tables.Tables) -> UsageCollector:
             collector = UsageCollector()
             id = await tables.full_id(db, session, user_id) if session else ""
-            async for owner, user, *row in db.stream(_USED, since=since, session=id, user_id=user_id):
+            async for owner, user, *row in db.stream(tables.SQL["used"], since=since, session=id, user_id=user_id):
                 collector.add(owner, tables.read_entry(row), user_id=user)
             return collector
 

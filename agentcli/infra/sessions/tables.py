@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 from unicodedata import combining, normalize
 from zlib import crc32
@@ -49,17 +50,15 @@ ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(bod
 # The sessions of one user, or without one those of all but subagents.
 OF_USER = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
 _COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # copies of an entry have them in common
-_TOUCH = """
-UPDATE sessions SET updated = :now, used = {next_use}, last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
-    title = CASE WHEN title = '' THEN :title ELSE title END
-WHERE id = :id AND trashed = 0
-"""
-_INFO = """
-SELECT id, cwd, title, created, updated,
-    (SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = sessions.id AND entries.trashed = 0),
-    name, last_prompt, user_id
-FROM sessions WHERE trashed = 0
-"""
+
+
+def read_statements(file: str) -> dict[str, str]:
+    """Return the statements in a file beside this module, by the names above them."""
+    text = Path(__file__).with_name(file).read_text().replace("(entry)", ENTRY).replace("(of_user)", OF_USER)
+    return dict(part.split("\n", 1) for part in text.split("-- name: ")[1:])
+
+
+SQL = read_statements("statements.sql")
 
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # to each side of the word that was found
@@ -154,10 +153,7 @@ class UnstoredSession(msgspec.Struct, kw_only=True):
 
 
 async def store_entries(db: Tables, session: UnstoredSession | str, *parts: StoredEntries) -> None:
-    """Store entries that are not stored yet, with the session if it is new.
-
-    Raises `StorageError` if the session that it was forked from was removed.
-    """
+    """Store entries that are not stored yet, and a new session. Raises `StorageError` if its source was removed."""
     id = session if isinstance(session, str) else session.id
     if isinstance(session, UnstoredSession) and not await is_stored(db, id):
         await _store_session(db, session)
@@ -191,7 +187,7 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
 async def _touch(db: Tables, session_id: str, entries: Sequence[log_entries.Entry]) -> None:
     """Mark a session as the one that was used last, and store its title and newest prompt."""
     texts = {"title": title_of(entries), "last_prompt": title_of(reversed(entries))}
-    await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
+    await db.rows(SQL["touch"].replace("(next_use)", db.next_use), now=time.time(), id=session_id, **texts)
 
 
 async def is_stored(db: Tables, session_id: str) -> bool:
@@ -218,7 +214,7 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
 
 
 async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
-    return [SessionInfo(*row) for row in await db.rows(f"{_INFO} AND {where}", **values)]
+    return [SessionInfo(*row) for row in await db.rows(f"{SQL['infos']} AND {where}", **values)]
 
 
 async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[log_entries.Entry]:

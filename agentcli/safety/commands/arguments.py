@@ -72,10 +72,7 @@ def git_words(fields: Sequence[Field]) -> list[Field]:
 
 
 class Arguments(Struct, kw_only=True):
-    """The arguments of a call: operands, names of options, and the files and globs that options name.
-
-    `problem` says why they cannot be judged.
-    """
+    """The arguments of a call, and the files and globs that options name. `problem`: why they cannot be judged."""
 
     operands: list[Field] = []
     files: list[Field] = []

@@ -48,10 +48,7 @@ def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the forms that a refusing rule may match, also without quotes, folder of the program and options of git.
-
-    `fields` is not empty.
-    """
+    """Return the forms that a refusing rule may match: also without quotes, the program's folder, options of git."""
     program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
     name = program.rpartition("/")[2]
     # In lower case because `RM` is rm on a disk that does not tell the cases apart, as on macOS.
