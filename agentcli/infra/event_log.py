@@ -21,6 +21,7 @@ import apsw
 from agentcli.agent.interfaces import StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.sessions import database, sqlite
+from agentcli.infra.sessions.tables import SQLITE
 from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -29,17 +30,6 @@ KEEP_S = 30 * 86_400.0  # a stream that does not run is removed so long after it
 POLL_S = 0.05  # for events of other processes
 TIME_TO_LIVE_S = 3_600.0  # of a stream in memory
 _MAX_IDLE_POLLS = 20  # polls without a reader, after which polling ends
-
-# `is_there` is 0 for a removed stream, whose row only keeps its last id.
-_KEEP_STATE = """
-INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
-ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
-RETURNING number
-"""
-_EVENTS = """
-SELECT events.id, data FROM events JOIN streams ON number = stream
-WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?
-"""
 
 
 class WaitingReaders(ABC):
@@ -117,14 +107,9 @@ class SqliteEvents(WaitingReaders):
                 raise StreamMoved(stream_id)
             first = max(last_id, after) + 1
             last_id = first + len(events) - 1 if events else last_id
-            state = {
-                "id": stream_id,
-                "status": status or old_status,
-                "last_id": last_id,
-                "note": old_note if note is None else note,
-                "now": self._clock(),
-            }
-            number = db.execute(_KEEP_STATE, state).get
+            new_note = old_note if note is None else note
+            state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}
+            number = db.execute(SQLITE["keep_stream"], {**state, "now": self._clock()}).get
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
             return int(last_id)
@@ -137,7 +122,8 @@ class SqliteEvents(WaitingReaders):
         return await self._writer.submit(work)
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
-        return await self._do(lambda db: [StreamEvent(*row) for row in db.execute(_EVENTS, (stream_id, after, count))])
+        which = (stream_id, after, count)
+        return await self._do(lambda db: [StreamEvent(*row) for row in db.execute(SQLITE["events"], which)])
 
     async def _follow_others(self) -> None:
         known_ids: dict[str, Any] = {}  # the last id of each stream at the last poll

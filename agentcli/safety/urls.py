@@ -15,18 +15,7 @@ from urllib.parse import quote, urljoin
 import msgspec
 
 from agentcli.patterns import lazy_pattern
-from agentcli.safety.hosts import (
-    Address,
-    embedded,
-    is_local_network,
-    is_metadata_service,
-    parse_address,
-    read_addresses,
-    read_grant,
-    read_host,
-    split_port,
-    why_not_public,
-)
+from agentcli.safety import hosts
 
 MAX_URL_CHARS = 16_000
 
@@ -55,8 +44,8 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
     has_userinfo: bool = False  # something came before an `@`; it is never sent
 
     @property
-    def address(self) -> Address | None:
-        return parse_address(self.host)
+    def address(self) -> hosts.Address | None:
+        return hosts.parse_address(self.host)
 
     @property
     def authority(self) -> str:
@@ -135,7 +124,7 @@ def host_meant(pattern: str) -> str | None:
 
 def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
     try:
-        host, port = split_port(place.removesuffix(":"), default=default_port)
+        host, port = hosts.split_port(place.removesuffix(":"), default=default_port)
     except ValueError as error:
         raise BadUrl(f"{place[:80]!r} is not a host and a port") from error
     if place.startswith("[") != (":" in host):
@@ -144,7 +133,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         raise BadUrl("the address has no host")
     # A host that ends in a number is an address (WHATWG URL), which `read_host` takes only in its usual form.
     try:
-        host = read_host(host.lower() if host.isascii() else _in_ascii(host))
+        host = hosts.read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:
         raise BadUrl(str(error).removesuffix(".")) from error
     if not all(_is_punycode(label) for label in host.split(".") if label.startswith("xn--")):
@@ -205,7 +194,7 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
     """Return why no request may go to an address, as far as its text tells; empty if one may."""
     granted = is_granted(url, granted_hosts)
-    if url.port in read_addresses()["ports"]["of_other_services"] and not granted:
+    if url.port in hosts.read_addresses()["ports"]["of_other_services"] and not granted:
         return f"port {url.port} belongs to another service than the web"
     if (address := url.address) is not None:
         return why_unreachable(str(address), url, granted_hosts)
@@ -221,14 +210,14 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
     A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
     private address only if that address is granted as well, since its owner can point it anywhere at any time.
     """
-    parsed = parse_address(address)
+    parsed = hosts.parse_address(address)
     if parsed is None:
         return f"{url.host} leads to {address}, which is not a plain address"
-    kind = why_not_public(parsed)  # such as "a private address"; empty for a public one
+    kind = hosts.why_not_public(parsed)  # such as "a private address"; empty for a public one
     is_open = not kind or any(_covers(grant, str(parsed), url.port) for grant in granted_hosts)
     if not is_open and is_granted(url, granted_hosts) and _is_local_name(url.host):
-        is_open = embedded(parsed).is_loopback if _is_this_machine(url.host) else is_local_network(parsed)
-    if is_open and not is_metadata_service(parsed):
+        is_open = hosts.embedded(parsed).is_loopback if _is_this_machine(url.host) else hosts.is_local_network(parsed)
+    if is_open and not hosts.is_metadata_service(parsed):
         return ""
     return f"{url.host} is {kind}" if url.host == address else f"{url.host} leads to {address}, {kind}"
 
@@ -254,7 +243,7 @@ def _documentation_sites() -> frozenset[str]:
     import tomllib
 
     groups = tomllib.loads(Path(__file__).with_name("known_sites.toml").read_text("utf-8"))
-    return frozenset(host for hosts in groups.values() for host in hosts)
+    return frozenset(host for group in groups.values() for host in group)
 
 
 def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
@@ -270,13 +259,13 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
 def _covers(grant: str, host: str, port: int) -> bool:
     """Return True if a grant covers a port of a host; a grant that cannot be read covers nothing."""
     with suppress(ValueError):
-        return read_grant(grant, is_any_pattern_fine=True).covers(host, port)
+        return hosts.read_grant(grant, is_any_pattern_fine=True).covers(host, port)
     return False
 
 
 @cache
 def _names(kind: str) -> frozenset[str]:
-    return frozenset(read_addresses()["names"][kind])
+    return frozenset(hosts.read_addresses()["names"][kind])
 
 
 def _lies_below(host: str, domains: Collection[str]) -> bool:

@@ -51,12 +51,8 @@ def project_folders(cwd: Path) -> list[Path]:
 def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
     """Return the folders with one of the `names` that a project has; the first one wins."""
     root = project_root(cwd)
-    return [
-        folder / name
-        for name in names
-        for folder in reversed(project_folders(cwd))
-        if _is_project(folder / name, folder, root)
-    ]
+    folders = [*reversed(project_folders(cwd))]
+    return [place for name in names for folder in folders for place in _places_in(folder, (name,), root)]
 
 
 def _is_project(place: Path, folder: Path, root: Path) -> bool:

@@ -22,10 +22,7 @@ _WHOLE_TABLES = ("providers", "mcp_servers")  # an existing member is not added 
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
-    """Set a dotted key in the person's own settings, or remove it with None. Raises `UserError`.
-
-    Return a sentence that says where, and what else sets the key and wins.
-    """
+    """Do as `store_in` in the person's own settings, and also return what else sets the key and wins."""
     return f"{store_in(config.paths.user_config, key, value)}{describe_override(config, key, config.paths.user_config)}"
 
 

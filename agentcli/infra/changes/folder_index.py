@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen, SubprocessError
 
 import msgspec
 
@@ -91,10 +91,7 @@ _DECODER = msgspec.msgpack.Decoder(FolderState)
 
 
 class FolderIndex:
-    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run.
-
-    `refresh` looks again, and returns what has changed since.
-    """
+    """The entries of a real folder at the last look, kept in `file`. A git in a `writable` folder is not run."""
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
@@ -135,10 +132,7 @@ class FolderIndex:
 
 
 class _Look:
-    """One look at a folder. Entries that were not touched are taken from the state before.
-
-    Paths are relative to the folder, whose own path is "".
-    """
+    """One look at a folder, to which all paths are relative. Untouched entries are taken from the state before."""
 
     def __init__(self, index: FolderIndex) -> None:
         self._index, self._root, self._limits, self._before = index, index.root, index.limits, index.state
@@ -157,7 +151,7 @@ class _Look:
         if not self._known:
             self._borrow()
         self._index.files_scanned = 0
-        folders = [""]
+        folders = [""]  # the folder itself
         while folders:
             folder = folders.pop()
             folders += self._look_in(folder)
@@ -171,7 +165,8 @@ class _Look:
     def _borrow(self) -> None:
         """Find contents to borrow. Raise `TooManyFiles` before the first look stores more than is covered."""
         if len(self._listing) >= self._limits.min_borrowed:
-            self._tracked = self._index.borrowed.borrow()
+            with suppress(OSError, ValueError, SubprocessError):  # all files are copied
+                self._tracked = self._index.borrowed.borrow()
         for path in self._listing - self._tracked.keys():
             with suppress(OSError):
                 self._count_stored(os.lstat(f"{self._root}/{path}"))
@@ -245,15 +240,8 @@ class _Look:
                 self._first_seen.add(path)
         elif before is None or before.state != now:
             self._differences[path] = before.state if before is not None else None, now
-        return _Known(
-            changed_ns=status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0,
-            inode=status.st_ino,
-            kind=now.kind,
-            mode=now.mode,
-            content=now.content,
-            size=now.size,
-            is_ignored=is_ignored,
-        )
+        changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
+        return _Known(changed_ns=changed_ns, inode=status.st_ino, is_ignored=is_ignored, **msgspec.structs.asdict(now))
 
     def _file_state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
         tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
+from subprocess import DEVNULL, PIPE, Popen, check_output
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -29,7 +29,7 @@ from agentcli.conversation.entries import FileKind, FileState, stored_path
 from agentcli.infra.changes.writing import CHUNK_BYTES, open_source
 from agentcli.infra.sandbox.git_config import find_git, text_of
 from agentcli.patterns import lazy_pattern
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import make_private_folder, replace_file
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}
@@ -100,13 +100,7 @@ class Objects:
         packer = zlib.compressobj(_FASTEST)
         target = Path(self._path(id))
         target.parent.mkdir(0o700, exist_ok=True)
-        descriptor, path = tempfile.mkstemp(dir=self.folder / "objects", prefix="tmp_obj_")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines((packer.compress(head), packer.compress(content), packer.flush()))
-            Path(path).rename(target)
-        finally:
-            Path(path).unlink(missing_ok=True)
+        replace_file(target, b"".join((packer.compress(head), packer.compress(content), packer.flush())), syncs=False)
         return id
 
     def get(self, id: str) -> bytes:
@@ -309,14 +303,12 @@ class BorrowedObjects:
         }
 
     def borrow(self) -> dict[str, TrackedFile]:
-        """Return the files below the root whose contents need not be copied, by their relative paths."""
-        try:
-            return self._borrow() if self._git else {}
-        except (OSError, ValueError, SubprocessError):  # all files are copied
-            return {}
+        """Make the contents of unchanged files readable in our folder; return those whose blobs are the same bytes.
 
-    def _borrow(self) -> dict[str, TrackedFile]:
-        """Make the contents of unchanged files readable in our folder; return those whose blobs are the same bytes."""
+        They are below the root, by relative path. Raises `OSError`, `ValueError` and `SubprocessError`.
+        """
+        if not self._git:
+            return {}
         # Neither of these two commands makes git run another program.
         paths = self._run(self._user_environment, "rev-parse", "--path-format=absolute", *_PATHS)
         user_file = self._run(self._user_environment, "config", "--type=path", "--default=", "--get", _ATTRIBUTES_FILE)

@@ -116,11 +116,8 @@ def checked_version(connection: apsw.Connection) -> int:
             "update agentcli."
         )
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    if (
-        version not in (*_OLD_VERSIONS, VERSION)
-        or (version == 0 and tables)
-        or (version == 1 and "streams" not in tables)
-    ):
+    has_its_tables = not tables if version == 0 else "streams" in tables or version > 1
+    if version not in (*_OLD_VERSIONS, VERSION) or not has_its_tables:
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
     return version
 

@@ -23,6 +23,7 @@ from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.history import counted, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import database, tables
+from agentcli.infra.sessions.tables import SQLITE
 from agentcli.settings.files import FileLock, make_private_folder
 
 log = logging.getLogger(__name__)
@@ -33,20 +34,10 @@ _FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a s
 _MAX_FILE_FAULTS = 100  # that SQLite reports about one file
 _STEPS_BETWEEN_CHECKS = 10_000  # of SQLite's virtual machine: some milliseconds
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
-# By kind: the text of a fault, and a query for the entries that have it, as session, number and id.
-_FAULTS = {
-    "checksum": (
-        "its checksum is not that of its text",
-        "SELECT session_id, seq, id FROM entries WHERE checksum <> crc32(CAST(body AS BLOB))",
-    ),
-    "parent": (
-        "the entry it follows is not there",
-        "SELECT session_id, seq, id FROM entries WHERE parent_id NOT IN (SELECT id FROM entries)",
-    ),
-    "order": (
-        "entries before it are missing",
-        "SELECT session_id, max(seq), '' FROM entries GROUP BY session_id, trashed HAVING count(*) <> max(seq)",
-    ),
+_FAULTS = {  # by kind, which is also the name of a statement
+    "checksum": "its checksum is not that of its text",
+    "parent": "the entry it follows is not there",
+    "order": "entries before it are missing",
 }
 
 
@@ -257,8 +248,8 @@ def _faults(path: Path) -> list[Fault]:
             lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
             lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
             faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
-            for kind, (text, query) in _FAULTS.items() if version == database.VERSION else ():
-                for id, seq, entry_id in db.execute(query):
+            for kind, text in _FAULTS.items() if version == database.VERSION else ():
+                for id, seq, entry_id in db.execute(SQLITE[f"{kind}_faults"]):
                     faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
     except _DAMAGE as error:
         faults.append(Fault("file", f"The file is damaged: {error}."))

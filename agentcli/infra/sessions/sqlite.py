@@ -27,7 +27,6 @@ _REPAIR_PATIENCE_S = 20.0  # with another program that repairs or copies
 log = logging.getLogger(__name__)
 
 _BATCH = 2_000  # entries that are indexed in one transaction, for which others have to wait
-_SQL = tables.read_statements("sqlite_statements.sql")
 
 
 class SqliteTables(tables.Tables):
@@ -55,7 +54,7 @@ class SqliteTables(tables.Tables):
     async def search(self, words: tables.Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[SearchHit]:
         while _index_some(self._db):
             pass
-        hits = await self.rows(_SQL["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
+        hits = await self.rows(tables.SQLITE["search"], words=words.for_index, cwd=cwd, user_id=user_id, limit=limit)
         return [words.found_in(str(session_id), str(title), tables.read_entry(row)) for session_id, title, *row in hits]
 
 
@@ -278,7 +277,7 @@ def _take_over_agents(connection: apsw.Connection, file: Path, on_notice: Callab
         connection.execute("ATTACH ? AS agents", (str(file),))
         try:
             with connection:
-                connection.execute(_SQL["take_over_agents"])
+                connection.execute(tables.SQLITE["take_over_agents"])
         finally:
             connection.execute("DETACH agents")
         for suffix in ("", "-wal", "-shm", ".copy"):

@@ -18,3 +18,23 @@ INSERT INTO entries (
 SELECT n + top, origin + top, own, session_id, trashed, seq, id, parent_id, time, kind, schema_version, checksum, body
 FROM agents.entries, (SELECT coalesce(max(n), 0) AS top FROM main.entries)
 WHERE session_id NOT IN (SELECT session_id FROM main.entries)
+
+-- The queries for faults: the session, number and id of each entry that has one.
+-- name: checksum_faults
+SELECT session_id, seq, id FROM entries WHERE checksum <> crc32(CAST(body AS BLOB))
+
+-- name: parent_faults
+SELECT session_id, seq, id FROM entries WHERE parent_id NOT IN (SELECT id FROM entries)
+
+-- name: order_faults
+SELECT session_id, max(seq), '' FROM entries GROUP BY session_id, trashed HAVING count(*) <> max(seq)
+
+-- `is_there` is 0 for a removed stream, whose row only keeps its last id.
+-- name: keep_stream
+INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
+ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
+RETURNING number
+
+-- name: events
+SELECT events.id, data FROM events JOIN streams ON number = stream
+WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?

@@ -52,9 +52,8 @@ class TableLog:
         self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._unstored: list[
-            interfaces.StoredEntries
-        ] = []  # tried again with the next entries, when a full disk may have room
+        # Tried again with the next entries, when a full disk may have room.
+        self._unstored: list[interfaces.StoredEntries] = []
 
     def append(self, *bodies: Body, parent_id: str | None = interfaces.NEWEST) -> interfaces.AppendedEntries:
         entries: list[Entry] = []

@@ -58,7 +58,7 @@ def read_statements(file: str) -> dict[str, str]:
     return dict(part.split("\n", 1) for part in text.split("-- name: ")[1:])
 
 
-SQL = read_statements("statements.sql")
+SQL, SQLITE = read_statements("statements.sql"), read_statements("sqlite_statements.sql")
 
 MAX_WORD_CHARS = 64
 _EXCERPT_CHARS = 60  # to each side of the word that was found

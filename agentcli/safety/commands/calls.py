@@ -132,8 +132,15 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         if wrapper is None:
             return call
         call.wrappers.append(wrapper)
-        for candidate in wrapper.candidates:
-            _add_candidate(candidate, call, state, depth)
+        if wrapper.candidates and depth > _MAX_CANDIDATE_DEPTH:
+            call.unjudged = _TOO_MANY_WRAPPERS
+        for candidate in wrapper.candidates if depth <= _MAX_CANDIDATE_DEPTH else ():
+            inner = unwrap(candidate, state, depth + 1)
+            call.candidates += [inner, *inner.candidates]
+            call.catastrophe = call.catastrophe or inner.catastrophe
+            call.forms += inner.forms
+            call.hides_program = call.hides_program or inner.hides_program
+            call.unjudged = call.unjudged or inner.unjudged
         if not wrapper.inner:
             call.hides_program = call.hides_program or wrapper.problem == HIDDEN_PROGRAM
             return call
@@ -141,18 +148,6 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
     call.unjudged = _TOO_MANY_WRAPPERS
     call.wrappers.append(Wrapper(problem=_TOO_MANY_WRAPPERS))
     return call
-
-
-def _add_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
-    if depth > _MAX_CANDIDATE_DEPTH:
-        call.unjudged = _TOO_MANY_WRAPPERS
-        return
-    inner = unwrap(fields, state, depth + 1)
-    call.candidates += [inner, *inner.candidates]
-    call.catastrophe = call.catastrophe or inner.catastrophe
-    call.forms += inner.forms
-    call.hides_program = call.hides_program or inner.hides_program
-    call.unjudged = call.unjudged or inner.unjudged
 
 
 # Scripts that a command is handed

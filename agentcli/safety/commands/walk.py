@@ -9,34 +9,13 @@ from functools import reduce
 
 from msgspec import Struct, structs
 
-from agentcli.safety.commands.calls import (
-    ProgramCall,
-    RedirectEffects,
-    allow_forms,
-    deletes_unseen,
-    input_of,
-    judge_redirects,
-    printed_by,
-    printed_by_script,
-    scripts_of,
-    states_after,
-    unwrap,
-    variable_problem,
-    with_assignments,
-)
+from agentcli.safety.commands import calls, refused
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
 from agentcli.safety.commands.paths import ReadCheck, grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
 from agentcli.safety.commands.records import CommandAnalysis, Doubts, Effects, Places, Segment, Verdict
-from agentcli.safety.commands.refused import (
-    FORK_BOMB,
-    REVERSE_SHELL,
-    makes_reverse_shell,
-    pipes_reverse_shell,
-    traits_of,
-)
 from agentcli.safety.commands.wrappers import Wrapper
 
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
@@ -161,8 +140,8 @@ class Walk:
         effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
             self.unreadable = self.unreadable or "it runs a file that it writes"
-        if makes_reverse_shell(self._traits):
-            self.catastrophe = self.catastrophe or REVERSE_SHELL
+        if refused.makes_reverse_shell(self._traits):
+            self.catastrophe = self.catastrophe or refused.REVERSE_SHELL
 
     def add_worse(self, text: str, state: State) -> None:
         """Walk through the same text in another state, and add the commands that are asked about there."""
@@ -176,7 +155,7 @@ class Walk:
             self._give_up(reading.problem)
         if reading.problem:
             self.problem = self.problem or reading.problem
-            if reading.has_function and re.search(FORK_BOMB, text):
+            if reading.has_function and re.search(refused.FORK_BOMB, text):
                 self.catastrophe = "it is a fork bomb"
             context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
         listed = [state.resolved(word) for word in reading.listed]
@@ -228,9 +207,9 @@ class Walk:
         for part in node.parts:
             ends = self._walk_command(part, state, structs.replace(context, stdin=stdin))
             pipeline.append([state.resolved(word) for word in part.words])
-            stdin = printed_by(pipeline[-1], input_of(part.redirects, stdin, state))
-        if pipes_reverse_shell(pipeline):
-            self.catastrophe = REVERSE_SHELL
+            stdin = calls.printed_by(pipeline[-1], calls.input_of(part.redirects, stdin, state))
+        if refused.pipes_reverse_shell(pipeline):
+            self.catastrophe = refused.REVERSE_SHELL
         # Other pipelines run in shells of their own, which leave the state of this one as it is.
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
@@ -241,19 +220,19 @@ class Walk:
             return state, state
         for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
             self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
-        done = judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
+        done = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
         if node.subshell is not None:
-            stdin = input_of(node.redirects, context.stdin, state)
+            stdin = calls.input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
             self._walk_commands(node.subshell, state, structs.replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
-        set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
+        set_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
             only_set = bool(set_problem) and not done.problem  # its variables are the only problem
             done = structs.replace(done, problem=done.problem or set_problem)
-            return self._judge_call(node, unwrap(fields, state), done, state, context=context, only_set=only_set)
+            return self._judge_call(node, calls.unwrap(fields, state), done, state, context=context, only_set=only_set)
         # Without a program there are redirections, assignments or a subshell, which no granting rule covers. What is a
         # problem in them is asked about or tried: `_add_segment` decides that.
         if problem := done.problem or ("it sets a variable" if values else context.problem):
@@ -263,27 +242,27 @@ class Walk:
         return state, state
 
     def _judge_call(
-        self, node: CommandNode, call: ProgramCall, done: RedirectEffects, state: State, *, context: WalkContext,
-        only_set: bool,
+        self, node: CommandNode, call: calls.ProgramCall, done: calls.RedirectEffects, state: State, *,
+        context: WalkContext, only_set: bool,
     ) -> Ends:  # fmt: skip
         """Judge a command, or the script it gives to a shell. `only_set`: its variables are the only problem."""
-        stdin = HOLE if self._is_input_open else input_of(node.redirects, context.stdin, state)
+        stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
         evaluates = call.name == "eval" and bool(call.problem)
-        self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
+        self._traits |= refused.traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
         if call.unjudged:
             self._give_up(call.unjudged)
         sets = [field for wrapper in call.wrappers for field in wrapper.sets]
-        wrapped = call.problem or variable_problem(field.text for field in sets)  # the problem of the wrappers
-        own = () if context.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
+        wrapped = call.problem or calls.variable_problem(field.text for field in sets)  # the problem of the wrappers
+        own = () if context.problem else (node.written, *calls.allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
         shells = (each.script for each in call.candidates if each.script is not None)
         parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
-        texts = [*scripts_of(call, stdin)]
+        texts = [*calls.scripts_of(call, stdin)]
         if call.hides_program or HOLE in texts:
-            texts += [printed_by_script(script, state) for script in node.inside]
+            texts += [calls.printed_by_script(script, state) for script in node.inside]
         parts += [self._look_into(text, state, is_shown=False) for text in texts]
         hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
@@ -292,7 +271,8 @@ class Walk:
         worst = call.catastrophe or done.catastrophe
         problem = done.problem or wrapped or context.problem
         self.deletes_unseen = self.deletes_unseen or next(
-            (why for fields in (call.fields, *call.possible_commands) if (why := deletes_unseen(fields, state))), ""
+            (why for fields in (call.fields, *call.possible_commands) if (why := calls.deletes_unseen(fields, state))),
+            "",
         )
         if call.script is not None and not worst:
             inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
@@ -304,7 +284,7 @@ class Walk:
         )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
         if not allow and only_set and not context.problem:
-            allow = with_assignments(node.assignments, call.layers[0])
+            allow = calls.with_assignments(node.assignments, call.layers[0])
         seen = [*call.layers, *call.possible_commands]
         values = [state.resolved(value) for _, value in node.assignments]
         values += [Field(each.text.partition("=")[2]) for each in sets]
@@ -316,10 +296,10 @@ class Walk:
             text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow, deny_forms=deny
         )
         self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
-        return states_after(call, state)
+        return calls.states_after(call, state)
 
     def _walk_script(
-        self, node: CommandNode, call: ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
+        self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
     ) -> Ends:
         """Walk through the text that a shell is given. The shell gets a segment of its own if there is a problem."""
         if context.depth > _MAX_DEPTH:
