@@ -236,14 +236,14 @@ class RedisEvents(WaitingReaders):
         keys = [f"{stream}:events", f"{stream}:state", _RUNNING_KEY, f"{stream}:last"]
         texts = ("-" if text is None else f"={text}" for text in (status, note, if_note))
         arguments: list[Any] = [stream_id, *texts, after, self._keep_ms, *events]
-        last_id = int(await self._ask(lambda: self._append(keys=keys, args=arguments)))
+        last_id = int(await self._ask(self._append(keys=keys, args=arguments)))
         if last_id < 0:
             raise StreamMoved(stream_id)
         return last_id
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"  # ids in Redis look like `7-0`: this one comes right after that of `after`
-        entries = await self._ask(lambda: self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
+        entries = await self._ask(self._client.xrange(f"agentcli:{stream_id}:events", first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in entries]
 
     async def _follow_others(self) -> None:
@@ -261,29 +261,26 @@ class RedisEvents(WaitingReaders):
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
-        fields = await self._ask(lambda: self._client.hgetall(f"agentcli:{stream_id}:state"))
+        fields = await self._ask(self._client.hgetall(f"agentcli:{stream_id}:state"))
         if b"status" not in fields:
             return None
         return StreamState(fields[b"status"].decode(), int(fields[b"last_id"]), fields[b"note"].decode())
 
     async def running(self) -> Sequence[str]:
-        return [id.decode() for id in await self._ask(lambda: self._client.smembers(_RUNNING_KEY))]
+        return [id.decode() for id in await self._ask(self._client.smembers(_RUNNING_KEY))]
 
     async def remove(self, stream_id: str) -> None:
-        async def work() -> None:
-            async with self._client.pipeline(transaction=True) as together:
-                together.delete(f"agentcli:{stream_id}:events")
-                together.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
-                together.srem(_RUNNING_KEY, stream_id)
-                together.publish(_NEWS_CHANNEL, stream_id)
-                await together.execute()
-
-        await self._ask(work)
+        async with self._client.pipeline(transaction=True) as together:
+            together.delete(f"agentcli:{stream_id}:events")
+            together.hdel(f"agentcli:{stream_id}:state", "status", "note")  # the last id stays
+            together.srem(_RUNNING_KEY, stream_id)
+            together.publish(_NEWS_CHANNEL, stream_id)
+            await self._ask(together.execute())
         self._wake(stream_id, is_removed=True)
 
-    async def _ask(self, work: Callable[[], Awaitable[database.T]]) -> database.T:
+    async def _ask(self, answer: Awaitable[database.T]) -> database.T:
         try:
-            return await work()
+            return await answer
         except (self._error, OSError) as error:
             raise StorageError(
                 f"Redis at {self._host} did not answer ({error}): check that it runs and that serve.redis is right."

@@ -18,7 +18,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, check_output
 from typing import Literal, NamedTuple
@@ -83,10 +83,9 @@ class Objects:
     def has(self, id: str) -> bool:
         return os.path.exists(self._path(id))  # noqa: PTH110  # a tenth of the time of a Path
 
-    def put(self, source: int) -> tuple[str, int]:
+    def put(self, file: BufferedReader) -> tuple[str, int]:
         """Store what can be read of an open file now; return its id and size in bytes. Raises `OSError`."""
-        with os.fdopen(source, "rb", closefd=False) as file:
-            content = file.read(os.fstat(source).st_size)  # no more than this of a file that grows meanwhile
+        content = file.read(os.fstat(file.fileno()).st_size)  # no more than this of a file that grows meanwhile
         return self.put_bytes(content), len(content)
 
     def put_bytes(self, content: bytes) -> str:
@@ -254,10 +253,8 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: 
         source = os.open(path, READ_FLAGS)
     except OSError as error:  # it was removed, or may not be read
         return None if kind == "link" or isinstance(error, FileNotFoundError) else unread
-    try:
-        return FileState("file", mode, *objects.put(source)) if stat.S_ISREG(os.fstat(source).st_mode) else unread
-    finally:
-        os.close(source)
+    with os.fdopen(source, "rb") as file:
+        return FileState("file", mode, *objects.put(file)) if stat.S_ISREG(os.fstat(source).st_mode) else unread
 
 
 def is_cache(path: str, *, is_folder: bool) -> bool:

@@ -116,16 +116,6 @@ class Tables(ABC):
             record = await self.compute(partial(self._record_of, entry))
             await self.rows(statement, session_id=session_id, seq=seq, **record)
 
-    async def copy_entries(self, source: str, until: int, session_id: str) -> None:
-        """Copy the entries of the session `source` with a `seq` up to `until` into another session."""
-        columns = f"{_COLUMNS}{self.words}"
-        await self.rows(
-            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
-            f"SELECT {self.copy_number}, origin, false, :id, {columns} FROM entries "
-            "WHERE session_id = :source AND trashed = 0 AND seq <= :until ORDER BY seq",
-            id=session_id, source=source, until=until,
-        )  # fmt: skip
-
     async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
         """Replace bodies and checksums of entries, which are given by their `n`, by those of rows of `ENTRY`."""
         new_words = f"{self.words} = {self.words_value.removeprefix(', ')}" if self.words else ""
@@ -179,7 +169,13 @@ async def _store_session(db: Tables, new: UnstoredSession) -> None:
         id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
     )  # fmt: skip
     if new.source:
-        await db.copy_entries(new.source, new.shared, new.id)
+        columns = f"{_COLUMNS}{db.words}"
+        await db.rows(
+            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - constant text
+            f"SELECT {db.copy_number}, origin, false, :id, {columns} FROM entries "
+            "WHERE session_id = :source AND trashed = 0 AND seq <= :shared ORDER BY seq",
+            id=new.id, source=new.source, shared=new.shared,
+        )  # fmt: skip
         # Title and prompt come from the copies, of which the source may have been redacted since it was read.
         await _touch(db, new.id, await entries_of(db, new.id))
 
