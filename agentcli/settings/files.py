@@ -66,7 +66,7 @@ def find_paths(home: str | None) -> Paths:
 
 
 def from_home(name: str, given_as: str = "") -> Path:
-    """Return a path in which `~` or `~user` may be a home. Raises `UsageError` about `given_as` if it is missing."""
+    """Return a path with `~` and `~user` expanded. Raises `UsageError` about `given_as` if there is no such home."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:

@@ -22,7 +22,7 @@ _WHOLE_TABLES = ("providers", "mcp_servers")  # an existing member is not added 
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
-    """Do as `store_in` in the person's own settings, and also return what else sets the key and wins."""
+    """Set a dotted key as `store_in` does, in the person's own settings. The sentence also says what overrides it."""
     return f"{store_in(config.paths.user_config, key, value)}{describe_override(config, key, config.paths.user_config)}"
 
 

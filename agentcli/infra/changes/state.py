@@ -250,11 +250,11 @@ def state_of(path: str, status: os.stat_result, objects: Objects, *, max_bytes: 
             return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
         if status.st_size > max_bytes:
             return unread
-        source = os.open(path, READ_FLAGS)
-    except OSError as error:  # it was removed, or may not be read
+        file = open(path, "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
+    except OSError as error:  # it was removed, may not be read, or is a folder by now
         return None if kind == "link" or isinstance(error, FileNotFoundError) else unread
-    with os.fdopen(source, "rb") as file:
-        return FileState("file", mode, *objects.put(file)) if stat.S_ISREG(os.fstat(source).st_mode) else unread
+    with file:
+        return FileState("file", mode, *objects.put(file)) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else unread
 
 
 def is_cache(path: str, *, is_folder: bool) -> bool:

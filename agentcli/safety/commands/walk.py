@@ -258,12 +258,7 @@ class Walk:
         wrapped = call.problem or calls.variable_problem(field.text for field in sets)  # the problem of the wrappers
         own = () if context.problem else (node.written, *calls.allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
-        shells = (each.script for each in call.candidates if each.script is not None)
-        parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
-        texts = [*calls.scripts_of(call, stdin)]
-        if call.hides_program or HOLE in texts:
-            texts += [calls.printed_by_script(script, state) for script in node.inside]
-        parts += [self._look_into(text, state, is_shown=False) for text in texts]
+        parts = self._look_into_scripts(node, call, state, stdin)
         hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
         if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
             self.unreadable = self.unreadable or _UNREADABLE
@@ -297,6 +292,15 @@ class Walk:
         )
         self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return calls.states_after(call, state)
+
+    def _look_into_scripts(self, node: CommandNode, call: calls.ProgramCall, state: State, stdin: str) -> list["Walk"]:
+        """Walk through the scripts that a command may run: those among its words, and those that it is handed."""
+        shells = (each.script for each in call.candidates if each.script is not None)
+        parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
+        texts = [*calls.scripts_of(call, stdin)]
+        if call.hides_program or HOLE in texts:  # what substitutions print may be the program or its script
+            texts += [calls.printed_by_script(script, state) for script in node.inside]
+        return parts + [self._look_into(text, state, is_shown=False) for text in texts]
 
     def _walk_script(
         self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext

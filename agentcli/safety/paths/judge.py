@@ -76,7 +76,7 @@ _LISTS = msgspec.json.decode(
     Path(__file__).with_name("secret_files.json").read_bytes(), type=dict[str, tuple[str, ...]]
 )
 SECRET_HOME_PATHS = _LISTS["home"]  # files and folders of a home that hold secrets; the sandbox hides them
-# Of projects some of them are public.
+# A project's files with the names in `only_at_home` are public.
 _ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
 _PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
 # Names of secret files in any folder: globs for ripgrep and fnmatch, matched without case. The exceptions win.
