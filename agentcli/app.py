@@ -27,7 +27,7 @@ from agentcli.conversation.history import LogSearch, carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
-from agentcli.extensions.skills.find import Skills
+from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import can_resume
 from agentcli.infra.shared import FileLocks
@@ -138,9 +138,9 @@ class Builder:
         session = Session(state, runtime, can_ask=self._can_ask)
         watch.paid = session.record_cost  # of summaries; only now, because the session is made with the watch
         self._export.follow(session)
-        await self._attach_hooks(session)
         self._attach_skills_and_agents(session, entries)
         self._attach_servers(session)
+        await self._attach_hooks(session)
         if calls.recording.checkpoints and has_interrupted(self.config, log.session_id):
             from agentcli.agent.calls.perform import account_for_interrupted
 
@@ -162,6 +162,7 @@ class Builder:
         return Runtime(
             models=ModelAccess(
                 resolve=self._resolve,
+                small=self._small_model,
                 prefix_for=self.prefixes.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
@@ -242,10 +243,12 @@ class Builder:
             calls.delegates.open_skills()
 
     async def _attach_hooks(self, session: Session) -> None:
-        """Let the person's command hooks run around the calls and at the events of a session."""
+        """Let the person's hooks run around the calls and at the events of a session."""
         if (hooks := self.hooks.of_session(session.id, lambda: session.state.mode)) is not None:
-            from agentcli.extensions.hooks.attachment import attach_hooks
+            from agentcli.extensions.hooks.run import attach_hooks
+            from agentcli.frontends.agent_sdk.transcripts import HookTranscript
 
+            hooks.session.transcript = HookTranscript(session).path
             await attach_hooks(session, hooks)
             hooks.session.ask = make_ask(session.runtime.calls)  # now: no front end listened that could put a question
 
@@ -274,10 +277,9 @@ class Builder:
             return reminders
 
         async def writer(may_be_small: bool) -> tuple[Provider, ModelInfo]:
-            name = settings.summary_model
-            if not name and may_be_small and not self._options.parts.resolve:
-                name = self.models.small_model(state.model.name)
-            return self._provider_of(name) if name else await self._resolve(state)
+            if settings.summary_model:
+                return self._provider_of(settings.summary_model)
+            return await (self._small_model if may_be_small else self._resolve)(state)
 
         def make_compactor() -> Compactor:
             from agentcli.agent.context.compaction import Compactor, Summaries, TextCache
@@ -374,6 +376,13 @@ class Builder:
         if state.mode == "plan" and settings.plan_model and name != settings.fallback_model:  # that one stands in
             name = settings.plan_model
         return self._provider_of(name)
+
+    async def _small_model(self, state: AgentState, name: str = "") -> tuple[Provider, ModelInfo]:
+        """Return the model of that name, else the small one of the session's provider. Raises `UsageError`."""
+        if self._options.parts.resolve and not name:
+            return await self._resolve(state)
+        current = state.model.name
+        return self._provider_of(model_named(name, current, self.models) if name else self.models.small_model(current))
 
     def _provider_of(self, name: str) -> tuple[Provider, ModelInfo]:
         provider = self.models.provider(name)

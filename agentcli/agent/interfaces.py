@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Body, Entry, FileChange, FilesChanged
-from agentcli.llm.messages import ToolResult, ToolUse, Usage
+from agentcli.llm.messages import ToolResult, Usage
 
 NEWEST = ""  # as a parent's id: the newest entry
 
@@ -318,7 +318,7 @@ class EventStore(Protocol):
 EventName = Literal[
     "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure",
     "PermissionRequest", "PermissionDenied", "Notification", "Stop", "StopFailure", "SubagentStart", "SubagentStop",
-    "PreCompact", "PostCompact",
+    "PreCompact", "PostCompact", "UserPromptExpansion", "DirectoryAdded",
 ]  # fmt: skip
 Decision = Literal["", "allow", "ask", "deny"]
 
@@ -378,12 +378,10 @@ class EventHooks(Protocol):
     """Answers events of a session."""
 
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
-        """Return the answer to an event, such as `Stop`, which the fields describe. Never raises."""
+        """Return the answer to an event, such as `Stop`, which the fields describe. Never raises.
 
-    async def fire_about(
-        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
-    ) -> EventAnswer:
-        """As `fire`, for an event about a call with these arguments."""
+        For an event about a call, `call` is one of the fields.
+        """
 
 
 class CallHooks(Protocol):

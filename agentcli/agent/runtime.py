@@ -179,6 +179,7 @@ class ModelAccess(msgspec.Struct, kw_only=True):
 
     `resolve` chooses the provider before each request; the model `fallback` answers where that one fails.
     `prefix_for` returns the fixed beginning of requests to a kind of model, `info` the facts of a `provider/model`.
+    `small` returns the model of a name, or the small one, for short questions beside the conversation.
     """
 
     resolve: Resolve
@@ -188,6 +189,7 @@ class ModelAccess(msgspec.Struct, kw_only=True):
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
     effort: llm.Effort | None = None
+    small: Callable[[AgentState, str], Awaitable[tuple[llm.Provider, ModelInfo]]] | None = None
 
 
 class ContextControl(msgspec.Struct, frozen=True, kw_only=True):

@@ -238,9 +238,11 @@ def check_hooks(subject: Subject) -> Iterator[Result]:
         lambda on_notice: Hooks(subject.config, is_bare=False, on_notice=on_notice).specs, "docs/hooks.md"
     )
     yield from results
+    notes = dict.fromkeys(f"{spec.source}: {spec.note}." for spec in specs if spec.note)
+    yield from (("ok", note, "") for note in notes)
     for spec in specs:
-        if missing := _missing_in(spec.command, subject):
-            about = f"{spec.source}: hooks.{spec.event}: {missing} does not exist or cannot be run ({spec.command})."
+        if missing := _missing_in(spec.shown_command, subject):
+            about = f"{spec.source}: hooks.{spec.event}: {missing} does not exist or cannot be run ({spec.title})."
             yield "problem", about, "Correct the command, or install the program. To test it: agentcli hooks test"
 
 

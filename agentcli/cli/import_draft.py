@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agentcli.extensions.hooks.run import TIMEOUT_S, read_hooks
+from agentcli.extensions.hooks.spec import read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
@@ -67,13 +67,10 @@ class Draft:
         """Take hooks, which have the same format in the other tools; those that cannot be used are left out."""
         problems: list[str] = []
         for spec in read_hooks(table, str(self.source), problems.append):
-            hook: dict[str, Any] = {"type": "command", "command": spec.command}
-            if spec.condition:
-                hook["if"] = spec.condition
-            if spec.timeout_s != TIMEOUT_S:  # the default need not be written
-                hook["timeout"] = spec.timeout_s
             group = {"matcher": spec.matcher} if spec.matcher else {}
-            self.take(f"{source_key}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+            hook = {key: value for key, value in spec.handler.items() if value is not None}  # TOML has no null
+            groups = [group | {"hooks": [hook]}]
+            self.take(f"{source_key}.{spec.event}: {spec.title}", groups, "hooks", spec.event)
         self.left_out += map(mask, problems)
 
     def take_servers(self, source_key: str, servers: Any) -> None:

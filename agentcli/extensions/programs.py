@@ -19,7 +19,8 @@ from agentcli.settings.load import Config
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import CommandHooks, HookSpec
+    from agentcli.extensions.hooks.handlers import ConfiguredHooks
+    from agentcli.extensions.hooks.spec import HookSpec
     from agentcli.extensions.mcp.tools import ServerSpec
     from agentcli.extensions.program_pins import ProgramPins
 
@@ -58,7 +59,8 @@ class WorkspacePrograms(msgspec.Struct, dict=True):
 
     def add_hook(self, spec: HookSpec) -> None:
         is_of_project = Path(spec.source).is_relative_to(project_root(self.config.cwd) / Path(HOOKS_FILE).parent)
-        self.pins.add(spec.shown_command, is_of_project=is_of_project, variables=self.config.environment)
+        if command := spec.shown_command:  # hooks of other kinds run no program
+            self.pins.add(command, is_of_project=is_of_project, variables=self.config.environment)
 
     def add_server(self, spec: ServerSpec) -> None:
         if command := spec.start_command:  # a server at an address has none
@@ -81,7 +83,7 @@ def _own_commands(config: Config) -> Iterator[str]:
 
 
 class Hooks:
-    """The command hooks of one configuration; the programs that they run are pinned in `programs`."""
+    """The hooks of one configuration; the programs that they run are pinned in `programs`."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class Hooks:
         tables += [(*table, plugin.variables) for plugin in self._plugins.active for table in plugin.hooks]
         if not tables:
             return []
-        from agentcli.extensions.hooks.run import read_hooks
+        from agentcli.extensions.hooks.spec import read_hooks
 
         report = self._on_notice
         specs = [spec for table, source, more in tables for spec in read_hooks(table, source, report, more)]
@@ -119,12 +121,15 @@ class Hooks:
             self._programs.add_hook(spec)
         return specs
 
-    def of_session(self, session_id: str, mode: Callable[[], str]) -> CommandHooks | None:
+    def of_session(self, session_id: str, mode: Callable[[], str]) -> ConfiguredHooks | None:
         """Return the hooks of a session; None where there are none."""
         if not self.specs:
             return None
-        from agentcli.extensions.hooks.run import CommandHooks, HookSession
+        from agentcli.extensions.hooks.handlers import ConfiguredHooks
+        from agentcli.extensions.hooks.run import HookSession
 
-        session, programs = HookSession(id=session_id, mode=mode), self._programs.pins
-        cwd, environment = self._config.cwd, program_environment(self._config, session_id)
-        return CommandHooks(specs=self.specs, session=session, programs=programs, cwd=cwd, environment=environment)
+        config, session = self._config, HookSession(id=session_id, mode=mode)
+        hooks = partial(
+            ConfiguredHooks, specs=self.specs, session=session, cwd=config.cwd, programs=self._programs.pins
+        )
+        return hooks(environment=program_environment(config, session_id), variables=config.environment)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.extensions.hooks.run import EVENTS
+from agentcli.extensions.hooks.spec import EVENTS
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
 from agentcli.extensions.skills.activation import SkillRegistry
@@ -32,6 +33,7 @@ from agentcli.extensions.skills.skill import (
     unused_keys,
 )
 from agentcli.extensions.subagents.definitions import Agents
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
 from agentcli.settings.load import Config
@@ -212,9 +214,29 @@ def list_hooks(json: AsJson = False) -> None:
     specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
     renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
     rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
-    lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.command}  ({spec.source})" for spec in specs]
+    rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
+    lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.title}  ({spec.source})" for spec in specs]
+    lines += dict.fromkeys(f"{spec.note}." for spec in specs if spec.note)
     text = "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
     print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], text, as_json=json)
+
+
+async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan], EventAnswer]:
+    """Run the hooks of an event; a session without hooks of its own is built if one of them needs it."""
+    from agentcli.app import Builder
+
+    runs = list[HookRan]()
+    if (hooks := Hooks(config, is_bare=False, on_notice=warn).of_session("test", lambda: "default")) is None:
+        return runs, EventAnswer()
+    hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
+    async with AsyncExitStack() as stack:
+        if not {spec.handler["type"] for spec in hooks.specs if spec.event == event} <= {"command", "http"}:
+            builder = Builder(config, store=MemorySessions(), on_notice=warn)
+            stack.push_async_callback(builder.aclose)
+            builder.hooks = Hooks(config, is_bare=True, on_notice=warn)
+            hooks.session.owner = session = await builder.build_session()
+            stack.push_async_callback(session.close)
+        return runs, await (hooks.fire(event, call=use) if event in _ABOUT_CALLS else hooks.fire(event, **use.input))
 
 
 @hooks_app.command("test")
@@ -231,14 +253,8 @@ def try_hooks(
         fields = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is not a JSON object: {error}.") from error
-    runs: list[HookRan] = []
-    answer = EventAnswer()
-    if hooks := Hooks(configuration(), is_bare=False, on_notice=warn).of_session("test", lambda: "default"):
-        hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
-        use = ToolUse("test", ALIASES.get(tool, tool), fields)
-        answer = asyncio.run(
-            hooks.fire_about(event, use, fields) if event in _ABOUT_CALLS else hooks.fire(event, **fields)
-        )
+    config = configuration()
+    runs, answer = asyncio.run(_fire(config, event, ToolUse("test", ALIASES.get(tool, tool), fields)))
     lines = []
     for run in runs:
         parts = " · ".join(filter(None, (run.decision or "no decision", run.reason, run.problem)))

@@ -31,10 +31,11 @@ CLAUDE = {
                 "hooks": [
                     {"type": "command", "command": '"$CLAUDE_PROJECT_DIR"/guard.sh', "timeout": 10},
                     {"type": "prompt", "prompt": "Is it good?"},
+                    {"type": "http"},
                 ],
             }
         ],
-        "Setup": [{"hooks": [{"type": "command", "command": "true"}]}],
+        "Nonsense": [{"hooks": [{"type": "command", "command": "true"}]}],
     },
     "env": {"FOO": "1", "ANTHROPIC_API_KEY": TOKEN, "ANTHROPIC_BASE_URL": "https://gateway.example.org"},
     "model": "opus",
@@ -106,7 +107,8 @@ def test_imports_are_shown_and_written_only_after_approval(person: Place) -> Non
                 {
                     "matcher": "Write|Edit",
                     "hooks": [{"type": "command", "command": '"$CLAUDE_PROJECT_DIR"/guard.sh', "timeout": 10.0}],
-                }
+                },
+                {"matcher": "Write|Edit", "hooks": [{"type": "prompt", "prompt": "Is it good?"}]},
             ],
             "PostToolUse": [{"hooks": [{"type": "command", "command": "true"}]}],
         },
@@ -135,8 +137,8 @@ def test_omissions_are_reported_with_reasons_and_no_key_is_shown_or_copied(perso
         "Bash(curl": "a key or token",
         "/nowhere/at/all": "no such folder",
         "../shared": "depends on the project",
-        "Setup": "unknown event",
-        "hooks.PreToolUse:": "a hook without a command",
+        "Nonsense": "unknown event",
+        "hooks.PreToolUse:": "a hook without a url",
         "env.FOO": "export it",
         "env.ANTHROPIC_API_KEY": "agentcli login",
         "cleanupPeriodDays": "no such setting",

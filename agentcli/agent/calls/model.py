@@ -392,9 +392,3 @@ class Call:
 async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
     events = calls.delegates.events
     return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
-
-
-async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    calls, use = call.turn.session, call.use
-    events, about = calls.delegates.events, {"agent_id": calls.agent_id, **fields}
-    return EventAnswer() if events is None else await events.fire_about(event, use, use.input, **about)

@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from agentcli.agent.calls.model import fire
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.errors import ToolError, UsageError, UserError
@@ -141,11 +142,23 @@ class SlashCommand(CommandTraits, frozen=True):
     argument: str = ""
 
     async def execute(self, host: CommandHost, argument: str) -> Outcome:
-        """Run the command. Raises `UserError`, also where a part of a tool that it uses fails."""
+        """Run the command. Raises `UserError`, also where a part of a tool that it uses fails, or a hook refuses it."""
         try:
-            return await self.run(host, argument)
+            outcome = await self.run(host, argument)
         except ToolError as error:
             raise UserError(str(error)) from error
+        if isinstance(outcome, AsPrompt):
+            kind = "mcp_prompt" if self.name.startswith("mcp__") else "slash_command"
+            about = {
+                "expansion_type": kind,
+                "command_name": self.name,
+                "command_args": argument,
+                "prompt": outcome.text,
+            }
+            answer = await fire(host.session.runtime.calls, "UserPromptExpansion", subject=self.name, **about)
+            if answer.blocks or answer.stops:
+                raise UserError(f"A hook refused /{self.name}: {answer.reason or 'no reason given.'}")
+        return outcome
 
 
 def listed(options: Sequence[tuple[str, str]], how: str, *, marks: Sequence[str] = ()) -> str:

@@ -18,7 +18,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, repair_messages
 from agentcli.llm.models import ModelInfo, Prices, RequestTarget
-from agentcli.llm.provider import Effort
+from agentcli.llm.provider import Effort, Request
 
 _LEVELS: tuple[Effort, ...] = get_args(Effort)
 _EFFORT_HINTS: dict[str, str] = {
@@ -145,18 +145,25 @@ async def answer_side_question(session: Session, question: str) -> str:
     prefix = runtime.prefix(info)  # as the turns send it, so that the provider finds it in its cache
     messages = repair_messages((*state.conversation.messages, Message("user", (Text(_PREAMBLE + question),))))
     request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
-    request = without(request, state.model.rejected.get(target.name, ()))
-
-    def charge(used: Usage, reason: PaidReason = "broken") -> None:
-        session.record_cost(target.name, used, info.cost(used), reason, duration_ms=paid.attempt.duration_ms)
-
-    paid = PaidRequest(target=target, budgets=state.budgets, policy=runtime.models.retry, on_broken=charge)
     try:
-        reply = await paid.reply(request)
+        answer = await reply_beside(session, target, without(request, state.model.rejected.get(target.name, ())))
     except ProviderError as error:
         raise UserError(f"Could not answer the question: {error}") from error
+    return answer or "(The model gave no answer.)"
+
+
+async def reply_beside(session: Session, target: RequestTarget, request: Request) -> str:
+    """Return the text of a reply that is no part of the conversation. Raises `ProviderError`, `OverBudget`."""
+
+    def charge(used: Usage, reason: PaidReason = "broken") -> None:
+        cost = target.info.cost(used)
+        session.record_cost(target.name, used, cost, reason, duration_ms=paid.attempt.duration_ms)
+
+    policy = session.runtime.models.retry
+    paid = PaidRequest(target=target, budgets=session.state.budgets, policy=policy, on_broken=charge)
+    reply = await paid.reply(request)
     charge(reply.usage, "aside")
-    return reply.message.text.strip() or "(The model gave no answer.)"
+    return reply.message.text.strip()
 
 
 async def _usage(host: CommandHost, argument: str) -> Outcome:

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+from agentcli.agent.calls.model import fire
 from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, FileDiff, Outcome, SlashCommand
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.undo import shown_name
@@ -145,6 +146,7 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
     folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
     workspace.grants += Grants(roots=(folder,))
     session.state.notes.append(log_entries.reminder(f"{log_entries.ADDED_FOLDER} {folder} to the workspace."))
+    await fire(session.runtime.calls, "DirectoryAdded", directory=str(folder), source="slash_command")
     return f"Added {folder}. The model can read and change files in it for the rest of this session."
 
 

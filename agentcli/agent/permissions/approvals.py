@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
+from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
 from agentcli.agent.interfaces import HookAnswer
 from agentcli.agent.ops import Approve
@@ -163,7 +163,7 @@ async def permit(
         if verdict.decision == "ask":
             return await _ask_person(call, policy, verdict, context)
         call.turn.store(CallDenied(call.use.id, verdict.reason))
-        await fire_about(call, "PermissionDenied", reason=verdict.reason)
+        await fire(call.turn.session, "PermissionDenied", call=call.use, reason=verdict.reason)
         raise ToolError(f"{verdict.reason}.", kind="permission_denied")
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
@@ -199,7 +199,7 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         raise ToolError(f"{verdict.reason}, and no one can approve it.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, verdict, preview)
     answer: Approve | Verdict
-    hook = await fire_about(call, "PermissionRequest")
+    hook = await fire(call.turn.session, "PermissionRequest", call=call.use)
     if hook.decision in ("allow", "deny"):
         reason = hook.reason or "a hook decided"
         answer = structs.replace(verdict, decision=hook.decision, reason=reason, opens=False)  # only a person opens

@@ -107,7 +107,8 @@ class StopHooks(TurnStep):
             self._rejections += 1
             note = f"Your answer was rejected: {why} Write another one."
         elif self._count < MAX_STOPS:
-            answer = await fire(turn.runtime.calls, event, stop_hook_active=self._count > 0)
+            about = {"stop_hook_active": self._count > 0, "last_assistant_message": turn.answer.text}
+            answer = await fire(turn.runtime.calls, event, **about)
             if answer.stops or not answer.blocks:
                 return False
             self._count += 1

@@ -19,7 +19,7 @@ from agentcli.cli.importing import TOOLS, drafts
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
-from agentcli.extensions.hooks.run import HookSpec
+from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.frontends.printable import exposed
@@ -177,7 +177,7 @@ def _additions(
         "skills": [file.parent.name for file in files if file.name == project_trust.SKILL_FILE],
         "subagents": [file.stem for place in agent_places for file in markdown_files(place)],
         "output styles": [file.stem for place in style_places for file in markdown_files(place)],
-        "hooks": [f"{hook.event} runs `{mask(hook.command)}`" for hook in hooks if Path(hook.source) in files],
+        "hooks": [f"{hook.event} runs `{mask(hook.title)}`" for hook in hooks if Path(hook.source) in files],
         "MCP servers": servers,
         "allowed without asking": [rule for rule in new.allow if rule not in own.allow],
         "folders": [folder for folder in new.additional_directories if folder not in own.additional_directories],

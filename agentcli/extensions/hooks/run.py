@@ -1,4 +1,4 @@
-"""Reads which hooks there are, runs those of an event all at once, and combines their answers into one.
+"""Runs the hooks of an event all at once, and combines their answers into one.
 
 Hooks are written for several agents, so calls and arguments are sent to them under the names of others, too.
 """
@@ -7,28 +7,23 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
 from agentcli.agent.events import Emit, HookRan, Notice
-from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventName
-from agentcli.agent.permissions.rules import ALIASES, parse_rule
-from agentcli.errors import UsageError
+from agentcli.agent.interfaces import CallRecord, Decision, EventAnswer, EventHooks, EventName
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import reminder
 from agentcli.extensions.field_names import FIELD_NAMES, field_input, own_input
-from agentcli.extensions.program_pins import ProgramPins, refusal
+from agentcli.extensions.hooks.spec import HookSpec, OnError
 from agentcli.llm.messages import ToolResult, ToolUse
-from agentcli.settings.short_program import run_short_program
 from agentcli.tools.tool import Ask
 
-EVENTS: tuple[EventName, ...] = get_args(EventName)
 EVENTS_ABOUT_DECISIONS = ("PreToolUse", "PermissionRequest")
-TIMEOUT_S = 60.0
 BLOCKS = 2  # the exit code by which a hook denies
-OnError = Literal["allow", "deny", "ask"]
 
 # The messages of interpreters that do not find their script. They end with 2, which would be a denial, or with 1.
 _NO_SCRIPT = re.compile(
@@ -45,87 +40,6 @@ _DECISIONS: dict[str, Decision] = {
     "": "", "allow": "allow", "approve": "allow", "ask": "ask", "deny": "deny", "block": "deny", "defer": "",
 }  # fmt: skip
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
-
-
-class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A command for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
-
-    `matcher` is a regular expression, `condition` a permission rule such as `bash(git *)`; empty ones match all calls.
-    """
-
-    event: EventName
-    command: str
-    matcher: str = ""
-    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = TIMEOUT_S
-    on_error: OnError = "allow"
-    condition: str = ""
-    source: str = ""
-    environment: dict[str, str] = {}  # of a plugin's hook: the variables for the plugin's folders
-
-    @property
-    def shown_command(self) -> str:
-        """The command with the folders of its plugin, which tells the hooks of plugins apart."""
-        command = self.command
-        for name, value in self.environment.items():
-            command = command.replace(f"${{{name}}}", value)
-        return command
-
-    def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
-        """Return True if the hook is for a `subject`, such as a tool by any of its names, and for these arguments."""
-        names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
-        if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
-            return False
-        if not self.condition:
-            return True
-        rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        value = next((str(input[key]) for key in keys if key in input), "") if input else ""  # what a pattern is about
-        return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
-
-
-# Settings
-
-
-def read_hooks(
-    table: Any, source: str, report: Callable[[str], object], environment: Mapping[str, str] = {}
-) -> Iterator[HookSpec]:
-    """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
-    if not isinstance(table, Mapping):
-        report(f"{source}: hooks is not a table of events.")
-        return
-    for event, groups in table.items():
-        if event not in EVENTS:
-            report(f"{source}: hooks.{event} is skipped: unknown event.")
-            continue
-        for group in groups if isinstance(groups, list | tuple) else [groups]:
-            if not isinstance(group, Mapping):
-                report(f"{source}: hooks.{event} contains something that is not a table.")
-                continue
-            matcher = str(group.get("matcher") or "")
-            for hook in group.get("hooks") or [group]:
-                try:
-                    spec = _hook(event, "" if matcher == "*" else matcher, hook, source)
-                    yield msgspec.structs.replace(spec, environment=dict(environment))
-                except (ValueError, UsageError) as error:
-                    report(f"{source}: hooks.{event}: {error}.")
-
-
-def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
-    """Return a hook of the settings. Raises `ValueError` that says why it is left out."""
-    if not isinstance(hook, Mapping) or not isinstance(hook.get("command"), str) or not hook["command"].strip():
-        raise ValueError("a hook without a command is skipped")
-    if (kind := hook.get("type", "command")) != "command":
-        raise ValueError(f"a hook of type {kind!r} is skipped; only commands are supported")
-    keys = {"command": "command", "timeout": "timeout_s", "on_error": "on_error", "onError": "on_error"}
-    values = {ours: hook[theirs] for theirs, ours in keys.items() if theirs in hook}
-    condition = str(hook.get("if") or "")
-    try:
-        re.compile(matcher)
-        if condition:
-            parse_rule(condition)
-        values |= {"event": event, "matcher": matcher, "condition": condition, "source": source}
-        return msgspec.convert(values, HookSpec)
-    except (re.error, UsageError, msgspec.ValidationError) as error:
-        raise ValueError(f"it is skipped ({error})") from error
 
 
 # Answers
@@ -152,14 +66,14 @@ def read_answer(spec: HookSpec, exit_code: int, stdout: str, stderr: str) -> Eve
     if is_command_missing or is_script_missing:
         return failed(spec, f"could not start it ({' '.join(stderr.split())[:200]})")
     if exit_code == BLOCKS:
-        return EventAnswer("deny", stderr or stdout or f"The hook `{spec.command}` denied this.")
+        return EventAnswer("deny", stderr or stdout or f"The hook `{spec.title}` denied this.")
     if exit_code:
         first_line = stderr.partition("\n")[0]
-        return EventAnswer(problem=f"`{spec.command}` exited with {exit_code}: {first_line}".rstrip(": "))
-    return _read_output(spec, stdout.removeprefix("\ufeff"))
+        return EventAnswer(problem=f"`{spec.title}` exited with {exit_code}: {first_line}".rstrip(": "))
+    return read_output(spec, stdout.removeprefix("\ufeff"))
 
 
-def _read_output(spec: HookSpec, text: str) -> EventAnswer:
+def read_output(spec: HookSpec, text: str) -> EventAnswer:
     """Return the answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
     takes_text = spec.event in _PLAIN_CONTEXT  # a text may hold JSON, or code that looks like it
     if spec.event in EVENTS_ABOUT_DECISIONS and (bare := _bare_answers(spec, text)):
@@ -237,7 +151,7 @@ def read_object(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
 
 def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
     """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
-    problem, decision = f"`{spec.command}`: {why}", decision or spec.on_error
+    problem, decision = f"`{spec.title}`: {why}", decision or spec.on_error
     if decision == "allow":
         return EventAnswer(problem=problem)
     return EventAnswer(decision, f"A required hook failed: {problem}", problem=problem)
@@ -247,14 +161,24 @@ def failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAn
 DENYING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 
+# The name of the subagents that hooks run. No hook runs another one for what such a subagent does.
+HOOK_AGENT = "hook-agent"
+
+
 class HookSession(msgspec.Struct, kw_only=True):
-    """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted."""
+    """The parts of a session that its hooks need. `ask` asks about programs that changed since they were trusted.
+
+    `transcript` returns the path of a file with the conversation. Without an `owner` only commands and addresses can
+    answer.
+    """
 
     id: str
     mode: Callable[[], str]
     publish: Emit = lambda event: None
     mask: Callable[[str], str] = lambda text: text
     ask: Ask | None = None
+    transcript: Callable[[], Awaitable[str]] | None = None
+    owner: Session | None = None
 
 
 class RunningHooks(msgspec.Struct, kw_only=True):
@@ -269,41 +193,53 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         return any(spec.event == event for spec in self.specs)
 
     async def fire(
-        self,
-        event: EventName,
-        *,
-        subject: str = "",
-        agent_id: str = "main",
-        own: dict[str, Any] | None = None,
-        **fields: Any,
+        self, event: EventName, *, call: ToolUse | None = None, subject: str = "", agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
         """Run all hooks of an event and return their combined answer.
 
-        Matchers are compared with the `subject`, conditions with our `own` arguments; `fields` are sent to the hooks.
+        Hooks are sent the `fields`, and a `call` under the names of other agents, too. Matchers are compared with the
+        tool's name, or with the `subject`.
         """
-        matching = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
+        sent: dict[str, Any] = {}
+        if call is not None:
+            subject, sent = call.name, self.input_sent(call.name, call.input)
+            name = FIELD_NAMES.get(call.name, call.name)
+            fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
+        matching = [
+            spec for spec in self.specs if spec.event == event and spec.is_for(subject, call.input if call else None)
+        ]
+        if agent_id.startswith(HOOK_AGENT):
+            matching = [spec for spec in matching if spec.handler["type"] != "agent"]
         if not matching:
             return EventAnswer()
         session = self.session
-        about = {"session_id": session.id, "transcript_path": "", "cwd": str(self.cwd), "hook_event_name": event}
+        transcript = await session.transcript() if session.transcript else ""
+        about = {
+            "session_id": session.id,
+            "transcript_path": transcript,
+            "cwd": str(self.cwd),
+            "hook_event_name": event,
+        }
         if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
         data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
-        # Of one command only the first hook is run.
-        by_command = {spec.shown_command: spec for spec in reversed(matching)}
-        runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(by_command.values())]
+        # Of one command, and of equal hooks of other kinds, only the first is run.
+        distinct = {spec.shown_command or msgspec.json.encode(spec.handler): spec for spec in reversed(matching)}
+        runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
         answer = combine_answers(await asyncio.gather(*runs))
         problem = (f"Hook {event}: {answer.problem}.",) if answer.problem else ()
         for notice in (*answer.notices, *problem):
             session.publish(Notice(notice, agent_id=agent_id))
-        reason, context = session.mask(answer.reason), session.mask(answer.context)
-        return msgspec.structs.replace(answer, reason=reason, context=context)
+        reason, context, input = session.mask(answer.reason), session.mask(answer.context), answer.input
+        if call is not None and input is not None:
+            input = own_input(call.name, input, sent)
+        return msgspec.structs.replace(answer, reason=reason, context=context, input=input)
 
     async def _answer(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
         began = time.monotonic()
         answer = await self.run(spec, input)
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
-        self.session.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
+        self.session.publish(HookRan(spec.event, spec.title, subject, *result, agent_id=agent_id))
         return answer
 
     async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
@@ -311,17 +247,6 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
     # Calls
-
-    async def fire_about(
-        self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
-    ) -> EventAnswer:
-        """Return the hooks' answer about a call, which they are sent under the names of other agents, too."""
-        sent, name = self.input_sent(call.name, input), FIELD_NAMES.get(call.name, call.name)
-        fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
-        answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **fields)
-        if answer.input is None:
-            return answer
-        return msgspec.structs.replace(answer, input=own_input(call.name, answer.input, sent))
 
     def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call as the hooks are sent them."""
@@ -331,8 +256,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         self._inputs[record.id] = input
         if not self.has("PreToolUse"):
             return None
-        call = ToolUse(record.id, record.tool, input)
-        answer = await self.fire_about("PreToolUse", call, input, agent_id=record.caller)
+        answer = await self.fire("PreToolUse", call=ToolUse(record.id, record.tool, input), agent_id=record.caller)
         if answer.stops:
             answer = msgspec.structs.replace(answer, decision="deny")
         if answer.blocks:
@@ -346,39 +270,29 @@ class RunningHooks(msgspec.Struct, kw_only=True):
             return None
         content, call = msgspec.to_builtins(result.content), ToolUse(record.id, record.tool, input)
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
-        answer = await self.fire_about(event, call, input, agent_id=record.caller, **fields)
+        answer = await self.fire(event, call=call, agent_id=record.caller, **fields)
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
 
 
-class CommandHooks(RunningHooks, kw_only=True):
-    """Runs the person's hooks, which are shell commands."""
+class JoinedHooks:
+    """Fires events for several hooks. Implements `EventHooks`."""
 
-    programs: ProgramPins
-    environment: Mapping[str, str]
-    _asking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    def __init__(self, *hooks: EventHooks) -> None:
+        self._hooks = hooks
 
-    async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        session, user = self.session, f"the {spec.event} hook `{spec.command}`"
-        ask = session.ask if session.mode() != "dontAsk" else None
-        async with self._asking:  # several hooks may run the same file: the person is asked once
-            why = await refusal(
-                self.programs, spec.shown_command, user, ask=ask, on_notice=lambda text: session.publish(Notice(text))
-            )
-        if why:
-            why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
-            return EventAnswer("deny" if spec.event in DENYING else "", why, problem=why)
-        return await self._run(spec, input)
+    async def fire(self, event: EventName, **fields: Any) -> EventAnswer:
+        return combine_answers([await hooks.fire(event, **fields) for hooks in self._hooks])
 
-    async def _run(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a hook, unconfined; what is left of its process group is killed in any case."""
-        try:
-            end = await run_short_program(
-                ("/bin/sh", "-c", spec.command), timeout_s=spec.timeout_s, max_bytes=1_000_000,  # of each stream
-                environment={**self.environment, **spec.environment}, cwd=self.cwd, stdin=input, ends_children=True,
-            )  # fmt: skip
-        except OSError as error:
-            return failed(spec, f"could not start it ({error.strerror or error})")
-        if end.exit_code is None:
-            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
-        stdout, stderr = (output.decode(errors="replace").strip() for output in (end.stdout, end.stderr))
-        return read_answer(spec, end.exit_code, stdout, stderr)
+
+async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
+    """Let hooks run around the calls and at the events of a session, and fire `SessionStart`."""
+    services, delegates = session.runtime.calls.services, session.runtime.calls.delegates
+    hooks.session.publish, hooks.session.owner = session.publish, session
+    if services.mask is not None:
+        hooks.session.mask = services.mask.text
+    services.hooks = (*services.hooks, hooks)
+    delegates.events = JoinedHooks(delegates.events, hooks) if delegates.events else hooks
+    source = "resume" if session.state.conversation.entries else "startup"
+    answer = await hooks.fire("SessionStart", subject=source, source=source)
+    if answer.context:
+        session.state.notes.append(reminder(answer.context))

@@ -276,10 +276,17 @@ class Server:
     # Calls
 
     async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
-        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`.
+        """Call a tool as `send_call`; the first result in a conversation also has the server's instructions."""
+        result = await self.send_call(tool, input, context)
+        instructions = self.pinned.instructions.strip() if self.pinned else ""
+        if result.is_error or not instructions or context.workspace.files in self._introduced_to:
+            return result
+        self._introduced_to.add(context.workspace.files)
+        note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS]}]")
+        return RemoteResult((*result.content, note), result.structured)
 
-        The first result in a conversation also has the server's instructions.
-        """
+    async def send_call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+        """Call a tool, after asking the person about a server that has changed. Raises `ToolError`."""
         if self._client is None:
             await self._check_programs(context.ask)
         client = await self.client()
@@ -287,7 +294,7 @@ class Server:
         try:
             async with asyncio.timeout(self.spec.timeout_s) as deadline:
                 ask = context.ask and _ask_without_deadline(context.ask, deadline, self.name)
-                result = await client.call_tool(
+                return await client.call_tool(
                     tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
                 )
         except TimeoutError as error:
@@ -295,12 +302,6 @@ class Server:
                 f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",
                 kind="timeout",
             ) from error
-        instructions = self.pinned.instructions.strip() if self.pinned else ""
-        if result.is_error or not instructions or context.workspace.files in self._introduced_to:
-            return result
-        self._introduced_to.add(context.workspace.files)
-        note = Text(f"[Instructions of the MCP server {self.name}: {instructions[:MAX_INSTRUCTIONS]}]")
-        return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
         """Connect anew, even if that has failed too often. Raises `ToolError`."""

@@ -12,7 +12,7 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, UserError
-from agentcli.extensions.hooks.run import read_hooks
+from agentcli.extensions.hooks.spec import read_hooks
 from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.plugins.plugin import Plugin
 from agentcli.extensions.plugins.store import PluginStore
@@ -193,7 +193,8 @@ def describe_plugin(plugin: Plugin, config: Config) -> Iterator[str]:
     row = plugin_row(plugin, is_enabled=True, report=notices.append)
     yield from (f"  {kind}: {', '.join(row[kind])}" for kind in ("commands", "agents", "skills") if row[kind])
     for hook in (hook for table, file in plugin.hooks for hook in read_hooks(table, file, str)):
-        yield f"  hook: {hook.event} runs `{hook.command}`"
+        yield f"  hook: {hook.event} runs `{hook.title}`"
+        notices += [hook.note] if hook.note else []
     for server in server_specs(config, notices.append, is_strict=True, plugins=[plugin]):
         yield f"  {describe_server(server)}"
     for file in (*plugin.commands.values(), *(skill.file for skill in _skills(plugin, str))):

@@ -67,6 +67,8 @@ class AgentRun(Struct, kw_only=True):
 class Subagents:
     """Runs the subagents of a session. Those in the background add to `reports`, which start its next turn."""
 
+    shared_name = ""  # for the ids of all runs, in place of the names of their definitions
+
     def __init__(self, children: ChildSessions) -> None:
         self.definitions = children.agents.definitions
         self.runs: list[AgentRun] = []
@@ -85,7 +87,7 @@ class Subagents:
         if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:
             near, names = did_you_mean(arguments.agent, self.definitions), ", ".join(self.definitions)
             raise ToolError(f"Unknown agent {arguments.agent!r}{near}. Choose one of {names}.", kind="not_found")
-        id = f"{definition.name}-{len(self.runs) + 1}"
+        id = f"{self.shared_name or definition.name}-{len(self.runs) + 1}"
         run = AgentRun(id=id, definition=definition, arguments=arguments, call=call)
         self.runs.append(run)
         if not arguments.background:

@@ -10,18 +10,10 @@ from agentcli.agent.interfaces import EventAnswer
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 from agentcli.extensions.field_names import field_call
-from agentcli.extensions.hooks.attachment import attach_hooks
-from agentcli.extensions.hooks.run import (
-    DENYING,
-    EVENTS,
-    HookSession,
-    HookSpec,
-    RunningHooks,
-    failed,
-    read_hooks,
-    read_object,
-)
+from agentcli.extensions.hooks.run import DENYING, HookSession, RunningHooks, attach_hooks, failed, read_object
+from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
 from agentcli.frontends.agent_sdk.channel import ClientError, ClientGone, ControlChannel
+from agentcli.frontends.agent_sdk.transcripts import HookTranscript
 
 
 def callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
@@ -36,8 +28,7 @@ def callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iter
     for event, matchers in table.items():
         groups: list[dict[str, Any]] = []
         for matcher in matchers or ():
-            more = {"timeout": matcher["timeout"]} if matcher.get("timeout") else {}
-            more["onError"] = "deny" if matcher.get("onFailure") == "block" else "allow"
+            more = {key: matcher[key] for key in ("timeout", "onFailure") if matcher.get(key)}
             hooks = [{"command": str(id), **more} for id in matcher.get("hookCallbackIds", ())]
             groups += [{"matcher": matcher.get("matcher"), "hooks": hooks}] if hooks else []
         yield from read_hooks({event: groups}, "initialize", refuse if event in EVENTS else report)
@@ -53,7 +44,7 @@ class CallbackHooks(RunningHooks, kw_only=True):
         try:
             async with asyncio.timeout(spec.timeout_s):
                 answer = await self.channel.ask(
-                    "hook_callback", callback_id=spec.command, input=fields, tool_use_id=fields.get("tool_use_id")
+                    "hook_callback", callback_id=spec.title, input=fields, tool_use_id=fields.get("tool_use_id")
                 )
         except TimeoutError:
             return failed(spec, f"it timed out after {spec.timeout_s:g} s")
@@ -70,6 +61,7 @@ class CallbackHooks(RunningHooks, kw_only=True):
 async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
     """Let the hooks run around the calls and at the events of a session."""
     if specs:
-        about = HookSession(id=session.id, mode=lambda: session.state.mode)
+        transcript = HookTranscript(session).path
+        about = HookSession(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
         cwd = session.runtime.calls.workspace.cwd
         await attach_hooks(session, CallbackHooks(specs=specs, session=about, cwd=cwd, channel=channel))

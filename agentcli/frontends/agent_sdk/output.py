@@ -12,7 +12,7 @@ from agentcli.agent import events
 from agentcli.agent.result import Demands
 from agentcli.agent.session import Session
 from agentcli.extensions.field_names import FIELD_NAMES, field_call
-from agentcli.extensions.hooks.run import HookSpec
+from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.frontends.agent_sdk.channel import ControlChannel
 from agentcli.frontends.agent_sdk.permissions import PermissionBridge
 from agentcli.frontends.agent_sdk.transcripts import mirror_object

@@ -1,18 +1,24 @@
-"""Writes the entries of a session for a program that stores transcripts itself, and opens a session from these."""
+"""Writes the entries of a session as transcripts, for programs and hooks, and opens a session from a program's."""
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from agentcli.agent.interfaces import NEWEST, SessionStore
+from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import StorageError, UsageError
+from agentcli.extensions.field_names import field_call
 from agentcli.frontends.json_output import entry_object
 from agentcli.settings.files import home_of
+from agentcli.version import __version__
 
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _OWN = "agentcli"  # the key of a line with the whole entry
@@ -27,6 +33,11 @@ def transcript_folder(environment: Mapping[str, str], cwd: Path) -> Path:
 
 def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]:
     """Return the object that carries an entry to the program's store, as a line of a transcript."""
+    line = {**_line(entry, session_id), _OWN: msgspec.to_builtins(entry)}
+    return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
+
+
+def _line(entry: Entry, session_id: str) -> dict[str, Any]:
     shown = entry_object(entry, session_id) or {}
     line = {
         "type": shown["type"] if "message" in shown else "system",
@@ -35,11 +46,47 @@ def mirror_object(entry: Entry, session_id: str, folder: Path) -> dict[str, Any]
         "sessionId": session_id,
         "timestamp": datetime.fromtimestamp(entry.time, UTC).isoformat(),
         "isSidechain": False,
-        _OWN: msgspec.to_builtins(entry),
     }
-    if "message" in shown:
-        line["message"] = shown["message"]
-    return {"type": "transcript_mirror", "filePath": str(folder / f"{session_id}.jsonl"), "entries": [line]}
+    return line | ({"message": shown["message"]} if "message" in shown else {})
+
+
+class HookTranscript:
+    """The file with a session's conversation that hooks may read. It is removed with this object, or at exit."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._folder: TemporaryDirectory[str] | None = None
+        self._written: set[str] = set()  # the ids of entries
+        self._lock = asyncio.Lock()
+
+    async def path(self) -> str:
+        """Write the entries that are not in the file yet, and return its path; empty where it cannot be written."""
+        async with self._lock:
+            # All entries before a written one are written: it is their successor on some branch.
+            path = self._session.state.conversation.path
+            new = [*takewhile(lambda entry: entry.id not in self._written, reversed(path))][::-1]
+            try:
+                return await asyncio.to_thread(self._append, new)
+            except OSError:  # hooks must run on a full disk, too
+                self._written.clear()
+                return ""
+
+    def _append(self, entries: Sequence[Entry]) -> str:
+        session = self._session
+        self._folder = self._folder or TemporaryDirectory(prefix="agentcli-transcript-")
+        file = Path(self._folder.name) / f"{session.id}.jsonl"
+        cwd, mask = session.runtime.calls.workspace.cwd, session.runtime.calls.services.mask
+        about = {"cwd": str(cwd), "version": __version__}
+        with file.open("a" if self._written else "w", encoding="utf-8") as transcript:
+            for entry in entries:
+                line = _line(entry, session.id) | about
+                for block in line.get("message", {}).get("content", ()):
+                    if block["type"] == "tool_use":
+                        block["name"], block["input"] = field_call(block["name"], block["input"], cwd)
+                masked = mask.value(line)[0] if mask else line
+                transcript.write(msgspec.json.encode(masked).decode() + "\n")
+        self._written.update(entry.id for entry in entries)
+        return str(file)
 
 
 async def import_missing(store: SessionStore, session_id: str, folder: Path, cwd: Path) -> None:

@@ -1,0 +1,143 @@
+"""Defines hooks and their kinds, and reads them from settings."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from agentcli.agent.interfaces import EventName
+from agentcli.agent.permissions.rules import ALIASES, parse_rule
+from agentcli.errors import UsageError
+from agentcli.llm.addresses import is_address
+from agentcli.llm.http import redacted_address
+
+_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("events.toml").read_text("utf-8"))
+EVENTS: tuple[str, ...] = (*get_args(EventName), *_TABLE["unfired"])
+OnError = Literal["allow", "deny", "ask"]
+# Claude Code replaces these itself in the arguments of a program that it runs without a shell.
+_FOLDER_VARIABLE = re.compile(r"\$\{(?:CLAUDE_PROJECT_DIR|CLAUDE_PLUGIN_ROOT|CLAUDE_PLUGIN_DATA)\}")
+
+
+class HookOptions(msgspec.Struct, rename="camel"):
+    """The keys of all kinds that a hook need not set, with their types."""
+
+    args: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    allowed_env_vars: tuple[str, ...] = ()
+    input: dict[str, Any] = {}
+    model: str = ""
+    continue_on_block: bool = False
+
+
+class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook for an event. If the event is about a call, the tool's name must match `matcher`, the call `condition`.
+
+    `handler` is the hook as the settings have it, with its `type`. `matcher` is a regular expression, `condition` a
+    permission rule such as `bash(git *)`; empty ones match all calls.
+    """
+
+    event: str
+    handler: dict[str, Any]
+    matcher: str = ""
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)]
+    on_error: OnError = "allow"
+    condition: str = ""
+    source: str = ""
+    environment: dict[str, str] = {}  # of a plugin's hook: the variables for the plugin's folders
+
+    @property
+    def title(self) -> str:
+        """One line that names the hook to a person: its command, if it is one."""
+        match self.handler:
+            case {"type": "http", "url": url}:
+                return " ".join(
+                    ("POST", redacted_address(url), *map("${}".format, self.handler.get("allowedEnvVars", ())))
+                )
+            case {"type": "mcp_tool", "server": server, "tool": tool}:
+                return f"mcp__{server}__{tool}"
+            case {"type": "prompt" | "agent" as kind, "prompt": prompt}:
+                return f"{kind}: {' '.join(prompt.split())[:60]}"
+            case {"command": command, "args": args}:  # no shell may read the arguments
+                words = map(shlex.quote, (command, *args))
+                return " ".join(_FOLDER_VARIABLE.sub(r"""'"\g<0>"'""", word) for word in words)
+        return str(self.handler["command"])
+
+    @property
+    def shown_command(self) -> str:
+        """The command with the folders of its plugin; empty for hooks of other kinds."""
+        command = self.title if self.handler["type"] == "command" else ""
+        for name, value in self.environment.items():
+            command = command.replace(f"${{{name}}}", value)
+        return command
+
+    @property
+    def note(self) -> str:
+        return (
+            "" if self.event not in _TABLE["unfired"] else f"agentcli never fires {self.event}: this hook does not run"
+        )
+
+    def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
+        """Return True if the hook is for a `subject`, such as a tool by any of its names, and for these arguments."""
+        names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
+        if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
+            return False
+        if not self.condition:
+            return True
+        rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
+        value = next((str(input[key]) for key in keys if key in input), "") if input else ""  # what a pattern is about
+        return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
+
+
+def read_hooks(
+    table: Any, source: str, report: Callable[[str], object], environment: Mapping[str, str] = {}
+) -> Iterator[HookSpec]:
+    """Yield the hooks of a `hooks` table; `report` gets a sentence on each part that cannot be used."""
+    if not isinstance(table, Mapping):
+        report(f"{source}: hooks is not a table of events.")
+        return
+    for event, groups in table.items():
+        if event not in EVENTS:
+            report(f"{source}: hooks.{event} is skipped: unknown event.")
+            continue
+        for group in groups if isinstance(groups, list | tuple) else [groups]:
+            if not isinstance(group, Mapping):
+                report(f"{source}: hooks.{event} contains something that is not a table.")
+                continue
+            matcher = str(group.get("matcher") or "")
+            for hook in group.get("hooks") or [group]:
+                try:
+                    spec = _hook(event, "" if matcher == "*" else matcher, hook, source)
+                    yield msgspec.structs.replace(spec, environment=dict(environment))
+                except (ValueError, UsageError) as error:
+                    report(f"{source}: hooks.{event}: {error}.")
+
+
+def _hook(event: str, matcher: str, hook: Any, source: str) -> HookSpec:
+    """Return a hook of the settings. Raises `ValueError` that says why it is left out."""
+    hook = {"type": "command", **hook} if isinstance(hook, Mapping) else {"type": "command"}
+    kind, condition = str(hook["type"]), str(hook.get("if") or "")
+    if (rules := _TABLE["kinds"].get(kind)) is None:
+        raise ValueError(f"a hook of type {kind!r} is skipped; the types are {', '.join(_TABLE['kinds'])}")
+    for name in rules["required"]:
+        if not isinstance(hook.get(name), str) or not hook[name].strip():
+            raise ValueError(f"a hook without a {name} is skipped")
+    if event in rules.get("not_for", ()) or event not in rules.get("events", EVENTS):
+        raise ValueError(f"a hook of type {kind} is skipped: this event cannot have one")
+    if kind == "http" and not is_address(hook["url"]):
+        raise ValueError(f"it is skipped ({redacted_address(hook['url'])!r} is not an http(s) address)")
+    on_failure = {"continue": "allow", "block": "deny"}.get(str(hook.get("onFailure")), hook.get("onFailure", "allow"))
+    values = {"event": event, "handler": hook, "matcher": matcher, "condition": condition, "source": source}
+    values["on_error"] = hook.get("onError", hook.get("on_error", on_failure))
+    try:
+        re.compile(matcher)
+        if condition:
+            parse_rule(condition)
+        msgspec.convert(hook, HookOptions)
+        return msgspec.convert({**values, "timeout_s": hook.get("timeout", rules["timeout"])}, HookSpec)
+    except (re.error, UsageError, msgspec.ValidationError) as error:
+        raise ValueError(f"it is skipped ({error})") from error
