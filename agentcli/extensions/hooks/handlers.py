@@ -67,7 +67,8 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         if session.owner is None:
             raise UsageError("it needs a session, and there is none")
         if hook["type"] == "mcp_tool":
-            return await call_tool(spec, fill_in(options.input, msgspec.json.decode(input)), session.owner, self._ask)
+            values = {**spec.environment, **msgspec.json.decode(input)}
+            return await call_tool(spec, fill_in(options.input, values), session.owner, self._ask)
         event, has_place = input.decode(), "$ARGUMENTS" in hook["prompt"]
         question = hook["prompt"].replace("$ARGUMENTS", event) if has_place else f"{hook['prompt']}\n\n{event}"
         return await (ask_model if hook["type"] == "prompt" else ask_agent)(session.owner, question, options.model)
