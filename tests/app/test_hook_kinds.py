@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -96,10 +97,14 @@ def test_an_address_that_fails_or_redirects_elsewhere_decides_nothing_and_is_rep
     ):
         urls = [redirecting.url, broken.url, "http://127.0.0.1:9/"]
         settings(place, "PreToolUse", *({"type": "http", "url": url, "timeout": 5} for url in urls))
-        ran = stream(place, WRITE)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+            settings(place, "PreToolUse", {"type": "http", "url": url, "timeout": 0.1})
+            ran = stream(place, WRITE)
     assert (place.folder / "made").exists()
     assert not elsewhere.asked
-    assert [bool(line["problem"]) for line in ran.of("system", "hook")] == [True] * 3
+    assert [bool(line["problem"]) for line in ran.of("system", "hook")] == [True] * 4
+    assert "timed out after 0.1 s" in str(ran.of("system", "hook"))
 
 
 def test_on_failure_is_understood(place: Place) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ class HookSession(msgspec.Struct, kw_only=True):
     publish: Emit = lambda event: None
     mask: Callable[[str], str] = lambda text: text
     ask: Ask | None = None
-    transcript: Callable[[], Awaitable[str]] | None = None
+    transcript: Callable[[], str] | None = None
     owner: Session | None = None
 
 
@@ -213,7 +213,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         if not matching:
             return EventAnswer()
         session = self.session
-        transcript = await session.transcript() if session.transcript else ""
+        transcript = session.transcript() if session.transcript else ""
         about = {
             "session_id": session.id,
             "transcript_path": transcript,

@@ -1,6 +1,5 @@
 """Writes the entries of a session as transcripts, for programs and hooks, and opens a session from a program's."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -57,19 +56,20 @@ class HookTranscript:
         self._session = session
         self._folder: TemporaryDirectory[str] | None = None
         self._written: set[str] = set()  # the ids of entries
-        self._lock = asyncio.Lock()
 
-    async def path(self) -> str:
-        """Write the entries that are not in the file yet, and return its path; empty where it cannot be written."""
-        async with self._lock:
-            # All entries before a written one are written: it is their successor on some branch.
-            path = self._session.state.conversation.path
-            new = [*takewhile(lambda entry: entry.id not in self._written, reversed(path))][::-1]
-            try:
-                return await asyncio.to_thread(self._append, new)
-            except OSError:  # hooks must run on a full disk, too
-                self._written.clear()
-                return ""
+    def path(self) -> str:
+        """Write the entries that are not in the file yet, and return its path; empty where it cannot be written.
+
+        It blocks for 0.15 s where 5,000 entries are new, and a third of a millisecond for two.
+        """
+        # All entries before a written one are written: it is their successor on some branch.
+        path = self._session.state.conversation.path
+        new = [*takewhile(lambda entry: entry.id not in self._written, reversed(path))][::-1]
+        try:
+            return self._append(new)
+        except OSError:  # hooks must run on a full disk, too
+            self._written.clear()
+            return ""
 
     def _append(self, entries: Sequence[Entry]) -> str:
         session = self._session
