@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentcli.llm.messages import ToolUse
@@ -528,6 +529,28 @@ def test_agentcli_is_a_server_itself(place: Place) -> None:
     read, refused = results(stream(place, *map(calls, wanted), flags=flags))
     assert "hello from here" in read
     assert "permission_denied" in refused
+
+
+@pytest.mark.slow
+def test_agentcli_is_a_server_over_http_to_those_who_have_its_token(place: Place) -> None:
+    (place.folder / "a.txt").write_text("hello from here\n")
+    with place.start("mcp", "serve", "--http", "--tools", "file_read") as serving:
+        address = serving.wait_for(lambda line: "url" in line)
+        token = Path(address["token_file"]).read_text().strip()
+        asked = {
+            origin: httpx2.post(
+                address["url"], headers={"Authorization": f"Bearer {key}", "Origin": origin}
+            ).status_code
+            for origin, key in (("http://evil.example", token), (address["url"].removesuffix("/mcp"), "a-wrong-token"))
+        }
+        entry = {"type": "http", "url": address["url"], "headers": {"Authorization": f"Bearer {token}"}}
+        flags = (*BYPASS, "--mcp-config", servers_file(place, own=entry))
+        (read,) = results(stream(place, calls(("mcp__own__file_read", {"path": "a.txt"})), flags=flags))
+        serving.signal(signal.SIGTERM)
+        assert serving.left().code == 128 + signal.SIGTERM
+    assert list(asked.values()) == [403, 401]
+    assert "hello from here" in read
+    assert "--port and --token-file are for --http" in place.run("mcp", "serve", "--port", "1").err
 
 
 @pytest.mark.slow

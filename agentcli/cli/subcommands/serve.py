@@ -63,13 +63,10 @@ def run(arguments: list[str]) -> int:
     set_up_logging(config)
     for notice in config.notices:
         warn(notice)
-    folder = config.paths.state / "serve"
-    make_private_folder(folder)
-    token_file = Path(options.token_file).absolute() if options.token_file else folder / "token"
+    token_file = find_token_file(config, options.token_file, "token")
     token = read_or_create_token(token_file)
-    listener, address = _listen(options)
-    limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
-    own = ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # the user "" is the owner
+    listener, address = listen(options.host, options.port, options.socket)
+    limits, own = config.settings.serve, owner_token(config, token)
     worker = Worker(options, config, (own, *limits.tokens.values()), listener)
 
     def announce() -> None:
@@ -86,6 +83,18 @@ def run(arguments: list[str]) -> int:
         with suppress(OSError):  # a later server may have put its own socket there
             if bound is not None and os.path.samestat(bound, Path(options.socket).lstat()):
                 Path(options.socket).unlink()
+
+
+def find_token_file(config: Config, chosen: str, name: str) -> Path:
+    """Return the file that a flag has chosen, else the one of that name in the state folder."""
+    folder = config.paths.state / "serve"
+    make_private_folder(folder)
+    return Path(chosen).absolute() if chosen else folder / name
+
+
+def owner_token(config: Config, token: str) -> ServeTokenSettings:
+    limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
+    return ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # the user "" is the owner
 
 
 def read_or_create_token(file: Path) -> str:
@@ -109,16 +118,16 @@ def read_or_create_token(file: Path) -> str:
 # Sockets
 
 
-def _listen(options: argparse.Namespace) -> tuple[socket.socket, dict[str, str]]:
+def listen(host: str, port: int, unix_socket: str | None = None) -> tuple[socket.socket, dict[str, str]]:
     """Return a socket that is bound, and its address for the line on stdout. Raises `UsageError`."""
     try:
-        if options.socket:
-            path = Path(options.socket).absolute()
+        if unix_socket:
+            path = Path(unix_socket).absolute()
             return _bind_unix(path), {"url": "http://localhost", "socket": str(path)}
-        listener, url = listen_tcp(options.host, options.port)
+        listener, url = listen_tcp(host, port)
         return listener, {"url": url}
     except (OSError, OverflowError) as error:
-        place = options.socket or f"{options.host}, port {options.port}"
+        place = unix_socket or f"{host}, port {port}"
         raise UsageError(f"Could not listen on {place}: {getattr(error, 'strerror', None) or error}.") from error
 
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import webbrowser
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from agentcli.agent.permissions.modes import Mode, parse_mode
+from agentcli.agent.permissions.modes import parse_mode
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, run_app
 from agentcli.errors import ToolError, UsageError, UserError
@@ -27,8 +27,8 @@ from agentcli.settings.files import project_root
 from agentcli.settings.load import Config, read_layer
 from agentcli.settings.trust import MCP_FILE
 from agentcli.settings.write import store_in, store_setting, write_settings
-from agentcli.tools.tool import Tool
-from agentcli.version import __version__
+
+LOOPBACK = "127.0.0.1"
 
 app = make_app("Add, list and remove MCP servers, log in to one, or serve as one.")
 
@@ -145,10 +145,25 @@ def log_out(name: Name) -> None:
 def serve(
     permission_mode: Annotated[str, typer.Option(help="The mode. What needs approval is denied.")] = "default",
     tools: Annotated[str, typer.Option(help="Offer only these tools, separated by commas.")] = "",
+    *,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve over Streamable HTTP instead of stdin and stdout.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="With --http: listen on this address.")] = LOOPBACK,
+    port: Annotated[int, typer.Option(help="With --http: listen on this port; 0 is any free port.")] = 0,
+    token_file: Annotated[str, typer.Option(help="With --http: the file with the token, created if missing.")] = "",
 ) -> None:
-    """Serve agentcli's own tools to another agent on stdin and stdout, with its sandbox and permissions."""
+    """Serve agentcli's own tools to other agents, with its sandbox and permissions."""
+    if not http and (host, port, token_file) != (LOOPBACK, 0, ""):
+        raise UsageError("--host, --port and --token-file are for --http.")
+    load_sdk()
+    from agentcli.cli.subcommands.tool_server import serve_on_http, serve_on_stdio  # the SDK: 0.6 s
+
+    config, mode = configuration(warns=True), parse_mode(permission_mode)
     only = [name for name in tools.split(",") if name]
-    asyncio.run(_serve_tools(configuration(warns=True), parse_mode(permission_mode), only))
+    if http:
+        raise typer.Exit(serve_on_http(config, mode, only, host=host, port=port, token_file=token_file))
+    serve_on_stdio(config, mode, only)
 
 
 def _servers(config: Config) -> Servers:
@@ -233,65 +248,3 @@ async def _log_in(config: Config, server: Server) -> str:
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."
-
-
-# Our own tools as a server
-
-
-async def _serve_tools(config: Config, mode: Mode, only: Collection[str]) -> None:
-    """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` if there is no such tool."""
-    load_sdk()
-    import mcp_types
-    from mcp.server import lowlevel
-    from mcp.server.stdio import stdio_server
-
-    from agentcli.app import Builder
-    from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
-    from agentcli.infra.sessions.sqlite import MemorySessions
-
-    builder = Builder(config, store=MemorySessions(), on_notice=warn)
-    registry = builder.offered_tools()
-    # Tools that run in this program (their mode is called "server"), and belong to no MCP server.
-    names = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
-    if missing := [name for name in only if name not in names]:
-        raise UsageError(f"Unknown tool {missing[0]!r}. Choose one of {', '.join(names)}.")
-    offered = registry.clone(only=[name for name in names if not only or name in only])
-
-    async def list_tools(context: Any, params: Any) -> mcp_types.ListToolsResult:
-        return mcp_types.ListToolsResult.model_validate({"tools": list(map(_tool_message, offered))})
-
-    async def call_tool(context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        answer = await bench.answer(ToolCallLine(params.name, params.arguments or {}))  # `bench` is opened below
-        return mcp_types.CallToolResult.model_validate(_result_message(answer))
-
-    server = lowlevel.Server[Any]("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
-    async with open_bench(builder, offered, mode) as bench, stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
-def _tool_message(tool: Tool) -> dict[str, Any]:
-    spec, only_reads = tool.spec(), tool.effect in ("none", "read", "web")
-    hints = {"readOnlyHint": only_reads, "openWorldHint": tool.effect == "web"}
-    return {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema, "annotations": hints}
-
-
-def _result_message(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a call, which has the form of `tools run`, in the form of MCP."""
-    content = answer["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    structured = answer["structured"] if isinstance(answer["structured"], dict) else None
-    return {
-        "content": list(map(_block_message, blocks)),
-        "structuredContent": msgspec.to_builtins(structured, enc_hook=str),
-        "isError": answer["is_error"],
-    }
-
-
-def _block_message(block: dict[str, Any]) -> dict[str, Any]:
-    match block:
-        case {"type": "image", "source": {"media_type": media_type, "data": data}}:
-            return {"type": "image", "data": data, "mimeType": media_type}
-        case {"type": "document", "source": {"media_type": media_type, "data": data}}:
-            return {"type": "resource", "resource": {"uri": "file:///document", "mimeType": media_type, "blob": data}}
-        case _:
-            return block  # a text, which has the same form

@@ -124,6 +124,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         if scope["type"] == "http":
+            # Spaces around a header's value are no part of it, but httptools keeps those after it.
+            scope["headers"] = [(name, value.strip()) for name, value in scope["headers"]]
             try:
                 scope["state"] = {**scope.get("state", {}), "token": self._check(HTTPConnection(scope))}
             except HttpError as error:
