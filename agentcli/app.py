@@ -224,10 +224,14 @@ class Builder:
         """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
         if (servers := self.servers) is None:
             return
+        from agentcli.extensions.mcp.sampling import Sampling
         from agentcli.extensions.mcp.servers import JoinServers
 
+        sampling = Sampling(session, self.models.small_model)
+        for server in servers:
+            server.sampling = sampling
         session.runtime.calls.delegates.servers = servers
-        session.runtime.steps.append(partial(JoinServers, servers))
+        session.runtime.steps.append(partial(JoinServers, servers, sampling))
         servers.on_notice = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:

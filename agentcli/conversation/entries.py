@@ -86,7 +86,7 @@ Source = Literal["project", "user", "plugin", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 STRATEGY_NAMES = {"truncate": "long entries cut", "extract": "digest of old turns", "summarize": "summary of old turns"}
 CompactionTrigger = Literal["auto", "manual", "overflow"]
-PaidReason = Literal["aside", "refused", "summary", "broken", "subagent"]
+PaidReason = Literal["aside", "refused", "summary", "broken", "subagent", "server"]
 
 
 class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defaults=True):

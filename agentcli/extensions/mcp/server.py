@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
@@ -13,6 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
+from agentcli.extensions.mcp.sampling import CallClock, Sampling
 from agentcli.extensions.mcp.tools import (
     MCPClient,
     Offer,
@@ -93,6 +94,9 @@ class Server:
         self.current: Offer | None = None
         self.problem = ""
         self.is_enabled = True  # else its tools are not offered
+        self.sampling: Sampling | None = None  # that of the open session
+        self._clocks: list[CallClock] = []  # of the running calls
+        self._samplings: set[asyncio.Task[Any]] = set()
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
         self._client: MCPClient | None = None
@@ -292,16 +296,49 @@ class Server:
         client = await self.client()
         await self._check_approved(tool, context.ask)
         try:
-            async with asyncio.timeout(self.spec.timeout_s) as deadline:
-                ask = context.ask and _ask_without_deadline(context.ask, deadline, self.name)
-                return await client.call_tool(
-                    tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
-                )
+            async with asyncio.timeout(self.spec.timeout_s) as limit:
+                with self._running(CallClock(limit)) as clock:
+                    ask = context.ask and _ask_with_clock(context.ask, clock, self.name)
+                    return await client.call_tool(
+                        tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
+                    )
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",
                 kind="timeout",
             ) from error
+
+    @contextmanager
+    def _running(self, clock: CallClock) -> Iterator[CallClock]:
+        """Let the server ask the model while a call runs; at the end of the last one its requests end, too."""
+        self._clocks.append(clock)
+        try:
+            yield clock
+        finally:
+            self._clocks.remove(clock)
+            for task in () if self._clocks else self._samplings:
+                task.cancel()
+
+    @property
+    def may_sample(self) -> bool:
+        return self.sampling is not None and self.sampling.may_ask(self.name)
+
+    async def sample(self, params: dict[str, Any]) -> Any:
+        """Answer the server's request to the model, while the time of its calls stands still. Raises `ToolError`."""
+        if self.sampling is None or not self._clocks:
+            raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
+        self._samplings.add(task := asyncio.create_task(self.sampling.answer(self.name, params)))
+        try:
+            with ExitStack() as stack:
+                for clock in self._clocks:
+                    stack.enter_context(clock.stopped())
+                await asyncio.wait((task,))
+            if task.cancelled():
+                raise ToolError("The call that needed the answer has ended.", kind="resource_error")
+            return task.result()
+        finally:
+            task.cancel()  # where the server no longer waits
+            self._samplings.discard(task)
 
     async def restart(self) -> None:
         """Connect anew, even if that has failed too often. Raises `ToolError`."""
@@ -335,16 +372,11 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"Instructions: {after.instructions}"
 
 
-def _ask_without_deadline(ask: Ask, deadline: asyncio.Timeout, server: str) -> Ask:
-    """Return an `ask` that names the server, and that adds the time that the person takes to the deadline."""
+def _ask_with_clock(ask: Ask, clock: CallClock, server: str) -> Ask:
+    """Return an `ask` that names the server, and that stops the clock of the call until the person answers."""
 
-    async def ask_and_extend(question: str, options: Sequence[str]) -> str | None:
-        loop, end = asyncio.get_running_loop(), deadline.when()
-        began = loop.time()
-        deadline.reschedule(None)
-        try:
+    async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
+        with clock.stopped():
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
-        finally:
-            deadline.reschedule(None if end is None else end + loop.time() - began)
 
-    return ask_and_extend
+    return ask_and_wait
