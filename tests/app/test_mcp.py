@@ -437,9 +437,8 @@ def test_the_model_answers_a_server_if_the_person_allows_it(place: Place) -> Non
     assert "the MCP server test asks your model, at your cost" in json.dumps(first)
     assert "Be a poet." in json.dumps(first)
     answered, refused = (json.loads(result) for result in results(ran))
-    assert answered == {
-        "role": "assistant", "content": {"type": "text", "text": "Because."}, "model": model, "stopReason": "endTurn",
-    }  # fmt: skip
+    content, name = {"type": "text", "text": "Because."}, model.rpartition("/")[2]
+    assert answered == {"role": "assistant", "content": content, "model": name, "stopReason": "endTurn"}
     assert refused["error"]["code"] == -1
     assert ran.result["total_cost_usd"] == 0.25
     assert "The MCP server test asked" in notices(ran)

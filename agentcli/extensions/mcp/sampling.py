@@ -30,6 +30,7 @@ from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 if TYPE_CHECKING:
     import mcp_types as types
 
+_USED = ("maxTokens", "systemPrompt", "messages", "modelPreferences", "stopSequences")  # and shown to the person
 _STOP_REASONS = {"end_turn": "endTurn", "max_tokens": "maxTokens", "stop_sequence": "stopSequence"}
 
 
@@ -64,7 +65,8 @@ class Sampling:
             text, found, _ = text.partition(stop)
             reason = "stopSequence" if found else reason
         content = types.TextContent(type="text", text=text)
-        return types.CreateMessageResult(role="assistant", content=content, model=target.name, stop_reason=reason)
+        model = target.name.rpartition("/")[2]  # a local one is a file, whose folder stays private
+        return types.CreateMessageResult(role="assistant", content=content, model=model, stop_reason=reason)
 
     async def _choose_model(self, wishes: types.ModelPreferences | None) -> RequestTarget:
         """Return the session's model, or the small one of its provider if the first hint that fits names that."""
@@ -117,7 +119,8 @@ async def _permit(turn: Turn, server: str, params: dict[str, Any]) -> types.Crea
 
     services, tool = turn.runtime.calls.services, _stand_in(server)
     await services.know_secrets()
-    masked = params if services.mask is None else services.mask.value(params)[0]
+    used = {key: params[key] for key in _USED if key in params}
+    masked = used if services.mask is None else services.mask.value(used)[0]
     # The log gets no question about it, because after a crash no server waits for the answer.
     calls = replace(turn.calls, store=at_once, commit=at_once)
     call = Call(ToolUse(f"sampling_{secrets.token_hex(6)}", tool.name, masked), calls)
