@@ -96,7 +96,7 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice)
+        self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice, is_interactive)
         state, data = config.paths.state, config.settings.data
         is_resumable = partial(can_resume, config.paths.sessions)
         self._data = DataFolder(folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=data)
@@ -227,7 +227,7 @@ class Builder:
         from agentcli.extensions.mcp.sampling import Sampling
         from agentcli.extensions.mcp.servers import JoinServers
 
-        sampling = Sampling(session, self.models.small_model)
+        sampling = Sampling(session)
         for server in servers:
             server.sampling = sampling
         session.runtime.calls.delegates.servers = servers

@@ -22,7 +22,8 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
-_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")  # AGENTCLI_… that are no settings
+# AGENTCLI_… that are no settings.
+_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY", "ENABLE_TELEMETRY")
 _UNUSED = {
     "compaction.summary_share": "summaries use the space that a compaction has",
     "budgets.fallback_model": "budgets do not switch models",

@@ -27,7 +27,7 @@ from agentcli.infra.state_files import DataFolder, FileGrants
 from agentcli.llm.models import preset_rows
 from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
-from agentcli.settings.structs import BudgetSettings
+from agentcli.settings.structs import BudgetSettings, ObservabilitySettings
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, ToolRegistry
 from agentcli.version import __version__
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.tools import MCPClient
     from agentcli.extensions.subagents.definitions import AgentDefinition
     from agentcli.frontends.acp.client import ClientFiles
-    from agentcli.infra.telemetry import Export, Telemetry
+    from agentcli.infra.telemetry import Export, Signal, Telemetry
     from agentcli.tools.workspace import SearchProvider
 
 
@@ -233,8 +233,7 @@ def has_key(config: Config, variable: str) -> bool:
 # The export of traces and metrics.
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
-SIGNALS = ("traces", "metrics")
-_ADDRESS = "http://localhost:4318"  # OTLP over HTTP
+_TIMEOUTS = {"traces": "export_timeout", "metrics": "metrics_timeout"}  # the settings, by signal
 # Providers without a preset: the variable that names their address, and the default.
 _SERVERS = {
     "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
@@ -244,24 +243,31 @@ _SERVERS = {
 
 
 class SessionExport(Struct):
-    """Exports sessions as the settings say; where they export nothing, nothing is imported for it."""
+    """Exports sessions as the settings and the environment say; where they export nothing, nothing is imported for it.
+
+    A session that `has_screen` draws on the terminal, so nothing else may write there.
+    """
 
     _config: Config
     _mask: Callable[[str], str]
     _on_notice: Callable[[str], None]
+    _has_screen: bool = False
     _telemetry: Telemetry | None = None
 
     def follow(self, session: Session) -> None:
-        """Export what happens in a session from now on, if the settings say so."""
-        if not exported_to(self._config):
-            return
-        if not is_installed("opentelemetry.exporter.otlp.proto.http"):
-            self._on_notice(f"[observability] exports nothing without the extra otel: {EXTRA}.")
+        """Export what happens in a session from now on, if that is wanted and possible; a notice says why it is not."""
+        try:
+            if not (signals := exported_signals(self._config, has_screen=self._has_screen)):
+                return
+            if not is_installed("opentelemetry.exporter.otlp.proto.http"):
+                raise ConfigError(f"That is not possible without the extra otel: {EXTRA}.")
+        except ConfigError as error:
+            self._on_notice(f"No telemetry is exported: {error}")
             return
         if self._telemetry is None:
             from agentcli.infra.telemetry import Telemetry
 
-            self._telemetry = Telemetry(make_export(self._config, self._mask))
+            self._telemetry = Telemetry(make_export(self._config, signals, self._mask))
         mask = session.runtime.calls.services.mask
         self._telemetry.follow(session, mask.text if mask else self._mask)
 
@@ -272,26 +278,51 @@ class SessionExport(Struct):
             await telemetry.aclose()
 
 
-def exported_to(config: Config) -> dict[str, str]:
-    """Return the URL of each signal that is exported."""
-    settings, environment = config.settings.observability, config.environment.get
-    signals = [signal for signal in SIGNALS if getattr(settings, signal)]
-    if (
-        not signals
-        or environment("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0")
-        or environment("OTEL_SDK_DISABLED", "").lower() == "true"
-    ):
+def exported_signals(config: Config, *, has_screen: bool = False) -> dict[str, Signal]:
+    """Return the signals to export, by name. Raises `ConfigError` for a variable that asks for what cannot be done."""
+    off, *asks = (
+        config.environment.get(name, "").lower() not in ("", "0", "false")
+        for name in ("AGENTCLI_NO_TELEMETRY", "AGENTCLI_ENABLE_TELEMETRY", "CLAUDE_CODE_ENABLE_TELEMETRY")
+    )
+    if off or config.environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
-    base = (settings.endpoint or environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    own_addresses = {  # the variable for one signal holds the whole URL
-        signal: environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
-        for signal in signals
-        if not settings.endpoint
-    }
-    return {signal: own_addresses.get(signal) or f"{base}/v1/{signal}" for signal in signals}
+    signals = {}
+    for signal in _TIMEOUTS:
+        is_set, variable = getattr(config.settings.observability, signal), f"OTEL_{signal.upper()}_EXPORTER"
+        exporters = (config.environment.get(variable) or ("otlp" if is_set else "none")).replace(" ", "").split(",")
+        if exporters != ["none"] and (is_set or any(asks)):
+            if not {"otlp", "console"}.issuperset(exporters):
+                raise ConfigError(f"{','.join(exporters)} is not supported. Use otlp, console or none.", key=variable)
+            if has_screen and "console" in exporters:
+                raise ConfigError("console would write on the screen of this session. Use it with -p.", key=variable)
+            signals[signal] = _read_signal(config, signal, exporters)
+    return signals
 
 
-def make_export(config: Config, mask: Callable[[str], str]) -> Export:
+def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signal:
+    """Return the export of a signal as the settings say, else OpenTelemetry's variables. Raises `ConfigError`."""
+    from agentcli.infra.telemetry import Signal
+
+    settings, name, setting = config.settings.observability, signal.upper(), _TIMEOUTS[signal]
+    # OpenTelemetry has two variables for each of these; that of the signal counts.
+    protocol, timeout = (
+        config.environment.get(f"OTEL_EXPORTER_OTLP_{name}_{what}")
+        or config.environment.get(f"OTEL_EXPORTER_OTLP_{what}", "")
+        for what in ("PROTOCOL", "TIMEOUT")
+    )
+    if "otlp" in exporters and protocol not in ("", "http/protobuf"):
+        raise ConfigError(f"only http/protobuf is supported, not {protocol!r}.", key="OTEL_EXPORTER_OTLP_PROTOCOL")
+    timeout_s = getattr(settings, setting)
+    if timeout and timeout_s == getattr(ObservabilitySettings(), setting):
+        try:
+            timeout_s = float(timeout) / 1000  # the SDK for Python takes it for seconds, against the specification
+        except ValueError:
+            raise ConfigError(f"{timeout!r} is no number of milliseconds.", key="OTEL_EXPORTER_OTLP_TIMEOUT") from None
+    endpoint = f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint else None
+    return Signal(tuple(exporters), timeout_s, endpoint)
+
+
+def make_export(config: Config, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -304,7 +335,7 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
 
     return Export(
         settings=settings,
-        addresses=exported_to(config),
+        signals=signals,
         resource=resource | settings.tags,
         parent=parent,
         server=partial(_server, config),
@@ -326,16 +357,10 @@ def _server(config: Config, provider: str) -> tuple[str, int]:
         return "", 0
 
 
-def sent_headers(config: Config, signal: str) -> dict[str, str]:
-    """Return the headers for the collector, as the SDK reads them: the settings over the environment."""
-    environment = config.environment.get
-    text = environment(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or environment("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
-    in_environment = {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
-    return in_environment | config.settings.observability.headers
-
-
 def secret_headers(config: Config) -> list[str]:
     """Return the secrets in the headers for collectors: the values, also those for logs, and each of their words."""
-    values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
-    return [word for value in values for word in (value, *value.split())]
+    variables = (f"OTEL_EXPORTER_OTLP_{kind}HEADERS" for kind in ("", "TRACES_", "METRICS_", "LOGS_"))
+    texts = (config.environment.get(variable, "") for variable in variables)
+    values = {unquote(pair.partition("=")[2].strip()) for text in texts for pair in text.split(",")}
+    values.update(config.settings.observability.headers.values())
+    return [word for value in values if value for word in (value, *value.split())]

@@ -334,6 +334,47 @@ def test_the_standard_variables_count_where_nothing_is_set(place: Place, came: C
         assert other.spans[0].resource["service.name"] == "agentcli"
 
 
+def test_the_standard_variables_alone_turn_it_on_and_off(place: Place, came: Collector) -> None:
+    """As people set them for Claude Code."""
+    asked = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": came.url}
+    asked |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TIMEOUT": "4000"}
+
+    def run(**more: str) -> Ran:
+        ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env={**asked, **more})
+        assert ran.out == "Hi.\n"
+        return ran
+
+    assert (run().err, came.paths) == ("", [])  # nobody has asked for it
+    run(CLAUDE_CODE_ENABLE_TELEMETRY="1", OTEL_TRACES_EXPORTER="none")
+    run(CLAUDE_CODE_ENABLE_TELEMETRY="1", OTEL_SDK_DISABLED="true")
+    assert came.paths == []
+    run(CLAUDE_CODE_ENABLE_TELEMETRY="1")
+    assert came.paths == ["/v1/traces"]
+    run(AGENTCLI_ENABLE_TELEMETRY="1", OTEL_TRACES_SAMPLER="always_off")
+    assert came.paths == ["/v1/traces"]
+    shown = run(AGENTCLI_ENABLE_TELEMETRY="1", OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console").err
+    assert ("invoke_agent agentcli" in shown, "agentcli.turns" in shown, "go" in shown.split()) == (True, True, False)
+    assert came.paths == ["/v1/traces"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc", "only http/protobuf is supported, not 'grpc'"),
+        ("OTEL_TRACES_EXPORTER", "zipkin", "zipkin is not supported. Use otlp, console or none"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "'soon' is no number of milliseconds"),
+    ],
+)
+def test_a_variable_that_asks_for_what_is_not_supported_is_reported(
+    place: Place, came: Collector, variable: str, value: str, why: str
+) -> None:
+    env = settings(came.url) | {variable: value}
+    ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=env)
+    assert (ran.out, came.paths) == ("Hi.\n", [])
+    assert "No telemetry is exported: OTEL_" in ran.err
+    assert why in ran.err
+
+
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 def test_batches_are_as_large_and_compressed_as_wanted(place: Place, came: Collector, compression: str) -> None:
     calls = [call("think", thought=str(number)) for number in range(8)]

@@ -32,19 +32,13 @@ _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@s
 
 
 class JoinServers(TurnStep):
-    """Adds the servers' tools to a session before a turn's first request, and the resources that its prompt names.
-
-    While the turn runs, the servers may ask the model.
-    """
+    """Adds the servers' tools to a session before a turn's first request, and the resources that its prompt names."""
 
     def __init__(self, servers: Servers, sampling: Sampling) -> None:
         self._servers, self._sampling = servers, sampling
 
-    def end(self, turn: Turn) -> None:
-        self._sampling.turn = None
-
     async def begin(self, turn: Turn) -> None:
-        self._sampling.turn = turn
+        self._sampling.budgets = turn.spending.budgets
         await self._servers.join(turn.runtime.calls)
         await self._servers.attach_named(turn.state, turn.log.prompt_ids, turn.emit)
 

@@ -25,11 +25,19 @@ _HEAD_START_S = 0.1  # of the first request, which the imports of the thread wou
 _GRACE_S = 1.0  # for recording the last events, beyond the time-outs of exports
 
 
+class Signal(Struct, frozen=True):
+    """The export of traces or metrics. Without an `endpoint` the SDK finds it in OpenTelemetry's variables."""
+
+    exporters: tuple[str, ...]  # "otlp", "console"
+    timeout_s: float
+    endpoint: str | None
+
+
 class Export(Struct, frozen=True, kw_only=True):
     """The exported signals, and where they are sent."""
 
     settings: ObservabilitySettings
-    addresses: Mapping[str, str]  # the URLs of the exported signals: traces, metrics
+    signals: Mapping[str, Signal]  # traces, metrics
     resource: Mapping[str, str]
     parent: Mapping[str, str]  # the trace context of the environment
     server: Callable[[str], tuple[str, int]]  # host and port of a provider; the host is "" if it is not known
@@ -38,8 +46,7 @@ class Export(Struct, frozen=True, kw_only=True):
     @property
     def last_export_s(self) -> float:
         """The time that the last export of all signals may take together."""
-        times = {"traces": self.settings.export_timeout, "metrics": self.settings.metrics_timeout}
-        return max(times[signal] for signal in self.addresses)
+        return max(signal.timeout_s for signal in self.signals.values())
 
 
 class Telemetry:

@@ -4,10 +4,12 @@ Everything here runs in the thread of `Telemetry`.
 """
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from opentelemetry.context import Context
@@ -16,20 +18,22 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import NoOpTracer, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from urllib3.exceptions import MaxRetryError
 
 from agentcli.agent.events import Event
-from agentcli.infra.telemetry import Export, MaskText
+from agentcli.infra.telemetry import Export, MaskText, Signal
 from agentcli.infra.telemetry.spans import Metrics, SessionSpans
-from agentcli.settings.structs import Sampling
+from agentcli.settings.structs import ObservabilitySettings, Sampling
 from agentcli.version import __version__
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +59,8 @@ class SpanRecorder:
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
         self._ends: list[Callable[[], object]] = []
         self._sessions: dict[str, SessionSpans] = {}
-        self._tracer = self._make_tracer() if "traces" in export.addresses else NoOpTracer()
-        self._metrics = Metrics(self._make_meter() if "metrics" in export.addresses else NoOpMeter("agentcli"))
+        self._tracer = self._make_tracer() if "traces" in export.signals else NoOpTracer()
+        self._metrics = Metrics(self._make_meter() if "metrics" in export.signals else NoOpMeter("agentcli"))
 
     def record(self, session_id: str, at_ns: int, event: Event, *, model: str, mask: MaskText) -> None:
         """Record an event that came `at_ns` nanoseconds since 1970, when the session's model was `model`."""
@@ -77,30 +81,39 @@ class SpanRecorder:
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _exporter_options(self, signal: str, timeout_s: float) -> dict[str, Any]:
-        return {
-            "endpoint": self._export.addresses[signal],
+    def _exporters(self, signal: Signal, otlp: Callable[..., T], console: Callable[..., T]) -> list[T]:
+        options = {
+            "endpoint": signal.endpoint,
             "headers": self._settings.headers,
             "compression": Compression(self._settings.compression),
-            "timeout": timeout_s,
+            "timeout": signal.timeout_s,
             "session": _Connections(),
         }
+        # stdout is for answers.
+        return [otlp(**options) if name == "otlp" else console(out=sys.stderr) for name in signal.exporters]
 
     def _make_tracer(self) -> Tracer:
-        sampling, limits = sampler(self._settings.sampling), SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
+        share, limits = self._settings.sampling, SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
+        is_default = share == ObservabilitySettings().sampling
+        # Traces that only the environment asks for are sampled as it says: by default all of them.
+        is_left = is_default and ("OTEL_TRACES_SAMPLER" in os.environ or not self._settings.traces)
+        sampling = None if is_left else sampler(share)
         provider = TracerProvider(sampling, self._resource, shutdown_on_exit=False, span_limits=limits)
-        exporter = OTLPSpanExporter(**self._exporter_options("traces", self._settings.export_timeout))
-        provider.add_span_processor(
-            BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=self._settings.batch)
-        )
+        for exporter in self._exporters(self._export.signals["traces"], OTLPSpanExporter, ConsoleSpanExporter):
+            batch = self._settings.batch
+            provider.add_span_processor(
+                BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
+            )
         self._ends.append(provider.shutdown)
         return provider.get_tracer("agentcli", __version__)
 
     def _make_meter(self) -> Meter:
-        exporter = OTLPMetricExporter(**self._exporter_options("metrics", self._settings.metrics_timeout))
-        interval_ms = self._settings.metric_interval * 1000
-        reader = PeriodicExportingMetricReader(exporter, interval_ms, self._settings.metrics_timeout * 1000)
-        provider = MeterProvider([reader], self._resource, shutdown_on_exit=False)
+        signal, interval_s = self._export.signals["metrics"], self._settings.metric_interval
+        is_default = interval_s == ObservabilitySettings().metric_interval
+        interval_ms = None if is_default else interval_s * 1000  # the SDK reads OTEL_METRIC_EXPORT_INTERVAL
+        exporters = self._exporters(signal, OTLPMetricExporter, ConsoleMetricExporter)
+        readers = [PeriodicExportingMetricReader(each, interval_ms, signal.timeout_s * 1000) for each in exporters]
+        provider = MeterProvider(readers, self._resource, shutdown_on_exit=False)
         self._ends.append(provider.shutdown)
         return provider.get_meter("agentcli", __version__)
 
