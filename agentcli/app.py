@@ -96,7 +96,9 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._export = setup.SessionExport(config, Mask(partial(make_masker, config)).text, on_notice, is_interactive)
+        self._export = setup.SessionExport(
+            config, self.models, Mask(partial(make_masker, config)).text, on_notice, is_interactive
+        )
         state, data = config.paths.state, config.settings.data
         is_resumable = partial(can_resume, config.paths.sessions)
         self._data = DataFolder(folder=state / "data", outputs=state / "jobs", is_resumable=is_resumable, settings=data)
@@ -224,14 +226,12 @@ class Builder:
         """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
         if (servers := self.servers) is None:
             return
-        from agentcli.extensions.mcp.sampling import Sampling
         from agentcli.extensions.mcp.servers import JoinServers
 
-        sampling = Sampling(session)
         for server in servers:
-            server.sampling = sampling
+            server.session = session
         session.runtime.calls.delegates.servers = servers
-        session.runtime.steps.append(partial(JoinServers, servers, sampling))
+        session.runtime.steps.append(partial(JoinServers, servers))
         servers.on_notice = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:

@@ -24,7 +24,7 @@ from agentcli.conversation.entries import Entry, HeadMoved
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.shared import DayAccount
 from agentcli.infra.state_files import DataFolder, FileGrants
-from agentcli.llm.models import preset_rows
+from agentcli.models.choice import Models
 from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, ObservabilitySettings
@@ -234,12 +234,6 @@ def has_key(config: Config, variable: str) -> bool:
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 _TIMEOUTS = {"traces": "export_timeout", "metrics": "metrics_timeout"}  # the settings, by signal
-# Providers without a preset: the variable that names their address, and the default.
-_SERVERS = {
-    "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
-    "openai": ("OPENAI_BASE_URL", ""),
-    "ollama": ("OLLAMA_HOST", "http://127.0.0.1:11434"),
-}
 
 
 class SessionExport(Struct):
@@ -249,6 +243,7 @@ class SessionExport(Struct):
     """
 
     _config: Config
+    _models: Models
     _mask: Callable[[str], str]
     _on_notice: Callable[[str], None]
     _has_screen: bool = False
@@ -267,7 +262,7 @@ class SessionExport(Struct):
         if self._telemetry is None:
             from agentcli.infra.telemetry import Telemetry
 
-            self._telemetry = Telemetry(make_export(self._config, signals, self._mask))
+            self._telemetry = Telemetry(make_export(self._config, self._models, signals, self._mask))
         mask = session.runtime.calls.services.mask
         self._telemetry.follow(session, mask.text if mask else self._mask)
 
@@ -322,7 +317,7 @@ def _read_signal(config: Config, signal: str, exporters: Sequence[str]) -> Signa
     return Signal(tuple(exporters), timeout_s, endpoint)
 
 
-def make_export(config: Config, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
+def make_export(config: Config, models: Models, signals: Mapping[str, Signal], mask: Callable[[str], str]) -> Export:
     settings, environment = config.settings.observability, config.environment
     resource = {"service.name": settings.service, "service.version": __version__}
     has_attribute = "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -338,22 +333,18 @@ def make_export(config: Config, signals: Mapping[str, Signal], mask: Callable[[s
         signals=signals,
         resource=resource | settings.tags,
         parent=parent,
-        server=partial(_server, config),
+        server=partial(_server, models),
         mask=mask,
     )
 
 
-def _server(config: Config, provider: str) -> tuple[str, int]:
-    """Return the host and port of a provider; an empty host and 0 where they are not known."""
-    variable, default = _SERVERS.get(provider, ("", ""))
-    server = config.settings.providers.get(provider)
-    configured = (server.base_url if server else "") or config.environment.get(variable, "")
-    address = configured or default or preset_rows().get(provider, {}).get("base_url", "")
+def _server(models: Models, name: str) -> tuple[str, int]:
+    """Return the host and port of a `provider/model`; an empty host and 0 where they are not known."""
     try:
-        parts = urlsplit(address if "//" in address else f"http://{address}")  # OLLAMA_HOST may be `host:port`
+        parts = urlsplit(getattr(models.provider(name), "address", ""))
         usual_port = 443 if parts.scheme == "https" else 80
         return (parts.hostname, parts.port or usual_port) if parts.hostname else ("", 0)
-    except ValueError:  # it is not valid, which the provider reports
+    except (UserError, ValueError):  # the model's next request reports it
         return "", 0
 
 

@@ -459,11 +459,12 @@ def test_a_server_learns_of_the_model_only_where_its_requests_can_be_allowed(pla
 
 def test_a_server_gets_no_more_of_the_model_than_a_budget_allows_and_nothing_of_the_conversation(place: Place) -> None:
     server(place)
+    flags = (*BYPASS, "--allow", "mcp__test__sampling")
     replies = [anthropic_reply(Said(calls=(ToolUse("toolu_1", "mcp__test__muse", {}),))), anthropic_reply("So.")]
     with anthropic_server([replies[0], anthropic_reply("Because."), replies[1]]) as claude:
         env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url}
         stream(place)  # its tools are known then
-        ran = place.run("-p", "a secret plan", "-m", "anthropic/claude-sonnet-5-5", *BYPASS, env=env)
+        ran = place.run("-p", "a secret plan", "-m", "anthropic/claude-sonnet-5-5", *flags, env=env)
         assert ran.code == 0, ran.err
         asked = claude.requests[1].json
     assert (asked["max_tokens"], asked["messages"][0]["content"][0]["text"]) == (50, "Why?")
@@ -472,7 +473,7 @@ def test_a_server_gets_no_more_of_the_model_than_a_budget_allows_and_nothing_of_
     poor = {"AGENTCLI_BUDGETS_TURN_USD": "0.2"}
     answer = {"text": "Because.", "usage": {"input_tokens": 50, "output_tokens": 5, "cost_usd": 0.25}}
     model = place.script(calls(("mcp__test__muse", {}), ("mcp__test__muse", {})), answer, DONE)
-    ran = place.run("-p", "go", "-m", model, "--output-format", "stream-json", *BYPASS, env=poor)
+    ran = place.run("-p", "go", "-m", model, "--output-format", "stream-json", *flags, env=poor)
     paid, refused = results(ran)
     assert ("Because." in paid, "The model could not answer." in refused) == (True, True)
 

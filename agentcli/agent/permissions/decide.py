@@ -50,7 +50,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             return _ask_or_deny(mode, address.reason)
         case "web":
             return Verdict(decision="allow", reason="it only reads from the web")
-        case "foreign" if tool.mode == "session":
+        case "foreign" if tool.mode == "client":  # the request of a server to the model
             return _ask_or_deny(mode, f"the MCP server {tool.server} asks your model, at your cost")
         case "foreign" | "command":
             subject = f"a tool of the MCP server {tool.server}" if tool.server else tool.name

@@ -63,11 +63,9 @@ def run(arguments: list[str]) -> int:
     set_up_logging(config)
     for notice in config.notices:
         warn(notice)
-    token_file = find_token_file(config, options.token_file, "token")
-    token = read_or_create_token(token_file)
+    token_file, token, own = open_access(config, options.token_file, "token")
     listener, address = listen(options.host, options.port, options.socket)
-    limits, own = config.settings.serve, owner_token(config, token)
-    worker = Worker(options, config, (own, *limits.tokens.values()), listener)
+    worker = Worker(options, config, (own, *config.settings.serve.tokens.values()), listener)
 
     def announce() -> None:
         sys.stdout.buffer.write(to_json_line({**address, "token_file": str(token_file)}))
@@ -85,16 +83,12 @@ def run(arguments: list[str]) -> int:
                 Path(options.socket).unlink()
 
 
-def find_token_file(config: Config, chosen: str, name: str) -> Path:
-    """Return the file that a flag has chosen, else the one of that name in the state folder."""
-    folder = config.paths.state / "serve"
-    make_private_folder(folder)
-    return Path(chosen).absolute() if chosen else folder / name
-
-
-def owner_token(config: Config, token: str) -> ServeTokenSettings:
+def open_access(config: Config, chosen: str | None, name: str) -> tuple[Path, str, ServeTokenSettings]:
+    """Return the chosen file of a token, else the one of that name in the state folder; its token; what that opens."""
+    make_private_folder(folder := config.paths.state / "serve")
+    token = read_or_create_token(file := Path(chosen).absolute() if chosen else folder / name)
     limits, digest = config.settings.serve, hashlib.sha256(token.encode()).hexdigest()
-    return ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # the user "" is the owner
+    return file, token, ServeTokenSettings(digest, "", limits.rate_per_minute, limits.budget_usd)  # "" is the owner
 
 
 def read_or_create_token(file: Path) -> str:

@@ -16,7 +16,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.result import to_json_line
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.serve import find_token_file, listen, owner_token, read_or_create_token
+from agentcli.cli.subcommands.serve import listen, open_access
 from agentcli.cli.subcommands.tools import ToolCallLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.frontends.http.server import http_server, import_server
@@ -27,14 +27,10 @@ from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 
 
-def serve_on_stdio(config: Config, mode: Mode, only: Collection[str]) -> None:
+async def serve_on_stdio(config: Config, mode: Mode, only: Collection[str]) -> None:
     """Serve the tools named in `only` (empty: all) until stdin ends. Raises `UsageError` if there is no such tool."""
-
-    async def run() -> None:
-        async with _open_server(config, mode, only) as server, stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-
-    asyncio.run(run())
+    async with _open_server(config, mode, only) as server, stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
 
 def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: str, port: int, token_file: str) -> int:
@@ -45,8 +41,7 @@ def serve_on_http(config: Config, mode: Mode, only: Collection[str], *, host: st
     import_server()
     from agentcli.frontends.http.requests import Guard  # the extra
 
-    file = find_token_file(config, token_file, "mcp_token")
-    access = owner_token(config, read_or_create_token(file))
+    file, _, access = open_access(config, token_file, "mcp_token")
     listener, address = listen(host, port)
 
     async def run() -> int:

@@ -12,8 +12,10 @@ from weakref import WeakSet
 
 import msgspec
 
+from agentcli.agent.runtime import Turn
+from agentcli.agent.session import Session
 from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
-from agentcli.extensions.mcp.sampling import CallClock, Sampling
+from agentcli.extensions.mcp.sampling import answer, may_ask
 from agentcli.extensions.mcp.tools import (
     MCPClient,
     Offer,
@@ -94,8 +96,9 @@ class Server:
         self.current: Offer | None = None
         self.problem = ""
         self.is_enabled = True  # else its tools are not offered
-        self.sampling: Sampling | None = None  # that of the open session
-        self._clocks: list[CallClock] = []  # of the running calls
+        self.session: Session | None = None  # the open one, whose rules say if the server may ask the model
+        self.turn: Turn | None = None  # the running one, which pays for the model's answers
+        self._limits: list[asyncio.Timeout] = []  # of the running calls
         self._samplings: set[asyncio.Task[Any]] = set()
         self._connect, self._pins = connect, pins
         self._on_notice, self._on_update = on_notice, on_update
@@ -297,41 +300,35 @@ class Server:
         await self._check_approved(tool, context.ask)
         try:
             async with asyncio.timeout(self.spec.timeout_s) as limit:
-                with self._running(CallClock(limit)) as clock:
-                    ask = context.ask and _ask_with_clock(context.ask, clock, self.name)
+                self._limits.append(limit)
+                ask = context.ask and _ask_in_time(context.ask, limit, self.name)
+                try:
                     return await client.call_tool(
                         tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
                     )
+                finally:
+                    self._limits.remove(limit)
+                    for task in () if self._limits else self._samplings:  # which were for this call
+                        task.cancel()
         except TimeoutError as error:
             raise ToolError(
                 f"{tool.name} did not finish within {self.spec.timeout_s:g} s; agentcli asked {self.name} to stop it.",
                 kind="timeout",
             ) from error
 
-    @contextmanager
-    def _running(self, clock: CallClock) -> Iterator[CallClock]:
-        """Let the server ask the model while a call runs; at the end of the last one its requests end, too."""
-        self._clocks.append(clock)
-        try:
-            yield clock
-        finally:
-            self._clocks.remove(clock)
-            for task in () if self._clocks else self._samplings:
-                task.cancel()
-
     @property
     def may_sample(self) -> bool:
-        return self.sampling is not None and self.sampling.may_ask(self.name)
+        return self.session is not None and may_ask(self.session, self.name)
 
     async def sample(self, params: dict[str, Any]) -> Any:
         """Answer the server's request to the model, while the time of its calls stands still. Raises `ToolError`."""
-        if self.sampling is None or not self._clocks:
+        if self.turn is None or not self._limits:
             raise ToolError("The model answers only while a call of this server runs.", kind="permission_denied")
-        self._samplings.add(task := asyncio.create_task(self.sampling.answer(self.name, params)))
+        self._samplings.add(task := asyncio.create_task(answer(self.turn, self.name, params)))
         try:
             with ExitStack() as stack:
-                for clock in self._clocks:
-                    stack.enter_context(clock.stopped())
+                for limit in self._limits:
+                    stack.enter_context(_stopped(limit))
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise ToolError("The call that needed the answer has ended.", kind="resource_error")
@@ -372,11 +369,25 @@ def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
         yield f"Instructions: {after.instructions}"
 
 
-def _ask_with_clock(ask: Ask, clock: CallClock, server: str) -> Ask:
-    """Return an `ask` that names the server, and that stops the clock of the call until the person answers."""
+@contextmanager
+def _stopped(limit: asyncio.Timeout) -> Iterator[None]:
+    """Let the time limit of a call stand still while the person or the model is asked."""
+    now, end = asyncio.get_running_loop().time, limit.when()
+    began = now()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        if end is not None:  # else it stood still already
+            with suppress(RuntimeError):  # the call has ended
+                limit.reschedule(end + now() - began)
+
+
+def _ask_in_time(ask: Ask, limit: asyncio.Timeout, server: str) -> Ask:
+    """Return an `ask` that names the server, and during which the time limit of the call stands still."""
 
     async def ask_and_wait(question: str, options: Sequence[str]) -> str | None:
-        with clock.stopped():
+        with _stopped(limit):
             return await ask(f"{server} asks: {' '.join(question.split())}", options)
 
     return ask_and_wait

@@ -21,7 +21,6 @@ from agentcli.conversation.history import shorten
 from agentcli.conversation.mentions import foreign_text, typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
 from agentcli.extensions.mcp import tools as mcp_tools
-from agentcli.extensions.mcp.sampling import Sampling
 from agentcli.extensions.mcp.server import Connect, Pins, Server, Status
 from agentcli.llm.messages import Text
 from agentcli.tools.observation import cut_middle
@@ -34,11 +33,16 @@ _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@s
 class JoinServers(TurnStep):
     """Adds the servers' tools to a session before a turn's first request, and the resources that its prompt names."""
 
-    def __init__(self, servers: Servers, sampling: Sampling) -> None:
-        self._servers, self._sampling = servers, sampling
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    def end(self, turn: Turn) -> None:
+        for server in self._servers:
+            server.turn = None
 
     async def begin(self, turn: Turn) -> None:
-        self._sampling.budgets = turn.spending.budgets
+        for server in self._servers:
+            server.turn = turn
         await self._servers.join(turn.runtime.calls)
         await self._servers.attach_named(turn.state, turn.log.prompt_ids, turn.emit)
 

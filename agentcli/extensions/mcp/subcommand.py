@@ -163,7 +163,7 @@ def serve(
     only = [name for name in tools.split(",") if name]
     if http:
         raise typer.Exit(serve_on_http(config, mode, only, host=host, port=port, token_file=token_file))
-    serve_on_stdio(config, mode, only)
+    asyncio.run(serve_on_stdio(config, mode, only))
 
 
 def _servers(config: Config) -> Servers:

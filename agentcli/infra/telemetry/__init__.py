@@ -40,7 +40,7 @@ class Export(Struct, frozen=True, kw_only=True):
     signals: Mapping[str, Signal]  # traces, metrics
     resource: Mapping[str, str]
     parent: Mapping[str, str]  # the trace context of the environment
-    server: Callable[[str], tuple[str, int]]  # host and port of a provider; the host is "" if it is not known
+    server: Callable[[str], tuple[str, int]]  # host and port for a `provider/model`; the host is "" if unknown
     mask: MaskText
 
     @property

@@ -278,7 +278,7 @@ def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
     provider, _, model = name.partition("/")
     if provider in ("local", "scripted"):  # a file, whose folder stays private
         model = model.rpartition("/")[2]
-    host, port = server(provider)
+    host, port = server(name)
     return {
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": model,

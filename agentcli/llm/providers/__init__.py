@@ -22,6 +22,11 @@ class BaseProvider(ABC):
     def __init__(self, info: ModelInfo) -> None:
         self.info, self.name, self.model = info, info.provider, info.id
 
+    @property
+    def address(self) -> str:
+        """The address of the API; empty where there is none."""
+        return self._carrier.shown_url if self._carrier else ""
+
     async def count_tokens(self, request: Request) -> TokenCount:
         return estimate(request, self.info)
 
