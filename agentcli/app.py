@@ -12,7 +12,6 @@ from msgspec import structs
 
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.report import Mask
-from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -224,18 +223,10 @@ class Builder:
 
     def _attach_servers(self, session: Session) -> None:
         """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
-        if (servers := self.servers) is None:
-            return
-        from agentcli.extensions.mcp.servers import JoinServers
-
-        for server in servers:
-            server.session = session
-        session.runtime.calls.delegates.servers = servers
-        session.runtime.steps.append(partial(JoinServers, servers))
-        servers.on_notice = lambda text: session.publish(Notice(text))
-        servers.can_skip = self._is_interactive
-        if self._can_ask:
-            servers.start()
+        if (servers := self.servers) is not None:
+            servers.attach(session, can_skip=self._is_interactive)
+            if self._can_ask:
+                servers.start()
 
     def _attach_skills_and_agents(self, session: Session, entries: Sequence[Entry]) -> None:
         """Let a session use skills and subagents, which are loaded when one is used, or was active before."""

@@ -15,6 +15,7 @@ from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, O
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Turn, TurnStep
+from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.history import shorten
@@ -54,8 +55,6 @@ class Servers:
     have the same beginning. Only a server that was not known before joins at a later prompt.
     """
 
-    can_skip = False  # set to True where Enter ends the waiting for servers
-
     def __init__(
         self,
         specs: Sequence[mcp_tools.ServerSpec],
@@ -75,6 +74,7 @@ class Servers:
         for client in clients:
             spec = mcp_tools.ServerSpec(name=client.name, scope="caller")
             self._servers[client.name] = make(spec, partial(_return_client, client), None)
+        self._can_skip = False  # True where Enter ends the waiting for servers
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
@@ -89,6 +89,15 @@ class Servers:
             known = ", ".join(self._servers) or "none"
             raise UsageError(f"Unknown MCP server {name!r}{did_you_mean(name, self._servers)}. Known servers: {known}.")
         return self._servers[name]
+
+    def attach(self, session: Session, *, can_skip: bool) -> None:
+        """Let a session use the servers."""
+        for server in self:
+            server.session = session
+        session.runtime.calls.delegates.servers = self
+        session.runtime.steps.append(partial(JoinServers, self))
+        self.on_notice = lambda text: session.publish(Notice(text))
+        self._can_skip = can_skip
 
     def start(self) -> None:
         """Begin to connect to all servers, and return at once."""
@@ -134,7 +143,7 @@ class Servers:
             slow = [server for server in new if server.pinned is None and not server.problem]
             names = ", ".join(server.name for server in slow)
             max_s = max((server.spec.startup_timeout_s for server in slow), default=0)
-            hint = " Press Enter to start without them." if self.can_skip else ""
+            hint = " Press Enter to start without them." if self._can_skip else ""
             self.on_notice(f"Waiting up to {max_s:g} s for new MCP servers: {names}.{hint}")
             try:
                 with suppress(TimeoutError):
