@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -27,10 +27,10 @@ from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result
 from agentcli.conversation.evidence.verdicts import Record
-from agentcli.conversation.history import calls_in
 from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.schema import pack_conversation
 from agentcli.errors import UsageError
+from agentcli.evals.judge import JUDGE, JUDGE_TOOLS, add_grades, record_for_check
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
 from agentcli.extensions.programs import Hooks
@@ -41,6 +41,7 @@ from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
 from agentcli.settings.files import Paths
 from agentcli.settings.load import Config, ProjectUse, load_config, merge_values
+from agentcli.settings.structs import ToolSettings
 from agentcli.setup.options import AddedDefinitions, SessionOptions
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants
@@ -73,8 +74,13 @@ class LocalEngine:
         with temporary_folder() as folder:
             await asyncio.to_thread(_copy_start, task, folder / "work")
             config = self._config(task, folder)
-            provider = self._provider(task)
-            async with self._session(provider, config) as session:
+            provider = self._provider(task, self._variant.model)
+            options = SessionOptions(
+                system_prompt=self._variant.system_prompt,
+                append_system_prompt=self._variant.append_system_prompt,
+                added=AddedDefinitions(tuple(map(Path, self._variant.skills))),
+            )
+            async with self._session(provider, config, options) as session:
                 began = time.monotonic()
                 limit_s = self._variant.time_s or task.limits.time_s
                 info = getattr(provider, "info", None) or self._models.info(self._variant.model)
@@ -84,9 +90,14 @@ class LocalEngine:
                 total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
             work, checked = measure_work(entries, ends, str(config.cwd)), CheckResult()
+            record = record_for_check(entries, ends, work)
+            if not failure and task.graders is not None:
+                record["grades"] = []
+                if criteria := [one["criteria"] for one in task.graders if one["type"] == "llm"]:
+                    async with self._judge(task, config) as session:
+                        failure = await add_grades(record, task, criteria, session)
             if not failure:
-                record = msgspec.json.encode(record_for_check(entries, ends, work))
-                checked = await check(task, config, record, folder)
+                checked = await check(task, config, msgspec.json.encode(record), folder)
             outcome = Outcome(
                 task=task.name,
                 sample=sample,
@@ -126,13 +137,7 @@ class LocalEngine:
         return msgspec.structs.replace(config, kept_keys=person.kept_keys, project=ProjectUse(is_allowed=True))
 
     @asynccontextmanager
-    async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
-        variant = self._variant
-        options = SessionOptions(
-            system_prompt=variant.system_prompt,
-            append_system_prompt=variant.append_system_prompt,
-            added=AddedDefinitions(tuple(Path(folder) for folder in variant.skills)),
-        )
+    async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
         builder.hooks = Hooks(config, is_bare=True, on_notice=lambda text: None)  # a copy's hooks would not be confined
         async with aclosing(builder):
@@ -142,15 +147,22 @@ class LocalEngine:
             finally:
                 await session.close()
 
-    def _provider(self, task: Task) -> Provider:
-        match self._variant.model:
+    def _judge(self, task: Task, config: Config) -> AbstractAsyncContextManager[Session]:
+        """Open a session of the judge in the agent's copy. It can only read."""
+        provider = self._provider(task, self._variant.judge or self._variant.model)
+        settings = msgspec.structs.replace(config.settings, tools=ToolSettings(only=JUDGE_TOOLS))
+        options = SessionOptions(system_prompt=JUDGE, is_bare=True)
+        return self._session(provider, msgspec.structs.replace(config, settings=settings), options)
+
+    def _provider(self, task: Task, model: str) -> Provider:
+        match model:
             case "scripted/nothing":
                 return ScriptedProvider([_IDLE_REPLY] * len(task.prompts))
             case "scripted/reference":
                 return ScriptedProvider(read_script(task.folder / "reference.jsonl"))
-            case model if model.startswith("scripted/"):
+            case _ if model.startswith("scripted/"):
                 return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
-            case model:
+            case _:
                 return self._models.provider(model)
 
 
@@ -259,21 +271,6 @@ def measure_work(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cw
         prefix=replies[-1].prefix if replies else "",
         answered_by=f"{replies[-1].provider}/{replies[-1].model}" if replies else "",
     )
-
-
-def record_for_check(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], work: Work) -> dict[str, Any]:
-    """Return the record of an attempt that its check may read; see `checking/eval_check.py`."""
-    results = {entry.body.result.tool_use_id: entry.body.result for entry in entries if isinstance(entry.body, Result)}
-    calls = [call for entry in entries if isinstance(entry.body, Assistant) for call in calls_in(entry.body)]
-    ended = [(call, results[call.id]) for call in calls if call.id in results]
-    return {
-        "answer": ends[-1].text if ends and isinstance(ends[-1], Done) else "",
-        "calls": [
-            {"name": call.name, "input": call.input, "is_error": result.is_error, "content": result.text}
-            for call, result in ended
-        ],
-        "compactions": work.compactions,
-    }
 
 
 async def check(task: Task, config: Config, record: bytes, folder: Path) -> CheckResult:

@@ -31,6 +31,7 @@ class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `model` may also be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`. `settings`
     are nested like config.toml; they and `time_s`, the seconds for an attempt, take precedence over a task's own.
+    `judge` is the model that grades, if it is another one.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     skills: tuple[str, ...] = ()
     time_s: float | None = None
     settings: dict[str, Any] = {}
+    judge: str = ""
 
 
 class CheckResult(msgspec.Struct, frozen=True):

@@ -63,6 +63,12 @@ class Task(TaskFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     @property
+    def graders(self) -> list[dict[str, Any]] | None:
+        """Its graders, if its check runs `eval_check.check_graders`."""
+        file = self.folder / "graders.json"
+        return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else None
+
+    @property
     def version(self) -> str:
         """A hash of all its files: results of different versions are not compared."""
         digest = hashlib.sha256()
@@ -164,7 +170,7 @@ def swe_bench_tasks(file: Path, repositories: Path, folder: Path, names: Collect
     for name, (place, instance) in instances.items():
         if not names or name in names:
             clone = _find_clone(place, instance.repo, repositories)
-            _write_files(folder / name, _task_contents(place, instance, clone))
+            write_files(folder / name, _task_contents(place, instance, clone))
             tasks.append(read_task(folder / name / "task.toml"))
     return tasks
 
@@ -225,10 +231,10 @@ def _task_contents(place: str, instance: _Instance, clone: Path) -> dict[str, by
     }
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             replace_file(folder / name, content, mode=0o700 if name == "check" else 0o600, syncs=False)
     except OSError as error:
         raise UsageError(f"Could not write the task {folder}: {error.strerror}.") from error

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -18,6 +18,7 @@ from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.runs import LEVEL, Comparison, Engine, Pair, RunFailed, compare, finish_run
+from agentcli.evals.skill import skill_tasks
 from agentcli.evals.store import About, Attempted, EvalRun, EvalStore, PlannedTask, Variant, cost_of, outcome_line
 from agentcli.evals.task import BUNDLED, Task, find_tasks, swe_bench_tasks
 from agentcli.frontends.export.markdown import money, when
@@ -75,19 +76,51 @@ def run_tasks(
         settings=dict(read_layer(settings).values) if settings else {},
     )
     chosen = _tasks(folder, tasks or [], repositories)
-    planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in chosen)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant=variant, tasks=planned, samples=samples, tasks_folder=place, name=name, engine=engine)
-    if parallel is None:
-        parallel = 1 if variant.model.startswith("local/") else 4  # the embedded model answers one request at a time
-    make_engine = partial(_engine, engine, _without_tasks(config, folder), variant, parallel)
-    run = _finish_run(about, chosen, make_engine, parallel=parallel, is_new=new)
+    about = About(variant=variant, tasks=_plan(chosen), samples=samples, tasks_folder=place, name=name, engine=engine)
+    run = _finish_run(about, chosen, _without_tasks(config, folder), parallel=parallel, is_new=new)
     shared.print_answer(_as_result(run), _summary(run), as_json=json)
 
 
-def _finish_run(
-    about: About, tasks: list[Task], make_engine: Callable[[], Engine], *, parallel: int, is_new: bool
-) -> EvalRun:
+@app.command("skill")
+def evaluate_skill(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="The skill's folder.")
+    ],
+    *,
+    model: Annotated[str, typer.Option("-m", "--model", help="PROVIDER/MODEL.")] = "",
+    judge: Annotated[str, typer.Option("--judge-model", help="The model that grades (default: the same).")] = "",
+    samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts per case, without and with it.")] = 3,
+    parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts to run at the same time.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start new runs even if some are unfinished.")] = False,
+    json: shared.AsJson = False,
+) -> None:
+    """Run a skill's evals without and with it. Exits with 1 if answers are significantly worse with it."""
+    config, runs = _without_tasks(shared.configuration(), folder / "evals"), []
+    tasks, skills = skill_tasks(folder, config.paths.cache / "skill-evals")
+    model = model or asyncio.run(Models(config).default())
+    for name, added in (("without", ()), ("with", (str(skills),))):
+        variant = Variant(model=model, judge=judge, skills=added)
+        about = About(variant=variant, tasks=_plan(tasks), samples=samples, name=f"{folder.name}-{name}")
+        runs.append(_finish_run(about, tasks, config, parallel=parallel, is_new=new))
+    found, reverse = compare(*runs), compare(*runs[::-1])
+    if json:
+        helps = {"skill": folder.name, "better_beyond_chance": reverse.is_worse, "chance_of_gain": reverse.chance}
+        shared.print_json(helps | comparison_as_json(found))
+    else:
+        print_comparison(found)
+        gain = f"helps (by chance in {reverse.chance:.1%} of cases)" if reverse.is_worse else "shows no certain gain"
+        echo(f"{folder.name} {gain}. A is without it, B with it.")
+    raise typer.Exit(int(found.is_worse))
+
+
+def _plan(tasks: Sequence[Task]) -> tuple[PlannedTask, ...]:
+    return tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in tasks)
+
+
+def _finish_run(about: About, tasks: Sequence[Task], config: Config, *, parallel: int | None, is_new: bool) -> EvalRun:
+    if parallel is None:  # the embedded model answers one request at a time
+        parallel = 1 if about.variant.model.startswith("local/") else 4
     store, total = _store(), len(about.jobs)
     try:
         run = store.begin(about, is_new=is_new)
@@ -95,7 +128,8 @@ def _finish_run(
             if run.outcomes:
                 warn(f"Continuing run {run.id}: {len(run.outcomes)} of {total} attempts are done.")
             report = partial(_report_attempt, count(len(run.outcomes) + 1), total)
-            work = finish_run(store, run, tasks, make_engine(), parallel=parallel, on_attempt=report)
+            engine = _engine(about.engine, config, about.variant, parallel)
+            work = finish_run(store, run, tasks, engine, parallel=parallel, on_attempt=report)
             return asyncio.run(shared.until_signal(work))
     finally:
         store.close()

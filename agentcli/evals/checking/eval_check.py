@@ -90,6 +90,30 @@ def require_tests(folder: str | Path, count: int) -> None:
     require(passed and ran == count, f"{ran} of {count} tests ran, or some failed:\n{output[-2_000:]}")
 
 
+def check_graders() -> None:
+    """Fail with the graders of `graders.json` that are not met; the last line is the share that is.
+
+    The record has a grade, `{"passed", "evidence"}`, for each one of the type `llm`, in order.
+    """
+    graders, grades = json.loads((TASK / "graders.json").read_text("utf-8")), iter(record()["grades"])
+    met = 0
+    for grader in graders:
+        match grader:
+            case {"type": "llm"}:
+                grade = next(grades)
+                is_met, why = grade["passed"], grade["evidence"]
+            case {"type": "regex", "pattern": pattern}:
+                is_met, why = re.search(pattern, record()["answer"]) is not None, "the answer does not match"
+            case {"command": command}:
+                done = run("bash", "-c", command)
+                is_met, why = done.returncode == 0, done.stdout
+        met += is_met
+        if not is_met:
+            print(f"{grader['name']}: {why}")
+    print(f"{met / len(graders):.3f}")
+    sys.exit(met < len(graders))
+
+
 # SWE-bench
 
 RESULTS = TASK / "results.xml"

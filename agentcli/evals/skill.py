@@ -1,0 +1,79 @@
+"""Makes tasks of a skill's evals (https://agentskills.io/skill-creation/evaluating-skills)."""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from agentcli.errors import UsageError
+from agentcli.evals.task import Task, find_tasks, write_files
+from agentcli.extensions.skills.skill import read_skill
+
+_TYPES = {"llm": "criteria", "regex": "pattern", "command": "command"}  # of graders, each with its only option
+_CHECK = b"#!/usr/bin/env python3\nfrom eval_check import check_graders\n\ncheck_graders()\n"
+Json = dict[str, Any]
+
+
+class SkillCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A case of `evals.json`. `files` are relative to the skill's folder. `expectations` is skill-creator's word."""
+
+    id: int | str
+    prompt: str
+    expected_output: str = ""
+    files: tuple[str, ...] = ()
+    assertions: tuple[str | Json, ...] = ()
+    expectations: tuple[str | Json, ...] = ()
+
+
+def skill_tasks(folder: Path, cache: Path) -> tuple[Sequence[Task], Path]:
+    """Write a task for each case, and a copy of the skill or skills in the folder without cases, into `cache`.
+
+    Return the tasks, and the folder of the skills. Raises `UsageError`.
+    """
+    try:
+        skills = [read_skill(file.parent, "user") for file in folder.glob("**/SKILL.md")]
+        files = [(str(path), path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
+        place = cache / sha256(msgspec.json.encode(files)).hexdigest()[:12]  # a changed skill begins another run
+        cases = list(_skill_cases(folder))
+        for name, contents in cases:
+            (place / "tasks" / name / "start").mkdir(parents=True, exist_ok=True)
+            write_files(place / "tasks" / name, contents)
+        for one in skills:
+            ignored = shutil.ignore_patterns("evals")
+            shutil.copytree(one.folder, place / "skills" / one.name, ignore=ignored, dirs_exist_ok=True)
+    except (OSError, TypeError, ValueError, re.error) as error:
+        raise UsageError(f"Could not read the evals of {folder}: {error}") from error
+    if not skills or not cases or len(dict(cases)) < len(cases):
+        raise UsageError(f"{folder} needs a SKILL.md, and cases with different ids in evals/evals.json.")
+    return find_tasks(place / "tasks"), place / "skills"
+
+
+def _task_contents(prompt: str, graders: list[Json]) -> dict[str, bytes]:
+    for one in graders:
+        if one.keys() != {"name", "type", _TYPES.get(one["type"], "")}:
+            raise ValueError(f"not an assertion (docs/evals.md): {one}")
+        re.compile(one.get("pattern", ""))
+    task = {"title": prompt.strip().partition("\n")[0][:100], "prompt": prompt}
+    return {"task.toml": tomli_w.dumps(task).encode(), "graders.json": msgspec.json.encode(graders), "check": _CHECK}
+
+
+def _skill_cases(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    for file in folder.glob("evals/evals.json"):
+        content = msgspec.json.decode(file.read_bytes(), type=Json)
+        for case in msgspec.convert(content.get("evals"), list[SkillCase]):
+            if any(".." in name or not (folder / name).resolve().is_relative_to(folder) for name in case.files):
+                raise ValueError(f"case {case.id}: its files must be in the skill's folder")
+            inputs = {re.sub("^(evals/)?(files/)?", "", name): (folder / name).read_bytes() for name in case.files}
+            prompt = f"{case.prompt}\n\nInput files: {', '.join(inputs)}" if inputs else case.prompt
+            stated = (*case.assertions, *case.expectations) or (case.expected_output,)
+            objects = [
+                {"type": "llm", "criteria": one} if isinstance(one, str) else {"type": "", **one} for one in stated
+            ]
+            graders = [{"name": one.get("criteria", str(one)), **one} for one in objects]
+            contents = _task_contents(prompt, graders) | {f"start/{name}": data for name, data in inputs.items()}
+            yield re.sub(r"[^\w-]", "-", f"eval-{case.id}"), contents
