@@ -11,7 +11,7 @@ Usage: ./install.sh [VERB] [--extras NAMES] [--uninstall] [-- ARGUMENTS FOR PYTE
                   and let that model answer a question and make a change in a sample repository
   test            install what the tests need (in .venv here) and run them
 
-  --extras NAMES  further parts, separated by commas (local, cloud, mcp, server, postgres, redis, otel, langchain, ray)
+  --extras NAMES  further parts, separated by commas (local, cloud, mcp, server, postgres, redis, otel, langchain, inspect, ray)
   --uninstall     remove the program; sessions and settings stay
 
 Places: AGENTCLI_PREFIX (default ~/.local/share/agentcli), AGENTCLI_BIN (default ~/.local/bin).
