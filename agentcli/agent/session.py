@@ -40,9 +40,9 @@ class Session:
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
         self.state = state
         self.runtime = runtime
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._subscribers = Subscribers()
-        self.turns_begun, self.last_event_at = 0, self._loop.time()
+        self.turns_begun, self.last_event_at = 0, self.loop.time()
         self._turn: asyncio.Task[None] | None = None
         self._newest_turn: Turn | None = None
         self._model_afterwards = ""  # after a turn that another model answers; else ""
@@ -99,10 +99,10 @@ class Session:
             here = asyncio.get_running_loop()
         except RuntimeError:
             here = None
-        if here is self._loop:
+        if here is self.loop:
             self._handle(op)
         else:
-            self._loop.call_soon_threadsafe(self._handle, op)
+            self.loop.call_soon_threadsafe(self._handle, op)
 
     def _handle(self, op: ops.Op) -> None:
         state, queue, delegates = self.state, self.state.conversation.queue, self.runtime.calls.delegates
@@ -127,7 +127,7 @@ class Session:
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
                     # Not at once: a task that is cancelled before it begins never reports its end.
-                    self._loop.call_soon(task.cancel, reason or None)
+                    self.loop.call_soon(task.cancel, reason or None)
             case ops.Pause():
                 delegates.client.pause(state.conversation.pending_calls)
             case ops.Approve(id):
@@ -201,7 +201,7 @@ class Session:
         self.publish(ModeChanged(state.mode))
         if agents is not None:
             agents.submit(ops.SetMode(mode))
-        self._loop.call_later(SETTLE_S, self._questions.settle)
+        self.loop.call_later(SETTLE_S, self._questions.settle)
 
     def _queue_changed(self) -> None:
         self.append(self.state.conversation.queue.entry())
@@ -287,7 +287,7 @@ class Session:
         if event.agent_id == "main" != agent_id:  # events of further subagents have their names already
             event = msgspec.structs.replace(event, agent_id=agent_id)
         log_activity(event, self.id, agent_id)
-        self.last_event_at = self._loop.time()
+        self.last_event_at = self.loop.time()
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:

@@ -117,11 +117,17 @@ class Agent(Generic[Output]):
         self._session: Session | None = None
         self._opened = Conversation()  # of the newest session
         self._opening, self._turns = asyncio.Lock(), PromptOrder()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that the locks belong to
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
         """Return the session itself, for operations and events. Raises `UserError`."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._opening, self._turns = loop, asyncio.Lock(), PromptOrder()
         async with self._opening:
+            if self._session is not None and self._session.loop is not loop:  # that of an earlier `asyncio.run`
+                await self._leave_session()
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
                 self._session.runtime.calls.workspace.resources.deps = self._options.deps
@@ -129,6 +135,15 @@ class Agent(Generic[Output]):
                 if (usage := self._options.usage) is not None:
                     self._session.runtime.collect = partial(usage.add, user_id=self._user_id)
             return self._session
+
+    async def _leave_session(self) -> None:
+        """Close the session, which belongs to one event loop. The next one continues the conversation in any loop."""
+        session, self._session = self._session, None
+        if session is not None:
+            if session.snapshot().conversation.entries:
+                self._choice = SessionChoice(how="id", id=session.id)
+            await session.close()
+        await self._builder.aclose(for_good=False)
 
     async def _find_conversation(self) -> SessionChoice:
         """Return the conversation to continue or to begin. Raises `UserError`."""
@@ -347,13 +362,8 @@ class Agent(Generic[Output]):
         async def once() -> Done[Output]:
             try:
                 return await self.run(content, attachments=attachments)
-            finally:  # a session and its locks belong to the event loop they were made in
-                session, self._session, self._turns = self._session, None, PromptOrder()
-                if session is not None:
-                    if session.snapshot().conversation.entries:
-                        self._choice = SessionChoice(how="id", id=session.id)
-                    await session.close()
-                await self._builder.aclose(for_good=False)
+            finally:
+                await self._leave_session()
 
         return asyncio.run(once())
 

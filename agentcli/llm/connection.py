@@ -9,7 +9,7 @@ import time
 import zlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from socket import gaierror
@@ -151,7 +151,8 @@ class Connections:
 
     async def _close(self, connection: "Response") -> None:
         self._open.discard(connection)
-        connection.abort()
+        with suppress(RuntimeError):  # the event loop of the connection has ended, and the connection with it
+            connection.abort()
         await asyncio.sleep(0)  # the socket closes with the loop's next round
 
     async def aclose(self) -> None:

@@ -46,8 +46,8 @@ def test_a_prompt_is_answered_without_an_event_loop(model: MakeModel, work: Path
     assert done == Done("It prints hi.", 1, Usage(3), "end_turn", 0.0)
 
 
-def test_a_conversation_continues_without_an_event_loop(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replies = [chat_reply("One."), json_reply({"error": {"message": "No."}}, 400), chat_reply("Two.")]
+def test_a_conversation_continues_without_an_event_loop_and_in_a_new_one(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = [chat_reply("One."), json_reply({"error": {"message": "No."}}, 400), *map(chat_reply, ("Two.", "Three."))]
     with chat_server(replies) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
@@ -55,9 +55,10 @@ def test_a_conversation_continues_without_an_event_loop(work: Path, monkeypatch:
         assert agent.run_sync("first").text == "One."
         with pytest.raises(AgentFailed):
             other.run_sync("beside it")
-        assert agent.run_sync("second").text == "Two."
-        said = [message["content"].rpartition("\n")[2] for message in server.requests[2].json["messages"]]
-    assert said[-3:] == ["first", "One.", "second"]
+        assert asyncio.run(agent.run("second")).text == "Two."
+        assert agent.run_sync("third").text == "Three."
+        said = [message["content"].rpartition("\n")[2] for message in server.requests[3].json["messages"]]
+    assert said[-5:] == ["first", "One.", "second", "Two.", "third"]
 
 
 async def test_a_conversation_continues_from_prompt_to_prompt(model: MakeModel, work: Path) -> None:
