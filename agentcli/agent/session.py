@@ -20,7 +20,7 @@ from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
-from agentcli.llm.messages import Block, Content, Text, Usage
+from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolOutput, ToolRegistry
@@ -49,6 +49,7 @@ class Session:
         self.next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
+        self._answered: set[str] = set()  # ids of calls whose results the client has sent, until they are stored
         self._is_closing = False
         self._questions = Questions(self.publish)
         self._watching = asyncio.create_task(self._watch_for_takeover())
@@ -78,8 +79,9 @@ class Session:
 
     @property
     def waiting_for_client(self) -> Collection[str]:
-        """The ids of calls that wait for a `ClientResult`, also of a turn that was paused."""
-        return {*self.runtime.calls.delegates.client.waiting, *self.state.conversation.pending_calls}
+        """The ids of calls that wait for a `ClientResult`, also of a turn that was paused, and have got none yet."""
+        client = self.runtime.calls.delegates.client
+        return {*client.waiting, *(self.state.conversation.pending_calls.keys() - self._answered)}
 
     def check_rule(self, text: str) -> None:
         """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
@@ -158,10 +160,13 @@ class Session:
             case ops.CommandRan():
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
+                self._answered.add(id)
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     from agentcli.agent.calls.once import continue_with
 
-                    self._await_stored(asyncio.create_task(continue_with(self, op)))
+                    storing = asyncio.create_task(continue_with(self, op))
+                    storing.add_done_callback(lambda _: self._answered.discard(id))
+                    self._await_stored(storing)
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
@@ -300,6 +305,7 @@ class Session:
         if self.next_tools is not None:
             self.runtime.calls.tools, self.next_tools = self.next_tools, None
         self.turns_begun += 1
+        self._answered.clear()
         self._newest_turn = turn
         self._turn = asyncio.create_task(self._run(turn))
 
@@ -363,14 +369,6 @@ class Session:
         self.submit(ops.Interrupt())
         self.publish(Notice("Another agentcli took over this session. This one closes."))
         self.publish(TakenOver())
-
-    async def answer(self, content: Content) -> Done | TurnFailed:
-        events = self.subscribe()
-        self.submit(ops.Prompt(content))
-        async for event in events:
-            if isinstance(event, Done | TurnFailed):
-                return event
-        raise AssertionError("the session was closed before its turn ended")
 
     async def idle(self) -> None:
         while running := [task for task in (self._turn, *self._commands) if task is not None and not task.done()]:

@@ -112,7 +112,6 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
 
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
 _STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
-_STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
 
 # The agents of whose turns the running task is a part.
 _PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())

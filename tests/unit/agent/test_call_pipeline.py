@@ -356,6 +356,7 @@ async def test_our_calls_run_first_and_then_the_turn_waits_for_the_client_or_an_
         assert [use.id for use in asked.calls] == ["1", "3"]
         assert works.order == ["+a", "-a"]
         stage.submit(ClientResult("3", "yours", structured={"n": 1}))
+        assert stage.session.waiting_for_client == {"1"}  # a second result for the call would be refused
         stage.submit(ClientResult("1", "broken", is_error=True))
         await stage.ended()
         stage.say("Again")
