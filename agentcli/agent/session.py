@@ -20,7 +20,7 @@ from agentcli.agent.turn_log import apply_compaction, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, ContextNote, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_text
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
-from agentcli.llm.messages import Block, Text, Usage
+from agentcli.llm.messages import Block, Content, Text, Usage
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import ToolOutput, ToolRegistry
@@ -310,10 +310,7 @@ class Session:
         self._turn = asyncio.create_task(self._run(turn))
 
     async def _run(self, turn: Turn) -> None:
-        """Run a turn, and start the next one if messages wait. No other place catches every error.
-
-        After a turn without an answer, follow-ups wait for the person.
-        """
+        """Run a turn, and start the next one if messages wait. No other place catches every error."""
         is_answered = False
         try:
             end = await run_turn(turn)
@@ -333,22 +330,21 @@ class Session:
             self.state.notes.clear()
         if self._model_afterwards:
             self.state.model.name, self._model_afterwards = self._model_afterwards, ""
-        queue = self.state.conversation.queue
+        queue, self._turn = self.state.conversation.queue, None  # the next one may begin
         if self._is_closing:
             return
         if late := queue.take_steering():  # messages that were meant for this turn
             self._begin(late, from_queue=True)
-        elif is_answered and not self._begin_with_reports() and queue.follow_ups:
+        elif is_answered and not self.deliver_reports() and queue.follow_ups:  # without an answer they wait
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
-    def deliver_reports(self) -> None:
-        """Start a turn with the reports of subagents in the background; a turn that runs takes them itself."""
-        if not self.is_busy:
-            self._begin_with_reports()
-
-    def _begin_with_reports(self) -> bool:
+    def deliver_reports(self) -> bool:
+        """Start a turn with reports of subagents in the background, if there are some; a turn that runs takes them."""
         agents = self.runtime.calls.delegates.agents
-        if reports := agents.take_reports() if agents and not self.state.conversation.pending_calls else []:
+        if agents is None or self.is_busy or self.state.conversation.pending_calls:
+            return False
+        reports = agents.take_reports()
+        if reports:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
@@ -369,6 +365,11 @@ class Session:
         self.submit(ops.Interrupt())
         self.publish(Notice("Another agentcli took over this session. This one closes."))
         self.publish(TakenOver())
+
+    async def answer(self, content: Content) -> Done | TurnFailed:
+        events = self.subscribe()
+        self.submit(ops.Prompt(content))
+        return await anext(event async for event in events if isinstance(event, Done | TurnFailed))
 
     async def idle(self) -> None:
         while running := [task for task in (self._turn, *self._commands) if task is not None and not task.done()]:

@@ -263,8 +263,7 @@ class SessionExport(Struct):
             from agentcli.infra.telemetry import Telemetry
 
             self._telemetry = Telemetry(make_export(self._config, self._models, signals, self._mask))
-        mask = session.runtime.calls.services.mask
-        self._telemetry.follow(session, mask.text if mask else self._mask)
+        self._telemetry.follow(session, session.runtime.calls.services.mask.text)
 
     async def aclose(self) -> None:
         """Send what there is; further sessions can be followed."""

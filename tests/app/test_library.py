@@ -46,7 +46,9 @@ def test_a_prompt_is_answered_without_an_event_loop(model: MakeModel, work: Path
     assert done == Done("It prints hi.", 1, Usage(3), "end_turn", 0.0)
 
 
-def test_a_conversation_continues_without_an_event_loop_and_in_a_new_one(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_continues_without_an_event_loop_and_in_a_new_one(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replies = [chat_reply("One."), json_reply({"error": {"message": "No."}}, 400), *map(chat_reply, ("Two.", "Three."))]
     with chat_server(replies) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

@@ -145,7 +145,7 @@ async def test_plain_texts_stand_for_blocks(work: Path) -> None:
     async with Agent(cwd=work, options=with_model) as agent:
         await agent.run(["See", Image(Base64Source("image/png", PIXEL))])
         session = await agent.session()
-        assert (await agent.run("And on")).text == "Two."
+        assert (await session.answer("And on")).text == "Two."
         for wrong in (3, {"role": "user", "content": "hi"}):
             with pytest.raises(TypeError, match="Expected a text, or a list of texts and blocks"):
                 await agent.run(wrong)  # type: ignore[arg-type]

@@ -244,9 +244,7 @@ def _question(
 ) -> ChangesApproval:
     """Return the question about a group of changes; `asking` is the rule that asks, if any."""
     use, mask = call.use, call.report.mask
-    texts = [_change_text(change) for change in changes]
-    if mask is not None:
-        texts = [mask.text(text) for text in texts]
+    texts = [mask.text(_change_text(change)) for change in changes]
     hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
     # A single hunk has the whole diff, so the summary need not repeat it.
     summaries = tuple(
@@ -279,9 +277,9 @@ def _question(
     )
 
 
-def last_lines(output: str, mask: Mask | None) -> str:
+def last_lines(output: str, mask: Mask) -> str:
     """Return the end of a command's output, as a person reads it."""
-    lines = as_shown(output if mask is None else mask.text(output)).strip("\n").split("\n")
+    lines = as_shown(mask.text(output)).strip("\n").split("\n")
     return "\n".join(cut_line(line, STANDARD_CHARS) for line in lines[-_MAX_OUTPUT_LINES:])
 
 

@@ -45,20 +45,19 @@ class CallServices(msgspec.Struct, kw_only=True):
     workspace: Workspace
     locks: Locks
     grants: GrantStore | None = None
-    mask: Mask | None = None
+    mask: Mask
     hooks: Sequence[CallHooks] = ()
     levels: Levels = Levels()
     max_parallel: int = 8
     dry_runs: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
-        if self.mask is not None:
-            self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
+        self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, also secrets it has only now written to a file."""
         await self.know_secrets(is_changed=True)
-        return text if self.mask is None else self.mask.text(text)
+        return self.mask.text(text)
 
 
 class CallHistory(msgspec.Struct, kw_only=True):

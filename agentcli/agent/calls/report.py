@@ -36,7 +36,7 @@ class Report:
     answer in words, `level` the output level. The result ends with the `remarks`.
     """
 
-    def __init__(self, use: ToolUse, emit: Emit, mask: Mask | None = None, *, gives_all: bool = False) -> None:
+    def __init__(self, use: ToolUse, emit: Emit, mask: Mask, *, gives_all: bool = False) -> None:
         self.use = use
         self.emit = emit
         self.mask = mask
@@ -67,10 +67,8 @@ class Report:
 
     def show(self, text: str) -> None:
         """Publish output of a running call; a word that may be the beginning of a secret waits for its end."""
-        if self.mask is not None:
-            self._stream = self._stream or self.mask.stream()
-            text = self._stream.feed(text)
-        self._emit_output(text)
+        self._stream = self._stream or self.mask.stream()
+        self._emit_output(self._stream.feed(text))
 
     def _emit_output(self, text: str) -> None:
         if text:
@@ -89,18 +87,16 @@ class Report:
             output = output.whole()
         elif isinstance(output.structured, LazyResult):
             output = msgspec.structs.replace(output, structured=OMITTED)
-        if self.mask is not None:
-            output = self.mask.output(output, tool=self.use.name)
+        output = self.mask.output(output, tool=self.use.name)
         if error is None and output.error_kind is not None:
             text, _, why = str(output.content).rpartition("\n")  # the last line is such as "[timed out after 30 s]"
             failure = ToolError(why.strip("[]"), kind=output.error_kind)
             error = self._error(failure)
             output = msgspec.structs.replace(output, content=_with_partial(failure, text))
-        if self.mask is not None and error is not None:
+        if error is not None:
             error = msgspec.structs.replace(error, message=self.mask.text(error.message))
-        content, remark = output.content or "", "\n".join(self.remarks)
-        if remark:
-            remark = remark if self.mask is None else self.mask.text(remark)
+        content = output.content or ""
+        if remark := self.mask.text("\n".join(self.remarks)):
             content = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
         record, kind = self.record, error.kind if error else ""
         common: dict[str, Any] = {

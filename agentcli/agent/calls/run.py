@@ -292,10 +292,10 @@ def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", openable
 
 
-async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
+async def mask_for(mask: Mask, permitted: PermittedCall) -> Mask:
     """Return the mask for the output of a call. The values in a secret file that the person let it read are shown."""
     facts = permitted.policy.facts
-    if mask is None or facts.tool.name != "file_read" or not permitted.grants.readable:
+    if facts.tool.name != "file_read" or not permitted.grants.readable:
         return mask
     return mask.knowing(await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real))
 

@@ -192,9 +192,9 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         if not facts.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
         preview = tool.arguments_text(arguments)  # the error might quote a file that the model may not read yet
-    if facts.needs and (mask := call.report.mask) is not None:  # the file may hold secrets
+    if facts.needs:  # the file may hold secrets
         await turn.session.services.know_secrets()
-        preview = mask.text(preview)
+        preview = call.report.mask.text(preview)
     if turn.session.ask is None:
         raise ToolError(f"{verdict.reason}, and no one can approve it.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, verdict, preview)

@@ -102,8 +102,7 @@ async def _run_calls(single: ToolCallLine | None, mode: Mode) -> int:
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
         services = bench.calls.services
-        if services.mask is not None:
-            services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
+        services.mask.keeps_structured = ("file_read",)  # which gives programs the raw text
         services.levels = msgspec.structs.replace(services.levels, gives_all=True)  # nothing is cut
         if (servers := builder.servers) is not None:
             bench.calls.delegates.servers = servers
@@ -195,8 +194,8 @@ class Bench(NamedTuple):
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
         await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
-        if (mask := self.calls.services.mask) is not None:  # the title contains arguments of the call
-            answer["summary"] = mask.text(answer["summary"])
+        # The title contains arguments of the call.
+        answer["summary"] = self.calls.services.mask.text(answer["summary"])
         if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
             self.answers[key] = answer
         return answer

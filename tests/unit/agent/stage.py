@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from agentcli.agent.accounting import Budgets
 from agentcli.agent.calls.model import CallServices, SessionCalls
+from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.interfaces import NEWEST, AppendedEntries, GrantStore, NoHooks, SessionLog, TurnHooks
 from agentcli.agent.ops import Approve, Op, Prompt
@@ -36,6 +37,7 @@ from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider, RetryPolicy
 from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, ToolRegistry
 from agentcli.tools.workspace import Workspace
@@ -288,6 +290,7 @@ async def on_stage(
                     workspace=Workspace(cwd=work, sandbox=sandbox),
                     locks=FileLocks(work.parent / "locks"),
                     grants=grants,
+                    mask=Mask(Masker),
                     max_parallel=max_parallel,
                 ),
                 tools=registry,

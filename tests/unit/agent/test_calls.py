@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.calls.report import Mask
 from agentcli.agent.events import Done, OutputDelta, QuestionEvent, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import TurnLimits
@@ -19,7 +18,6 @@ from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import ReplyLimits, Request, RetryPolicy, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.safety.secrets.masking import Masker
 from agentcli.tools.tool import Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
 from tests.rows import each_row
@@ -250,7 +248,6 @@ async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_b
     outside.write_text(f"{token}\nold\n")
     edit = call("file_edit", path=str(outside), old_string=old, new_string="new", id="c")
     async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True, mode="acceptEdits") as stage:
-        stage.session.runtime.calls.services.mask = Mask(Masker)
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert preview in request.preview
