@@ -39,13 +39,10 @@ from agentcli.settings.files import project_root
 from agentcli.settings.load import Config
 from agentcli.setup import options as setup
 from agentcli.setup.prefix import PrefixBuilder, new_reminders
-from agentcli.setup.workspace import (
-    WorkspaceFactory,
-    finish_interrupted_dry_runs,
-    has_interrupted,
-    make_checkpoints,
-    make_masker,
-)
+
+from agentcli.setup.workspace import (  # isort: skip
+    WorkspaceFactory, finish_interrupted_dry_runs, has_interrupted, make_checkpoints, make_masker,
+)  # fmt: skip
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels

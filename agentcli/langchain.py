@@ -24,8 +24,6 @@ from agentcli.llm.messages import (  # isort: skip
 
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # reasons by which services say that a reply was cut
 
-# Messages
-
 
 def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
     """Return our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
@@ -109,9 +107,6 @@ def _use(call: Any, number: int) -> ToolUse:
     return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))  # some models give no ids
 
 
-# Tools
-
-
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
     """Return the agent's tools for LangChain, or those that are named. The agent's permissions apply to their calls.
 
@@ -139,9 +134,6 @@ def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
         response_format="content_and_artifact",
         handle_tool_error=True,
     )
-
-
-# Models
 
 
 class LangChainProvider(BaseProvider):

@@ -142,9 +142,6 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
     return False
 
 
-# The beginning of a turn
-
-
 def begin_turn(
     state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
@@ -238,9 +235,6 @@ def half_answer(conversation: Conversation) -> str:
             case Assistant() | Result() | User(is_reminder=False):
                 break  # only interrupted replies and notes are at the end
     return "".join(reversed(parts))
-
-
-# The end of a turn
 
 
 def broke_off(turn: Turn, error: Exception) -> bool:
@@ -345,8 +339,6 @@ def done(turn: Turn, reason: DoneReason) -> Done:
         pending=tuple(turn.state.conversation.pending_calls.values()),
     )
 
-
-# The claims of an answer
 
 # Every claim contains one of these: the outcome of a check, a change of a file, or a name.
 _MAY_CLAIM = lazy_pattern(

@@ -44,9 +44,6 @@ _SKILLS = lazy_pattern(r"^# Skills\n.*\Z", re.DOTALL | re.MULTILINE)  # at the e
 _MEMORY = lazy_pattern(r"<system-reminder>Memory files of this project.*?</system-reminder>", re.DOTALL)
 
 
-# The window of the model
-
-
 class ContextUse(msgspec.Struct, frozen=True):
     """Tokens of the next `request`, by its provider's counts, and by source, as the model's encoder shares them out."""
 
@@ -106,9 +103,6 @@ class ContextWatch(msgspec.Struct, dict=True):
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:  # it was made
             await self.compactor.summaries.aclose()
-
-
-# The services of a session
 
 
 class Guardrails(NoHooks):
@@ -246,9 +240,6 @@ class Runtime(msgspec.Struct, kw_only=True):
     def prefix(self, info: ModelInfo) -> llm.Prefix:
         """Return the prefix of requests to a model: the same bytes while the tools are the same."""
         return self.models.prefix_for(info, self.calls.tools)
-
-
-# A turn
 
 
 class TurnLog(msgspec.Struct, kw_only=True):

@@ -7,46 +7,16 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    CallAllowed,
-    CallAsked,
-    CallDenied,
-    CallKept,
-    CallsHandedOver,
-    CallTried,
-    Compaction,
-    Entry,
-    Pinned,
-    Queued,
-    Result,
-    Retracted,
-    Rewound,
-    User,
-)
-from agentcli.llm.messages import (
-    Block,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    without_empty_text,
-)
-from agentcli.llm.models import (
-    BYTES_PER_TOKEN,
-    MESSAGE_SIZE,
-    SAFETY,
-    Calibration,
-    ModelInfo,
-    Size,
-    prefix_size,
-    sent_back,
-    size_of,
-)
+from agentcli.conversation.entries import (  # isort: skip
+    Assistant, Body, CallAllowed, CallAsked, CallDenied, CallKept, CallsHandedOver, CallTried, Compaction, Entry,
+    Pinned, Queued, Result, Retracted, Rewound, User,
+)  # fmt: skip
+from agentcli.llm.messages import (  # isort: skip
+    Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse, without_empty_text,
+)  # fmt: skip
+from agentcli.llm.models import (  # isort: skip
+    BYTES_PER_TOKEN, MESSAGE_SIZE, SAFETY, Calibration, ModelInfo, Size, prefix_size, sent_back, size_of,
+)  # fmt: skip
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
@@ -296,9 +266,6 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in value.items()}
     return [_shortened(item) for item in value] if isinstance(value, list) else value
-
-
-# The size of the next request
 
 
 class ProviderCount(NamedTuple):

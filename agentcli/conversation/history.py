@@ -8,20 +8,11 @@ from math import log
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    Assistant,
-    Body,
-    Compaction,
-    Entry,
-    Pinned,
-    PlanAccepted,
-    Result,
-    SkillActivated,
-    SkillEnded,
-    Unreadable,
-    User,
+
+from agentcli.conversation.entries import (  # isort: skip
+    Assistant, Body, Compaction, Entry, Pinned, PlanAccepted, Result, SkillActivated, SkillEnded, Unreadable, User,
     reminder,
-)
+)  # fmt: skip
 from agentcli.llm.messages import Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
 from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
@@ -115,9 +106,6 @@ def one_line(text: str, max_chars: int) -> str:
     return line if len(line) <= max_chars and start == text else f"{line[:max_chars].rstrip()}…"
 
 
-# Skills
-
-
 def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
     """Return the skills that are active at the end of a path, oldest first."""
     active: dict[str, SkillActivated] = {}
@@ -150,9 +138,6 @@ def carried_notes(path: Sequence[Entry]) -> list[User]:
     return [*(note for note in skills if note is not None), *notes]
 
 
-# Titles
-
-
 def title_of(entries: Iterable[Entry]) -> str:
     """Return the oldest prompt in one line."""
     return next((short_prompt(entry.body) for entry in entries if entry.is_prompt), "")
@@ -183,9 +168,6 @@ def brief(description: str, max_chars: int) -> str:
     sentence = description.partition(". ")[0].rstrip(".")
     clauses = sentence[: max_chars + 1].rpartition(", ")[0]
     return clauses if len(sentence) > max_chars and len(clauses) > max_chars // 4 else shorten(sentence, max_chars)
-
-
-# Search
 
 
 class LogSearch:

@@ -108,8 +108,6 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
     }
 
 
-# The order of prompts
-
 UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
 _STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
 
@@ -162,8 +160,6 @@ class PromptOrder:
         finally:
             self._unread_since = None
 
-
-# The recording of events
 
 BATCH_S = 0.05  # deltas of this time are stored together
 

@@ -10,15 +10,10 @@ from msgspec import Struct, field, structs
 from agentcli.agent.state import AgentState
 from agentcli.agent.steps.messages import NestedInstructions
 from agentcli.conversation.entries import Compaction, User, reminder
-from agentcli.conversation.instructions import (
-    Instructions,
-    environment_note,
-    files_note,
-    find_instructions,
-    git_branch,
-    instruction_paths,
-    system_prompt,
-)
+
+from agentcli.conversation.instructions import (  # isort: skip
+    Instructions, environment_note, files_note, find_instructions, git_branch, instruction_paths, system_prompt,
+)  # fmt: skip
 from agentcli.conversation.rule_files import RuleFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo

@@ -126,9 +126,6 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
     return Masker((*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config), *values))
 
 
-# Sandbox
-
-
 def make_sandbox(
     config: Config,
     folders: tuple[Path, ...],
@@ -200,9 +197,6 @@ def _moved_secret_files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _absolute(name: str, cwd: Path, home: Path) -> Path:
     return home / name[2:] if name.startswith("~/") else cwd / name
-
-
-# Snapshots
 
 
 def make_checkpoints(

@@ -126,9 +126,6 @@ def _can_repeat(call: Call, finished: ToolFinished) -> bool:
     return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)
 
 
-# Results of the client
-
-
 def pending_uses(conversation: Conversation, results: Sequence[ClientResult]) -> list[ToolUse]:
     """Return the calls that these are the results of. Raises `UsageError` for one that waits for none."""
     pending = dict(conversation.pending_calls)

@@ -9,14 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from agentcli.agent.calls.dry_run_review import (
-    Obstacle,
-    ask_about_obstacle,
-    dry_run_output,
-    is_cut_off,
-    last_lines,
-    review_changes,
-)
+from agentcli.agent.calls.dry_run_review import (  # isort: skip
+    Obstacle, ask_about_obstacle, dry_run_output, is_cut_off, last_lines, review_changes,
+)  # fmt: skip
 from agentcli.agent.calls.model import Call, SessionCalls, at_once
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import Denial, Emit, Notice, OutputDelta
@@ -115,9 +110,6 @@ async def _run_within(name: str, limit_s: float | None, run: Callable[[], Awaita
         raise ToolError(f"{name} {took}.", kind="timeout") from error
     except OSError as error:
         raise ToolError(f"{name} failed: {error}.", kind=kind_of(error), code=errno_name(error)) from error
-
-
-# Dry runs
 
 
 async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContext) -> ToolOutput | PermittedCall:
@@ -282,9 +274,6 @@ async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport) -> 
         turn.denials.append(Denial(call.use, "dropped"))
     call.report.answer = review.answer(applied)
     return review.output(applied)
-
-
-# Records of changes
 
 
 @asynccontextmanager

@@ -9,17 +9,10 @@ from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, 
 from agentcli.agent.interfaces import Checkpoints, SearchHit, SessionInfo
 from agentcli.agent.session import Session
 from agentcli.agent.state import Point, points
-from agentcli.agent.undo import (
-    Confirm,
-    Direction,
-    History,
-    TurnChanges,
-    UndoHost,
-    UndoResult,
-    blame,
-    format_author,
-    undo,
-)
+
+from agentcli.agent.undo import (  # isort: skip
+    Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, blame, format_author, undo,
+)  # fmt: skip
 from agentcli.conversation.entries import Labelled
 from agentcli.conversation.history import counted, shorten
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError

@@ -7,20 +7,11 @@ from itertools import product
 from msgspec import Struct, field, structs
 
 from agentcli.conversation import entries
-from agentcli.conversation.compaction.digest import (
-    BRIEF,
-    FACTORS,
-    FEW_FILES,
-    MAX_FILES,
-    Carried,
-    DigestWriter,
-    Length,
-    Passage,
-    Scorer,
-    is_about,
-    pick_excerpts,
+
+from agentcli.conversation.compaction.digest import (  # isort: skip
+    BRIEF, FACTORS, FEW_FILES, MAX_FILES, Carried, DigestWriter, Length, Passage, Scorer, is_about, pick_excerpts,
     stub_of,
-)
+)  # fmt: skip
 from agentcli.conversation.conversation import Conversation, apply_compaction, messages_of
 from agentcli.conversation.history import Step, TurnSteps, distinctive_words, text_of
 from agentcli.llm.messages import Message, Text

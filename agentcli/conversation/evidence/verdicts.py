@@ -9,17 +9,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from agentcli.conversation.entries import (
-    Assistant,
-    CallAllowed,
-    Entry,
-    FileChange,
-    FilesChanged,
-    FilesRestored,
-    Result,
-    User,
-    is_same_state,
-)
+from agentcli.conversation.entries import (  # isort: skip
+    Assistant, CallAllowed, Entry, FileChange, FilesChanged, FilesRestored, Result, User, is_same_state,
+)  # fmt: skip
 from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
