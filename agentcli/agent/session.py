@@ -49,7 +49,6 @@ class Session:
         self.next_tools: ToolRegistry | None = None  # from the next turn on
         self._commands: set[asyncio.Task[None]] = set()
         self._storing: set[asyncio.Task[None]] = set()
-        self._answered: set[str] = set()  # ids of calls whose results the client has sent, until they are stored
         self._is_closing = False
         self._questions = Questions(self.publish)
         self._watching = asyncio.create_task(self._watch_for_takeover())
@@ -81,7 +80,7 @@ class Session:
     def waiting_for_client(self) -> Collection[str]:
         """The ids of calls that wait for a `ClientResult`, also of a turn that was paused, and have got none yet."""
         client = self.runtime.calls.delegates.client
-        return {*client.waiting, *(self.state.conversation.pending_calls.keys() - self._answered)}
+        return {*client.waiting, *(self.state.conversation.pending_calls.keys() - client.answered)}
 
     def check_rule(self, text: str) -> None:
         """Raise `UsageError` for the rule of an `Approve` that allows nothing."""
@@ -160,13 +159,10 @@ class Session:
             case ops.CommandRan():
                 self._await_stored(asyncio.create_task(self._run_own_command(op)))
             case ops.ClientResult(id, content, is_error, structured):
-                self._answered.add(id)
                 if not delegates.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     from agentcli.agent.calls.once import continue_with
 
-                    storing = asyncio.create_task(continue_with(self, op))
-                    storing.add_done_callback(lambda _: self._answered.discard(id))
-                    self._await_stored(storing)
+                    self._await_stored(asyncio.create_task(continue_with(self, op)))
 
     def _handle_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
@@ -305,7 +301,7 @@ class Session:
         if self.next_tools is not None:
             self.runtime.calls.tools, self.next_tools = self.next_tools, None
         self.turns_begun += 1
-        self._answered.clear()
+        self.runtime.calls.delegates.client.answered.clear()
         self._newest_turn = turn
         self._turn = asyncio.create_task(self._run(turn))
 

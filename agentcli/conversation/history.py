@@ -100,12 +100,6 @@ def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
                 yield f"[{error}] {stored}".rstrip()
 
 
-def one_line(text: str, max_chars: int) -> str:
-    start = text[: 4 * max_chars]  # the rest of a long text is not looked at
-    line = " ".join(start.split())
-    return line if len(line) <= max_chars and start == text else f"{line[:max_chars].rstrip()}…"
-
-
 def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
     """Return the skills that are active at the end of a path, oldest first."""
     active: dict[str, SkillActivated] = {}

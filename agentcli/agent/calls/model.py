@@ -136,6 +136,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
     paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results come in a later turn
+    answered: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results came and are not stored yet
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""
@@ -178,6 +179,7 @@ class ClientCalls(msgspec.Struct, kw_only=True):
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
         """Deliver the client's result; return False if no call with that id was waiting."""
+        self.answered.add(call_id)
         if is_waiting := call_id in self.waiting:
             self._waiting[call_id].set_result(output)
         return is_waiting

@@ -159,5 +159,8 @@ async def store_results(session: Session, results: Sequence[ClientResult], tools
 
 async def continue_with(session: Session, result: ClientResult) -> None:
     """Store a result, and continue the turn if no call waits any more. Raises `UserError`."""
-    if await store_results(session, (result,)):
-        session.submit(GoOn(is_killed=True))
+    try:
+        if await store_results(session, (result,)):
+            session.submit(GoOn(is_killed=True))
+    finally:  # it is stored, or may be sent again
+        session.runtime.calls.delegates.client.answered.discard(result.id)

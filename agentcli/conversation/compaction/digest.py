@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, SHORTENED_SOON, Assistant, Body, Result, User, bare_note
-from agentcli.conversation.history import Step, TurnSteps, calls_in, one_line, skill_of, text_of
+from agentcli.conversation.history import Step, TurnSteps, calls_in, shorten, skill_of, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
@@ -294,7 +294,7 @@ def _counted(turn: TurnSteps) -> str:
         return ""
     tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls.values()).items())
     first, last = min(calls), max(calls)
-    return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
+    return shorten(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", MIN_ANSWER_CHARS)
 
 
 MAX_FILES, FEW_FILES = 40, 10
