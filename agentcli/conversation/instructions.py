@@ -38,27 +38,14 @@ _SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):
-    """Instruction files, outermost first, each with its text.
+    """Instruction files, outermost first, each with its text, and rules that the model is offered to read.
 
-    `cut` has the files of which the end is missing, and `left_out` those that are missing, each with the reason. The
-    model is offered to read the rules in `offered`; `problems` has the faults of frontmatters.
+    The `notices` tell the person of files that the model does not get, or only in part, and of broken frontmatters.
     """
 
     files: tuple[tuple[Path, str], ...] = ()
-    left_out: tuple[tuple[Path, str], ...] = ()
-    cut: tuple[tuple[Path, str], ...] = ()
     offered: tuple[RuleFile, ...] = ()
-    problems: tuple[tuple[Path, str], ...] = ()
-
-    @property
-    def notices(self) -> list[str]:
-        """Sentences for the person about files that the model does not get, or only in part."""
-        notices = [f"{file} was left out: {why}." for file, why in self.left_out]
-        notices += [f"The model gets only the beginning of {file}: {missing}." for file, missing in self.cut]
-        return notices + [
-            f"The frontmatter of {file} cannot be read, so the rule always applies: {problem}."
-            for file, problem in self.problems
-        ]
+    notices: tuple[str, ...] = ()
 
     def note(self) -> User | None:
         parts = [f'<instructions path="{path}">\n{text.strip()}\n</instructions>' for path, text in self.files]
@@ -75,50 +62,52 @@ class InstructionReader(Struct, kw_only=True):
     """
 
     finder: RuleFinder
-    left_out: list[tuple[Path, str]] = field(default_factory=list)
+    # What was found since the last `collect`.
     _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
-    _rules: list[RuleFile] = field(default_factory=list)  # of the folders that were read since the last `collect`
+    _offered: list[RuleFile] = field(default_factory=list)
+    _notices: list[str] = field(default_factory=list)
     _spent: int = 0  # bytes of the files that `collect` has returned
     _seen: set[Path | str] = field(default_factory=set)  # the real paths and the texts of all files read so far
 
     def collect(self) -> Instructions:
         """Return the files that were read since the last call. They count against the budget from now on."""
         shares = _shares([len(content) for _, content, _ in self._files], BUDGET - self._spent)
-        files, cut = [], []
+        files = []
         for (file, content, size), share in zip(self._files, shares, strict=True):
             shown = _beginning(content, share)
             text = shown.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
             if not text.strip():
-                self.left_out.append((file, _TOO_LARGE))
+                self._leave_out(file, _TOO_LARGE)
                 continue
             self._spent += len(shown)
             if len(shown) < size:
                 missing = f"{(size - len(shown)) / 1024:.1f} of {size / 1024:.1f} KiB are missing because {_TOO_LARGE}"
                 line = text.count("\n") + 1
                 text += f"\n[{missing}: read the rest with file_read, path {file}, offset {line}]"
-                cut.append((file, missing))
+                self._notices.append(f"The model gets only the beginning of {file}: {missing}.")
             files.append((file, text))
-        found = Instructions(
-            tuple(files),
-            tuple(self.left_out),
-            tuple(cut),
-            tuple(rule for rule in self._rules if rule.applies == "request"),
-            tuple((rule.path, rule.problem) for rule in self._rules if rule.problem),
-        )
-        self._files, self.left_out, self._rules = [], [], []
+        found = Instructions(tuple(files), tuple(self._offered), tuple(self._notices))
+        self._files, self._offered, self._notices = [], [], []
         return found
 
     def read_folder(self, folder: Path) -> None:
         """Read a folder's instruction file, its rules that always apply, and the person's local files."""
         first, local = (self._existing(folder, names) for names in (PER_FOLDER, LOCAL))
         rules = self.finder.rules_in(folder)
-        self._rules += rules
+        self._offered += [rule for rule in rules if rule.applies == "request"]
+        for rule in rules:
+            if rule.problem:
+                why = f"cannot be read, so the rule always applies: {rule.problem}"
+                self._notices.append(f"The frontmatter of {rule.path} {why}.")
         for file in (*first[:1], *(rule.path for rule in rules if rule.applies == "always"), *local):
             self.read(file, self.finder.root)
 
     def _existing(self, folder: Path, names: Sequence[str]) -> list[Path]:
         wanted = [name for name in names if _KINDS[name.partition(".")[0]] not in self.finder.off]
         return [folder / name for name in wanted if is_file(folder / name)]
+
+    def _leave_out(self, file: Path, why: str) -> None:
+        self._notices.append(f"{file} was left out: {why}.")
 
     def read(self, file: Path, within: Path, *, depth: int = 0) -> None:
         """Read a file and its imports, which must all lie in the folder `within`."""
@@ -128,7 +117,7 @@ class InstructionReader(Struct, kw_only=True):
         self._seen.add(real)
         content, why = read_project_file(file, within, self.finder.home)
         if why:
-            self.left_out.append((file, why))
+            self._leave_out(file, why)
             return
         text = content.decode("utf-8-sig", errors="replace")
         if not (body := _body(text)) or body in self._seen:  # a copy of another tool's file
@@ -137,7 +126,7 @@ class InstructionReader(Struct, kw_only=True):
         self._files.append((file, content, max(len(content), file.stat().st_size)))
         for imported in _imports(text, file.parent, self.finder.home):
             if depth == MAX_IMPORT_DEPTH:
-                self.left_out.append((imported, f"imports lead deeper than {MAX_IMPORT_DEPTH} files"))
+                self._leave_out(imported, f"imports lead deeper than {MAX_IMPORT_DEPTH} files")
             else:
                 self.read(imported, within, depth=depth + 1)
 

@@ -69,15 +69,15 @@ def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_reported(tmp_p
     (tmp_path / "repo/AGENTS.md").symlink_to(target)
     found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path / "home")
     assert found.files == ()
-    ((file, why),) = found.left_out
-    assert file == tmp_path / "repo/AGENTS.md"
-    assert "leads" in why
+    (notice,) = found.notices
+    assert notice.startswith(f"{tmp_path}/repo/AGENTS.md was left out: it leads")
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     file = put(tmp_path / "AGENTS.md", "x")
     os.truncate(file, 1 << 42)  # terabytes: reading it would end in a MemoryError
-    assert [left for left, _ in find_instructions(tmp_path, tmp_path, []).left_out] == [file]
+    (notice,) = find_instructions(tmp_path, tmp_path, []).notices
+    assert notice.startswith(f"{file} was left out")
 
 
 def test_empty_files_say_nothing(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_files_up_to_the_budget_are_read_whole(tmp_path: Path) -> None:
     put(tmp_path / "sub/AGENTS.md", "xy")
     found = find_instructions(tmp_path / "sub", tmp_path, [])
     assert sum(len(text.encode()) for _, text in found.files) == BUDGET
-    assert found.left_out == ()
+    assert found.notices == ()
 
 
 def test_a_file_over_the_budget_is_cut_at_a_line_with_a_note_of_the_rest(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) ->
     first.write_text("x\n" * BUDGET)
     found = nested_instructions([tmp_path / "sub"], [], tmp_path, finder=finder, known=[str(first)])
     assert found.files == ()
-    assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files together exceed 32 KiB"),)
+    assert found.notices == (f"{tmp_path}/sub/AGENTS.md was left out: instruction files together exceed 32 KiB.",)
 
 
 def test_bytes_that_are_not_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_imports_follow_the_file_that_names_them_once(tmp_path: Path) -> None:
     put(tmp_path / "docs/tests.md", "Run make check.")
     found = find_instructions(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "docs/style.md", "docs/tests.md"]
-    assert found.left_out == ()
+    assert found.notices == ()
     assert dict(found.files)[tmp_path / "docs/style.md"] == "Tabs. @tests.md @../AGENTS.md"
 
 
@@ -220,7 +220,8 @@ def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_reported(tm
     (tmp_path / "repo/link.md").symlink_to("../notes.md")
     found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path)
     assert names(found, tmp_path) == ["repo/AGENTS.md"]
-    assert [file.name for file, _ in found.left_out] == ["notes.md", ".env"]  # the link leads to the first
+    left_out = [Path(notice.partition(" was left out")[0]).name for notice in found.notices]
+    assert left_out == ["notes.md", ".env"]  # the link leads to the first
 
 
 def test_imports_are_followed_five_files_deep(tmp_path: Path) -> None:
@@ -229,8 +230,7 @@ def test_imports_are_followed_five_files_deep(tmp_path: Path) -> None:
         put(tmp_path / f"{number}.md", f"@{number + 1}.md")
     found = find_instructions(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "1.md", "2.md", "3.md", "4.md", "5.md"]
-    ((file, why),) = found.left_out
-    assert (file.name, "deeper than 5" in why) == ("6.md", True)
+    assert found.notices == (f"{tmp_path}/6.md was left out: imports lead deeper than 5 files.",)
 
 
 def test_imports_share_the_budget(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_imports_share_the_budget(tmp_path: Path) -> None:
     put(tmp_path / "b.md", "b" * (BUDGET // 2))
     found = find_instructions(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "a.md", "b.md"]
-    assert [file.name for file, _ in found.cut] == ["a.md", "b.md"]
+    assert [f"the beginning of {tmp_path}/{name}.md" in found.notices[n] for n, name in enumerate("ab")] == [True] * 2
 
 
 def test_the_user_may_import_from_their_home(tmp_path: Path) -> None:

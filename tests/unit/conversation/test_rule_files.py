@@ -94,7 +94,7 @@ def test_the_frontmatter_says_when_a_rule_applies(tmp_path: Path, name: str, fro
     assert names(found, tmp_path) == ([name] if when == "always" else [])
     note = found.note()
     assert (when in ("always", "request")) == (note is not None and str(tmp_path / name) in note.text)
-    assert found.notices == []
+    assert found.notices == ()
 
 
 def test_a_rule_with_globs_is_given_with_the_first_file_that_it_fits(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_link_or_a_copy_is_read_once(tmp_path: Path) -> None:
     (tmp_path / ".github/copilot-instructions.md").symlink_to("../AGENTS.md")
     found = find_instructions(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", ".cursorrules"]
-    assert found.notices == []
+    assert found.notices == ()
 
 
 BROKEN = [
@@ -152,7 +152,7 @@ def test_a_rule_that_leads_out_of_the_project_is_left_out_and_its_description_no
     (tmp_path / "repo/.cursor/rules/a.mdc").symlink_to(tmp_path / "outside.md")
     found = find_instructions(tmp_path / "repo", tmp_path / "repo", [])
     assert found.note() is None
-    assert found.notices == [f"{tmp_path}/repo/.cursor/rules/a.mdc was left out: it leads out of the project."]
+    assert found.notices == (f"{tmp_path}/repo/.cursor/rules/a.mdc was left out: it leads out of the project.",)
 
 
 def test_rules_share_the_budget_of_instruction_files(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_rules_share_the_budget_of_instruction_files(tmp_path: Path) -> None:
     put(tmp_path / ".cursorrules", "y\n" * BUDGET)
     found = find_instructions(tmp_path, tmp_path, [])
     assert sum(text.count("x\n") + text.count("y\n") for _, text in found.files) * 2 == BUDGET
-    assert len(found.cut) == 2
+    assert len(found.notices) == 2
