@@ -19,10 +19,7 @@ RETRYABLE_KINDS: frozenset[ToolErrorKind] = frozenset(("timeout", "rate_limit", 
 
 
 class AgentcliError(Exception):
-    """Base of every error this package raises on purpose.
-
-    `is_retryable`: the same may work a little later. `is_permanent`: it will not before something is changed.
-    """
+    """Base of all errors raised on purpose. One that `is_retryable` may pass by itself; others are permanent."""
 
     is_retryable: bool = False
 

@@ -133,10 +133,7 @@ class Budgets:
             yield
 
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
-        """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
-
-        Raises `OverBudget`, and `StorageError` where the day's ledger cannot be kept.
-        """
+        """Hold a request's worst case, its reply as long as the budgets allow. Raises `OverBudget`, `StorageError`."""
         if not self.is_limited:
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
         prompt = prompt_tokens()

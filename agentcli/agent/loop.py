@@ -145,10 +145,7 @@ async def _is_request_due(turn: Turn, reply: llm.Done, results: Sequence[Result]
 def begin_turn(
     state: AgentState, runtime: Runtime, prompts: Sequence[Sequence[Block]], emit: Emit, *, from_queue: bool = False
 ) -> Turn:
-    """Add a prompt to the conversation, without waiting, and return its turn.
-
-    With `from_queue` the prompts are removed from the queue in the transaction that adds them.
-    """
+    """Add prompts to the conversation, without waiting, and return their turn. `from_queue`: they leave the queue."""
     turn = _new_turn(state, runtime, emit)
     turn_log.answer_open_calls(turn)
     for step in turn.steps:

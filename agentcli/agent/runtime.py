@@ -304,10 +304,7 @@ class EarlyEnd(msgspec.Struct, frozen=True):
 
 
 class TurnStep:
-    """Something that a session does around the requests of a turn.
-
-    A step is made for each turn, and overrides the methods it needs.
-    """
+    """Something that a session does around the requests of a turn. Each turn has a new object of each step."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
         """Called when the turn begins, before its prompt is in the conversation."""

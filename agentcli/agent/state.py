@@ -78,10 +78,7 @@ class AgentState(msgspec.Struct, kw_only=True):
 
 
 def chosen_model(conversation: Conversation) -> str:
-    """Return the model that the person chose in a stored conversation; empty for none.
-
-    A model that only replaced it, for instance because it failed, was not chosen.
-    """
+    """Return the model that the person chose in a stored conversation, not one that stood in for it; empty for none."""
     chosen = substitute = ""
     for entry in conversation.path:
         match entry.body:
@@ -197,11 +194,7 @@ def points(conversation: Conversation) -> list[Point]:
 
 
 def rewind_to(conversation: Conversation, entry_id: str) -> tuple[str, log.Rewound | log.HeadMoved]:
-    """Return the text of the prompt that is taken back ("" at a label), and the entry that goes back to the point.
-
-    Raises:
-        UsageError: If `entry_id` belongs to no point of the conversation.
-    """
+    """Return the text of the prompt taken back ("" at a label), and the entry that goes back. Raises `UsageError`."""
     found = next((point for point in points(conversation) if point.entry_id == entry_id), None)
     if found is None:
         raise UsageError("This conversation has no such point to rewind to.")

@@ -306,10 +306,7 @@ def shown_name(name: str, shown: Callable[[Path], str]) -> str:
 
 
 class Author(Struct, frozen=True, kw_only=True):
-    """The call that wrote a line, and where it was made.
-
-    `entry_id` is the reply that asked for it, `prompt` the person's prompt in one line, `at` seconds since 1970.
-    """
+    """The call that wrote a line: `entry_id` is the reply that asked for it, `at` seconds since 1970."""
 
     session_id: str
     entry_id: str

@@ -204,10 +204,7 @@ SwitchReason = Literal["chosen", "fallback", "budget"]  # "budget" is in logs of
 
 
 class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
-    """Another model answers from here on; names are `provider/model`.
-
-    `reason`: the person chose it, the model before failed, or the budget nearly ends.
-    """
+    """Another model (`provider/model`) answers from here on: it was chosen, or the one before failed."""
 
     before: str
     after: str
@@ -312,10 +309,7 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active until the turn ends, or until the person ends it if it was activated `by` them.
-
-    The note with its instructions follows.
-    """
+    """A skill is active until the turn ends, or the person ends what was activated `by` them. Its note follows."""
 
     id: str
     skill: SkillRecord

@@ -179,10 +179,7 @@ class LogSearch:
         return None
 
     def search(self, query: str) -> list[str]:
-        """Return excerpts of the entries that hold the query, or at least half of its words.
-
-        Entries with rare words come first, then newer ones.
-        """
+        """Return excerpts of the entries with the query or half of its words: rare words first, then newer entries."""
         phrase = " ".join(query.lower().split())
         patterns = [
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))

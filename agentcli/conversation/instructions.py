@@ -134,10 +134,7 @@ class InstructionReader(Struct, kw_only=True):
 def find_instructions(
     cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, *, off: Collection[str] = ()
 ) -> Instructions:
-    """Return the user's files, then those of each folder from the project's root down to `cwd`.
-
-    Kinds of files in `off` are not read.
-    """
+    """Return the user's files, then those of each folder from the root down to `cwd`, without the kinds in `off`."""
     reader = InstructionReader(finder=RuleFinder(root=root, home=home, off=off))
     for file in user_files:
         if is_file(file):

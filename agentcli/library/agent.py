@@ -147,24 +147,22 @@ class Agent(Generic[Output]):
 
     async def _find_conversation(self) -> SessionChoice:
         """Return the conversation to continue or to begin. Raises `UserError`."""
-        choice = self._choice
+        choice, cwd = self._choice, self._builder.config.cwd
         if self._history:
             bodies = read_history(self._history, self._model or await self._builder.models.default())
-            stored = await self._memory.create(cwd=self._builder.config.cwd, user_id=self._user_id)
+            stored = await self._memory.create(cwd=cwd, user_id=self._user_id)
             stored.append(*bodies)
             await stored.close()
             self._history = ()
             return SessionChoice(how="id", id=stored.session_id)
         if (entries := await self._load_entries()) is not None:
-            self._memory.hold(self._conversation_id, entries, cwd=self._builder.config.cwd, user_id=self._user_id)
+            self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
-            try:
+            with suppress(StorageError):  # it is new; another fault is reported when the session is created
                 info, _ = await self._builder.store.load(choice.new_id)
-            except StorageError:  # it is new; another fault of the store is reported when the session is created
-                return choice
-            if info.id == choice.new_id:  # a store also takes the beginning of an id
-                self._check_owner(info.id, info.user_id)
-                return SessionChoice(how="id", id=info.id)
+                if info.id == choice.new_id:  # a store also takes the beginning of an id
+                    self._check_owner(info.id, info.user_id)
+                    return SessionChoice(how="id", id=info.id)
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:

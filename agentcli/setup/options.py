@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 
 class McpOptions(Struct, frozen=True):
-    """MCP servers beside those of the settings: of files, by name, and connected ones.
-
-    With `is_strict` they are the only ones.
-    """
+    """MCP servers of files, by name, and connected ones, beside those of the settings or, if `is_strict`, alone."""
 
     files: tuple[str, ...] = ()
     servers: Mapping[str, Any] = {}

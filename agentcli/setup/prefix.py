@@ -120,10 +120,7 @@ class PrefixBuilder(Struct, kw_only=True):
         return NestedInstructions(self.config.cwd, finder) if finder else None
 
     def reminders(self, workspace: Workspace, info: ModelInfo) -> list[User]:
-        """Return the reminders of a session's start: the environment, instruction files and the list of memory files.
-
-        A small model gets neither the environment nor the memory files.
-        """
+        """Return the reminders of a session's start; a small model gets neither environment nor memory files."""
         cwd = self.config.cwd
         if info.small:
             notes = [files_note(cwd)]

@@ -202,10 +202,7 @@ def _absolute(name: str, cwd: Path, home: Path) -> Path:
 def make_checkpoints(
     config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
 ) -> Checkpoints | None:
-    """Return the checkpoints of changes below `roots`; None if the settings want none.
-
-    Checkpoints of a session that is not `is_lasting` are removed at its end.
-    """
+    """Return the checkpoints of changes below `roots`, which last if the session `is_lasting`; None if switched off."""
     if not config.settings.checkpoints.enabled:
         return None
 

@@ -139,19 +139,18 @@ class BackgroundJob(Struct, frozen=True, kw_only=True):
 class CommandResult(Struct, frozen=True):
     """A command's outcome. `exit_code` is negative for a signal, None when it had to be killed or goes on as a `job`.
 
-    `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
-    how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
-    known. A `job` beside an exit code is what the command left running when it ended. `made` are new or
-    changed files and folders that other programs obey by themselves, such as an editor's tasks. `ended` names the
-    processes that it left running, which the sandbox ended with it. `dry_run` has the changes of a dry run; of one that
-    goes on as a job `later` is the result at its end. Awaiting it raises `ToolError`, or is cancelled with the session.
+    `output` holds both streams in the order they came, its middle cut out above the limit asked for; `output_file` then
+    holds all of it. `stall` says what it waited for, where known. A `job` beside an exit code is what the command left
+    running when it ended. `made` are new or changed files and folders that other programs obey by themselves, such as
+    an editor's tasks. `ended` names the processes that it left running, which the sandbox ended with it. `dry_run` has
+    the changes of a dry run; of one that goes on as a job `later` is the result at its end. Awaiting it raises
+    `ToolError`, or is cancelled with the session.
     """
 
     output: str
     exit_code: int | None
     timed_out: bool = False
     cwd: Path | None = None
-    cut_bytes: int = 0
     output_file: Path | None = None
     job: BackgroundJob | None = None
     stall: str = ""

@@ -228,8 +228,7 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(sandbox: San
     assert result.output.endswith("\n200000\nend\n")
     assert len(result.output) < 2_300
     whole = len("begin\nend\n") + sum(len(str(n)) + 1 for n in range(1, 200_001))
-    assert result.cut_bytes == whole - 2_000
-    assert f"[{result.cut_bytes:,} characters cut; all of it is in {result.output_file}]" in result.output
+    assert f"[{whole - 2_000:,} characters cut; all of it is in {result.output_file}]" in result.output
     assert result.output_file is not None
     assert sandbox.look(result.output_file).is_usable
     assert on_disk(sandbox, result.output_file).stat().st_size == whole
@@ -239,7 +238,6 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(sandbox: San
 async def test_output_is_cut_above_the_limit_only(sandbox: Sandbox, length: int) -> None:
     result = await run(sandbox, f"printf 'x%.0s' $(seq {length})", most_bytes=2_000)
     assert (result.output == "x" * length) == (length <= 2_000)
-    assert result.cut_bytes == max(0, length - 2_000)
 
 
 # The directory
@@ -514,7 +512,7 @@ async def test_a_command_that_ended_first_is_not_a_job(sandbox: Sandbox) -> None
 async def test_a_long_output_is_cut_in_the_result_and_continues_in_the_file(sandbox: Sandbox) -> None:
     command = "seq 20000; echo on; sleep 0.2; echo the end"
     result = await detached(sandbox, command, after="\non\n", most_bytes=1_000)
-    assert result.cut_bytes > 0
+    assert " characters cut; " in result.output
     assert result.job is not None
     assert await ended(sandbox)
     whole = "".join(f"{n}\n" for n in range(1, 20_001)) + "on\n"

@@ -288,10 +288,7 @@ class Recording(msgspec.Struct, kw_only=True):
     has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
 
     async def end(self) -> None:
-        """Wait until the changes of all calls are in the log; jobs that still run count as ended.
-
-        Dry runs in the background are discarded, also those that wait for the person.
-        """
+        """Wait until all changes are in the log. Running jobs count as ended, background dry runs are discarded."""
         self.is_closing.set()
         for task in self.dry_runs:
             task.cancel()

@@ -83,11 +83,7 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-    """Run a tool within its time, and again as its retry rule says.
-
-    Raises:
-        ToolError: The last failure; a system's error or a time-out becomes one.
-    """
+    """Run a tool within its time, and again as its retry rule says. Raises `ToolError`, also for system errors."""
     limit_s = tool.time_limit_s
     while True:
         try:
@@ -306,10 +302,7 @@ async def record_changes(call: Call, paths: Sequence[Path] | None) -> AsyncItera
 
 
 async def _with_progress(call: Call, checkpoints: Checkpoints, work: Awaitable[Any], before: str = "") -> Any:
-    """Return the result of `work`, which looks at all files; while it takes long, show its progress as output.
-
-    The text `before` comes before each line of it.
-    """
+    """Return the result of `work`, which looks at all files. Show its progress, with `before` ahead of each line."""
 
     async def show() -> None:
         while True:

@@ -265,10 +265,7 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
 
 
 def _first_page(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
-    """Return a text or its first page, with a note on the rest, and the files that may be read from now on.
-
-    `full` is what `text` shows only in part, or empty.
-    """
+    """Return a text or its first page, with a note on the rest, and files to open. `full` is what `text` shortens."""
     data = context.workspace.resources.data
     if data is None:
         return observation.cut_middle(text), ()

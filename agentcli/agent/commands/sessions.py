@@ -223,10 +223,7 @@ _PARTS = ("conversation", "files", "both")
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Go back to a point in the conversation, the files or both.
-
-    If the person chooses the point from the list, changes of files are confirmed; a named point needs no confirmation.
-    """
+    """Go back to a point in the conversation, the files or both. A named point needs no confirmation for files."""
     session, report = host.session, []
     offered = points(session.state.conversation)
     if not offered:

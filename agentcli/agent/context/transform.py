@@ -81,10 +81,7 @@ class _FollowedConversation:
         self._ids = count()
 
     def with_messages(self, messages: tuple[Message, ...]) -> Conversation:
-        """Continue the conversation with messages that begin with the last ones, or with those that were `sent`.
-
-        Other messages begin a new conversation.
-        """
+        """Continue with messages that begin with the last ones, or with those that were `sent`; others begin anew."""
         known = next((one for one in (self._received, self.sent) if messages[: len(one)] == one), None)
         if known is None:
             self._begin()  # it is another conversation, or was changed

@@ -66,10 +66,7 @@ class PathLookup:
         return self._facts_of(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[judge.PathFacts]:
-        """Return the facts of each known path of a command.
-
-        A path in a loop of symlinks cannot be resolved, and is used as it was written.
-        """
+        """Return the facts of each known path of a command. One in a loop of symlinks counts as it was written."""
         found = []
         for path in known(paths):
             try:

@@ -29,10 +29,7 @@ MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, ho
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """Request a reply, stream its text and store it.
-
-    A request that is too long is sent again after a compaction, one that failed goes to the fallback model if any.
-    """
+    """Request, stream and store a reply; once more after a compaction, or from the fallback model if that one fails."""
     try:
         return await _request(turn)
     except ContextOverflow:

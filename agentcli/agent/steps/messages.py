@@ -333,10 +333,7 @@ def set_answer_schema(steps: list[Callable[[], TurnStep]], schema: AnswerSchema 
 
 
 def usual_steps(*, nested: NestedInstructions | None = None) -> list[Callable[[], TurnStep]]:
-    """Return the factories of a turn's steps, in order; features append theirs.
-
-    `nested` finds the instruction files of folders that calls go to.
-    """
+    """Return the factories of a turn's steps, in order; features append theirs. `nested` finds folders' files."""
     return [
         PromptHooks,
         ResetWait,

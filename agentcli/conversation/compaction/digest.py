@@ -57,10 +57,7 @@ def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[
 
 
 class Scorer:
-    """Scores sentences against those of their conversation: rare words count more than common ones.
-
-    Sentences with words of `focus`, in lower case, come before all others.
-    """
+    """Scores sentences: rare words of their conversation count more, and those of `focus` (lower case) most."""
 
     def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
@@ -317,10 +314,7 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """The facts that every compaction carries.
-
-    `opening` has the notes of a session's start in their present form, and `focus` what the user asked to keep in mind.
-    """
+    """The facts that every compaction carries: `opening` has the notes of a session's start in their present form."""
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()

@@ -40,11 +40,7 @@ _RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="
 
 
 class Budget(Struct, frozen=True):
-    """The tokens of a compaction.
-
-    `window` is that of the model, `prefix` the part of the system text and the tools, and `before` the request without
-    a compaction.
-    """
+    """The tokens of a compaction: the `window`, the `prefix` of system text and tools, and the request `before` it."""
 
     window: int
     prefix: int
@@ -68,10 +64,7 @@ class Budget(Struct, frozen=True):
 
 
 class Tail(Struct, frozen=True, kw_only=True):
-    """The newest part of a conversation, which stays in place: `turns`, or some `rounds` of the newest turn.
-
-    A round is a reply with its results.
-    """
+    """The newest part, which stays in place: `turns`, or some `rounds` (a reply and its results) of the newest."""
 
     turns: int = 1
     rounds: int = _ALL

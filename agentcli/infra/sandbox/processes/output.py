@@ -87,13 +87,13 @@ class CommandOutput:
         self.saved.write(bytes(self._unwritten))
         self._unwritten.clear()
 
-    def close(self) -> tuple[str, int]:
-        """Return the output, and how many characters of its middle are missing. May block for a moment."""
+    def close(self) -> str:
+        """Return the output, of which the middle may be missing. May block for a moment."""
         self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
-        text, cut = self._joined()
+        text, _ = self._joined()
         self.saved.close()
-        return text, cut
+        return text
 
     def move_to(self, path: Path) -> tuple[str, int, int]:
         """Move all output so far to `path`, for a command that goes on. Raises `OSError`.

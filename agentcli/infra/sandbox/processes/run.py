@@ -178,7 +178,7 @@ class Run:
             heard_at = self._output.heard_at
             await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         await self._stop_reading()
-        text, cut = self._output.close()
+        text = self._output.close()
         report = _read_report(self._report)
         os.close(self._pipe)
         os.close(self._report)
@@ -189,7 +189,6 @@ class Run:
             None if timed_out else self.process.exit_code,
             timed_out=timed_out,
             cwd=report.cwd,
-            cut_bytes=cut,
             output_file=self._output.saved.path,
             stall=SWARMED if self.process.was_swarm else stall,
             # A sandbox ends with its shell, and all processes in it. Without one, a command that leaves any running
@@ -228,7 +227,6 @@ class Run:
             text,
             process.exit_code,
             cwd=cwd,
-            cut_bytes=cut,
             output_file=path if cut else None,
             job=self.listed(),
             stall=stall,
