@@ -167,10 +167,8 @@ class LangChainProvider(BaseProvider):
             functions = [{"type": "function", "function": function_of(spec)} for spec in tools]
             return self._chat.bind_tools(functions) if tools else self._chat
         except NotImplementedError as error:
-            raise ProviderError(
-                f"{type(self._chat).__name__} of LangChain takes no tools: use a chat model that does, or settings "
-                'that offer none. ({"tools": {"only": ["none"]}})'
-            ) from error
+            advice = 'Use a chat model that does, or settings that offer none: {"tools": {"only": ["none"]}}'
+            raise ProviderError(f"{type(self._chat).__name__} of LangChain takes no tools. {advice}.") from error
 
     async def _check(self) -> Health:
         return Health(True, f"{self.model}, through LangChain")

@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
-    "end_turn": 0,
-    "max_tokens": 0,
-    "stopped": 0,
-    "paused": 0,
+    **dict.fromkeys(("end_turn", "max_tokens", "stopped", "paused"), 0),
     "max_turns": 53,
     "max_budget": 54,
-    "interrupted": INTERRUPTED_EXIT,
-    "declined": INTERRUPTED_EXIT,
+    **dict.fromkeys(("interrupted", "declined"), INTERRUPTED_EXIT),
 }
 DENIED_EXIT = 56
 UNPROVEN_EXIT = 57

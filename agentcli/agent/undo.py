@@ -186,11 +186,8 @@ async def undo(
 ) -> UndoResult:
     """Take back what a turn changed, by default the next one, or do it again.
 
-    `how` is "" to ask first, "yes" not to ask, "list" only to list the files.
-
-    Raises:
-        UserError: If the log cannot be written.
-        ToolError: If nothing was done.
+    `how` is "" to ask first, "yes" not to ask, "list" only to list the files. Raises `ToolError` if nothing was done,
+    and `UserError` if the log cannot be written.
     """
     turn = turn or History(entries).find(direction)
     if turn is None:

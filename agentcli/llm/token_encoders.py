@@ -174,8 +174,7 @@ class Encoders:
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
         """Set fields of the `EncoderRow` of `models`, a name, pattern or family; other fields keep their values.
 
-        Raises:
-            ValueError: If there is no such encoder or field.
+        Raises `ValueError` if there is no such encoder or field.
         """
         if encoder and not isinstance(encoder, str):
             self._custom[encoder.name] = encoder

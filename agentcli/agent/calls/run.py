@@ -225,10 +225,7 @@ def not_run(call: ToolUse, why: str) -> Result:
 
 
 def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """Return the output level that a call asks for with the argument `output_level`; None for no level.
-
-    We add it to the tools of MCP servers, unless a tool has an argument of that name for itself.
-    """
+    """Return the output level that a call asks for, else None. We add the argument to MCP tools that lack it."""
     if not isinstance(arguments, dict):
         asked: OutputLevel | None = getattr(arguments, "output_level", None)
         return asked

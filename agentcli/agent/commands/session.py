@@ -14,7 +14,7 @@ from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb, check_rule, parse_rule
 from agentcli.conversation.entries import STRATEGY_NAMES, Compaction, Pinned, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.tools.command import BackgroundJob, Grants
@@ -270,8 +270,8 @@ async def _choose_mode_or_rule(host: CommandHost) -> str:
 
 def _rules_by_effect(rules: Rules) -> list[tuple[str, Rule]]:
     """Return all rules with what each does to calls, in the order in which they win."""
-    by_effect = (("deny", rules.deny), ("ask", rules.ask), ("allow", rules.allow))
-    return [(effect, rule) for effect, same in by_effect for rule in same]
+    effects: tuple[Verb, ...] = ("deny", "ask", "allow")
+    return [(effect, rule) for effect in effects for rule in rules.of(effect)]
 
 
 def _is_own(rule: Rule) -> bool:
