@@ -6,7 +6,7 @@ marked as such.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os.path import normpath
 from pathlib import Path
 
@@ -131,16 +131,14 @@ class InstructionReader(Struct, kw_only=True):
                 self.read(imported, within, depth=depth + 1)
 
 
-def find_instructions(
-    cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, *, off: Collection[str] = ()
-) -> Instructions:
-    """Return the user's files, then those of each folder from the root down to `cwd`, without the kinds in `off`."""
-    reader = InstructionReader(finder=RuleFinder(root=root, home=home, off=off))
+def find_instructions(cwd: Path, user_files: Sequence[Path], *, finder: RuleFinder) -> Instructions:
+    """Return the user's files, then those of each folder from the project's root down to `cwd`."""
+    reader = InstructionReader(finder=finder)
     for file in user_files:
         if is_file(file):
             reader.read(file, Path(file.anchor))
     for folder in (*reversed(cwd.parents), cwd):
-        if folder.is_relative_to(root):
+        if folder.is_relative_to(finder.root):
             reader.read_folder(folder)
     return reader.collect()
 

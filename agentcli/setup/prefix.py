@@ -100,12 +100,10 @@ class PrefixBuilder(Struct, kw_only=True):
         return structs.replace(self, options=options, is_for_agent=True, _built={})
 
     def instructions(self) -> Instructions:
-        config = self.config
-        if self.options.is_bare:
+        if (finder := self.rule_finder()) is None:
             return Instructions()
-        user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        home, off = home_of(config.environment), config.settings.instructions.off
-        return find_instructions(config.cwd, project_root(config.cwd), user_files, home, off=off)
+        user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+        return find_instructions(self.config.cwd, user_files, finder=finder)
 
     def rule_finder(self) -> RuleFinder | None:
         """Return a finder of the project's rule files; None where instruction files are not read."""

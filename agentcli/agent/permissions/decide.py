@@ -6,6 +6,7 @@ Read(.env), is a yes beforehand.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -203,15 +204,13 @@ def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
     """Return rules that would have let this call through, narrowest first; several in one text for several commands."""
-    return tuple(text for text in dict.fromkeys(_candidates(facts)) if _lets_through(text, facts, mode, rules))
-
-
-def _lets_through(text: str, facts: CallFacts, mode: Mode, rules: Rules) -> bool:
-    try:
-        grants = parse_rules(text)
-    except UsageError:
-        return False
-    return decide(facts, mode, Rules([*rules.allow, *grants], rules.deny, rules.ask)).decision == "allow"
+    suggested = []
+    for text in dict.fromkeys(_candidates(facts)):
+        with suppress(UsageError):  # the text of a command may be none of a rule
+            with_grants = Rules([*rules.allow, *parse_rules(text)], rules.deny, rules.ask)
+            if decide(facts, mode, with_grants).decision == "allow":
+                suggested.append(text)
+    return tuple(suggested)
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:

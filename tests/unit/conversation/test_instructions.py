@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ def put(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def found_in(
+    cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, off: Sequence[str] = ()
+) -> Instructions:
+    return find_instructions(cwd, user_files, finder=RuleFinder(root=root, home=home, off=off))
 
 
 def names(found: Instructions, below: Path) -> list[str]:
@@ -57,7 +64,7 @@ def test_files_come_from_the_user_then_from_the_root_down_to_here_one_of_a_folde
             (tmp_path / name.partition("->")[0]).symlink_to(name.partition("->")[2])
         else:
             put(tmp_path / name, f"from {name}")
-    found = find_instructions(tmp_path / cwd, tmp_path / root, [tmp_path / name for name in users.split()])
+    found = found_in(tmp_path / cwd, tmp_path / root, [tmp_path / name for name in users.split()])
     assert names(found, tmp_path) == read.split()
     assert all(text == f"from {path.resolve().relative_to(tmp_path)}" for path, text in found.files)
 
@@ -67,7 +74,7 @@ def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_reported(tmp_p
     target = put(tmp_path / secret, "SECRET")
     (tmp_path / "repo").mkdir(exist_ok=True)
     (tmp_path / "repo/AGENTS.md").symlink_to(target)
-    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path / "home")
+    found = found_in(tmp_path / "repo", tmp_path / "repo", [], tmp_path / "home")
     assert found.files == ()
     (notice,) = found.notices
     assert notice.startswith(f"{tmp_path}/repo/AGENTS.md was left out: it leads")
@@ -76,13 +83,13 @@ def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_reported(tmp_p
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     file = put(tmp_path / "AGENTS.md", "x")
     os.truncate(file, 1 << 42)  # terabytes: reading it would end in a MemoryError
-    (notice,) = find_instructions(tmp_path, tmp_path, []).notices
+    (notice,) = found_in(tmp_path, tmp_path, []).notices
     assert notice.startswith(f"{file} was left out")
 
 
 def test_empty_files_say_nothing(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", " \n\n")
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert found == Instructions()
     assert found.note() is None
 
@@ -90,14 +97,14 @@ def test_empty_files_say_nothing(tmp_path: Path) -> None:
 def test_files_up_to_the_budget_are_read_whole(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "é" * (BUDGET // 2 - 1))
     put(tmp_path / "sub/AGENTS.md", "xy")
-    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    found = found_in(tmp_path / "sub", tmp_path, [])
     assert sum(len(text.encode()) for _, text in found.files) == BUDGET
     assert found.notices == ()
 
 
 def test_a_file_over_the_budget_is_cut_at_a_line_with_a_note_of_the_rest(tmp_path: Path) -> None:
     file = put(tmp_path / "AGENTS.md", "first\n" + "é line\n" * 10_000)
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     ((_, text),) = found.files
     *lines, note = text.splitlines()
     assert set(lines) == {"first", "é line", ""}
@@ -116,7 +123,7 @@ def test_a_large_file_takes_no_room_from_small_ones(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "x\n" * BUDGET)
     put(tmp_path / "sub/AGENTS.md", "near\n" * 1_000)
     put(tmp_path / "sub/AGENTS.local.md", "y\n" * BUDGET)
-    found = find_instructions(tmp_path / "sub", tmp_path, [])
+    found = found_in(tmp_path / "sub", tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "sub/AGENTS.md", "sub/AGENTS.local.md"]
     large, near, local = (text for _, text in found.files)
     assert near == "near\n" * 1_000
@@ -125,7 +132,7 @@ def test_a_large_file_takes_no_room_from_small_ones(tmp_path: Path) -> None:
 
 def test_a_file_of_one_endless_line_is_cut_too(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "x" * 3_000_000)
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert found.files[0][1].startswith("x" * BUDGET + "\n[")
     assert "of 2929.7 KiB" in found.notices[0]
 
@@ -144,13 +151,13 @@ def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) ->
 
 def test_bytes_that_are_not_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes(b"\xef\xbb\xbfcaf\xe9")
-    assert find_instructions(tmp_path, tmp_path, []).files[0][1] == "caf\ufffd"
+    assert found_in(tmp_path, tmp_path, []).files[0][1] == "caf\ufffd"
 
 
 def test_the_note_marks_each_file_with_its_path_as_data(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "use tabs\n")
     put(tmp_path / "sub/CLAUDE.md", "use spaces\n")
-    note = find_instructions(tmp_path / "sub", tmp_path, []).note()
+    note = found_in(tmp_path / "sub", tmp_path, []).note()
     assert note is not None
     assert note.is_reminder
     first = f'<instructions path="{tmp_path}/AGENTS.md">\nuse tabs\n</instructions>'
@@ -198,7 +205,7 @@ def test_imports_follow_the_file_that_names_them_once(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "See @docs/style.md, (@docs/tests.md) and @docs/style.md. Mail a@b.md, use @decorator.")
     put(tmp_path / "docs/style.md", "Tabs. @tests.md @../AGENTS.md")
     put(tmp_path / "docs/tests.md", "Run make check.")
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "docs/style.md", "docs/tests.md"]
     assert found.notices == ()
     assert dict(found.files)[tmp_path / "docs/style.md"] == "Tabs. @tests.md @../AGENTS.md"
@@ -210,7 +217,7 @@ def test_imports_follow_the_file_that_names_them_once(tmp_path: Path) -> None:
 def test_imports_inside_code_are_ignored(tmp_path: Path, text: str) -> None:
     put(tmp_path / "AGENTS.md", text)
     put(tmp_path / "other.md", "x")
-    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["AGENTS.md"]
+    assert names(found_in(tmp_path, tmp_path, []), tmp_path) == ["AGENTS.md"]
 
 
 def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_reported(tmp_path: Path) -> None:
@@ -218,7 +225,7 @@ def test_an_import_out_of_the_project_or_of_a_secret_is_left_out_and_reported(tm
     put(tmp_path / "notes.md", "x")
     put(tmp_path / "repo/.env", "KEY=1")
     (tmp_path / "repo/link.md").symlink_to("../notes.md")
-    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [], tmp_path)
+    found = found_in(tmp_path / "repo", tmp_path / "repo", [], tmp_path)
     assert names(found, tmp_path) == ["repo/AGENTS.md"]
     left_out = [Path(notice.partition(" was left out")[0]).name for notice in found.notices]
     assert left_out == ["notes.md", ".env"]  # the link leads to the first
@@ -228,7 +235,7 @@ def test_imports_are_followed_five_files_deep(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "@1.md")
     for number in range(1, 8):
         put(tmp_path / f"{number}.md", f"@{number + 1}.md")
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "1.md", "2.md", "3.md", "4.md", "5.md"]
     assert found.notices == (f"{tmp_path}/6.md was left out: imports lead deeper than 5 files.",)
 
@@ -237,7 +244,7 @@ def test_imports_share_the_budget(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "@a.md @b.md")
     put(tmp_path / "a.md", "a" * (BUDGET // 2))
     put(tmp_path / "b.md", "b" * (BUDGET // 2))
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", "a.md", "b.md"]
     assert [f"the beginning of {tmp_path}/{name}.md" in found.notices[n] for n, name in enumerate("ab")] == [True] * 2
 
@@ -245,5 +252,5 @@ def test_imports_share_the_budget(tmp_path: Path) -> None:
 def test_the_user_may_import_from_their_home(tmp_path: Path) -> None:
     user = put(tmp_path / "home/.config/agentcli/AGENTS.md", "@~/style.md")
     put(tmp_path / "home/style.md", "x")
-    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [user], tmp_path / "home")
+    found = found_in(tmp_path / "repo", tmp_path / "repo", [user], tmp_path / "home")
     assert [file.name for file, _ in found.files] == ["AGENTS.md", "style.md"]

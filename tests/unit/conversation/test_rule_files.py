@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ def put(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def found_in(
+    cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None, off: Sequence[str] = ()
+) -> Instructions:
+    return find_instructions(cwd, user_files, finder=RuleFinder(root=root, home=home, off=off))
 
 
 def names(found: Instructions, below: Path) -> list[str]:
@@ -48,21 +55,21 @@ ALWAYS: dict[str, Kind] = {
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_file_of_each_tool_is_read_unless_its_kind_is_off(tmp_path: Path, name: str) -> None:
     put(tmp_path / name, "Use tabs.")
-    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == [name]
-    assert names(find_instructions(tmp_path, tmp_path, [], off=[ALWAYS[name]]), tmp_path) == []
+    assert names(found_in(tmp_path, tmp_path, []), tmp_path) == [name]
+    assert names(found_in(tmp_path, tmp_path, [], off=[ALWAYS[name]]), tmp_path) == []
 
 
 @pytest.mark.parametrize("name", [".claude/rules/a.txt", ".cursor/rules/a.md", ".github/instructions/a.md"])
 def test_files_that_their_tool_does_not_read_are_not_read(tmp_path: Path, name: str) -> None:
     put(tmp_path / name, "---\nalwaysApply: true\n---\nx")
-    assert find_instructions(tmp_path, tmp_path, []) == Instructions()
+    assert found_in(tmp_path, tmp_path, []) == Instructions()
 
 
 def test_rules_come_after_the_instruction_file_and_before_the_persons_own(tmp_path: Path) -> None:
     for name in ("AGENTS.local.md", ".cursorrules", "AGENTS.md", "sub/.cursorrules"):
         put(tmp_path / name, f"from {name}")
     read = ["AGENTS.md", ".cursorrules", "AGENTS.local.md", "sub/.cursorrules"]
-    assert names(find_instructions(tmp_path / "sub", tmp_path, []), tmp_path) == read
+    assert names(found_in(tmp_path / "sub", tmp_path, []), tmp_path) == read
 
 
 WHEN = [  # the file, its frontmatter, and when it applies
@@ -90,7 +97,7 @@ def test_the_frontmatter_says_when_a_rule_applies(tmp_path: Path, name: str, fro
     put(tmp_path / name, f"---\n{frontmatter}\n---\nDo it so.\n")
     (rule,) = RuleFinder(root=tmp_path).rules_in(tmp_path)
     assert (" ".join(rule.globs) if rule.applies == "files" else rule.applies) == when
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ([name] if when == "always" else [])
     note = found.note()
     assert (when in ("always", "request")) == (note is not None and str(tmp_path / name) in note.text)
@@ -118,7 +125,7 @@ def test_a_link_or_a_copy_is_read_once(tmp_path: Path) -> None:
     (tmp_path / ".clinerules").symlink_to("AGENTS.md")
     (tmp_path / ".github").mkdir()
     (tmp_path / ".github/copilot-instructions.md").symlink_to("../AGENTS.md")
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert names(found, tmp_path) == ["AGENTS.md", ".cursorrules"]
     assert found.notices == ()
 
@@ -133,7 +140,7 @@ BROKEN = [
 @pytest.mark.parametrize(("frontmatter", "problem"), BROKEN)
 def test_a_broken_frontmatter_is_a_warning_and_the_rule_applies(tmp_path: Path, frontmatter: str, problem: str) -> None:
     file = put(tmp_path / ".cursor/rules/a.mdc", f"---\n{frontmatter}\n---\nDo it so.\n")
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert [path for path, _ in found.files] == [file]
     (notice,) = found.notices
     assert str(file) in notice
@@ -150,7 +157,7 @@ def test_a_rule_that_leads_out_of_the_project_is_left_out_and_its_description_no
     put(tmp_path / "outside.md", "---\ndescription: SECRET\n---\nSECRET")
     (tmp_path / "repo/.cursor/rules").mkdir(parents=True)
     (tmp_path / "repo/.cursor/rules/a.mdc").symlink_to(tmp_path / "outside.md")
-    found = find_instructions(tmp_path / "repo", tmp_path / "repo", [])
+    found = found_in(tmp_path / "repo", tmp_path / "repo", [])
     assert found.note() is None
     assert found.notices == (f"{tmp_path}/repo/.cursor/rules/a.mdc was left out: it leads out of the project.",)
 
@@ -158,6 +165,6 @@ def test_a_rule_that_leads_out_of_the_project_is_left_out_and_its_description_no
 def test_rules_share_the_budget_of_instruction_files(tmp_path: Path) -> None:
     put(tmp_path / "AGENTS.md", "x\n" * BUDGET)
     put(tmp_path / ".cursorrules", "y\n" * BUDGET)
-    found = find_instructions(tmp_path, tmp_path, [])
+    found = found_in(tmp_path, tmp_path, [])
     assert sum(text.count("x\n") + text.count("y\n") for _, text in found.files) * 2 == BUDGET
     assert len(found.notices) == 2
