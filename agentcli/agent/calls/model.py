@@ -136,7 +136,8 @@ class ClientCalls(msgspec.Struct, kw_only=True):
     _new: list[ToolUse] = msgspec.field(default_factory=list)  # not handed over yet
     _has_client: bool = True
     paused: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results come in a later turn
-    answered: set[str] = msgspec.field(default_factory=set)  # ids of calls whose results came and are not stored yet
+    # Ids of calls of this turn whose results came; they may not be stored yet.
+    answered: set[str] = msgspec.field(default_factory=set)
 
     async def result_of(self, call: ToolUse, hand_over: HandOver) -> ToolOutput:
         """Hand the call to the client and wait for its result. Raises `ToolError`, and `CallPaused`."""
