@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.events import Event, ToolFinished
+from agentcli.agent.events import ToolFinished
 from agentcli.agent.ops import ClientResult, GoOn
 from agentcli.agent.session import Session
 from agentcli.conversation.conversation import Conversation
@@ -84,19 +84,14 @@ async def call_directly(
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
-    ended: list[ToolFinished] = []
     limit = asyncio.timeout(timeout_s)
-
-    def emit(event: Event) -> None:
-        session.publish(event)
-        if isinstance(event, ToolFinished):
-            ended.append(event)
 
     def store(body: Body) -> Awaitable[object]:
         """Store what undo and blame need: other entries belong to calls of the model."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
-    turn = TurnCalls(session=calls, state=session.state, emit=emit, store=store, budgets=session.state.budgets)
+    state = session.state
+    turn = TurnCalls(session=calls, state=state, emit=session.publish, store=store, budgets=state.budgets)
     call = Call(use, turn)
     too_late = f"{use.name} did not finish within {timeout_s or 0:g} s and was stopped."
     call.report.too_late = lambda: too_late if limit.expired() else ""
@@ -108,7 +103,7 @@ async def call_directly(
             if call.report.is_running:
                 return DirectCall(error, can_repeat=False)
             raise
-    return DirectCall(ended[-1], _can_repeat(call, ended[-1]))
+    return DirectCall(call.report.finished, _can_repeat(call, call.report.finished))
 
 
 def _can_repeat(call: Call, finished: ToolFinished) -> bool:

@@ -29,12 +29,14 @@ OMITTED = {"omitted": "larger than 1 MB"}
 
 
 class Report:
-    """The report on one call; `result` is set once it has ended. `shown` is the output so far.
+    """The report on one call; `result` and `finished` are set once it has ended. `shown` is the output so far.
 
     With `gives_all` a structured result that is made on request is made, else left out. `is_running` is set once the
     tool has begun, and `is_dry_run` while a dry run does: then an interrupt has left no trace. `answer` is the person's
     answer in words, `level` the output level. The result ends with the `remarks`.
     """
+
+    finished: ToolFinished
 
     def __init__(self, use: ToolUse, emit: Emit, mask: Mask, *, gives_all: bool = False) -> None:
         self.use = use
@@ -120,7 +122,8 @@ class Report:
             error_code=error.code if error and error.code != kind else "",
             output_level=self.level,
         )
-        self.emit(ToolFinished(id=self.use.id, structured=output.structured, error=error, **common))
+        self.finished = ToolFinished(id=self.use.id, structured=output.structured, error=error, **common)
+        self.emit(self.finished)
 
     def _error(self, error: ToolError) -> CallError:
         return CallError(error.kind, error.code, str(error), self.use.id, error.is_retryable)

@@ -19,7 +19,7 @@ from cachetools import TTLCache
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.events import CallError, ToolFinished
 from agentcli.agent.permissions.approvals import command_effects
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import CallFacts, find_facts
@@ -190,10 +190,10 @@ class Bench(NamedTuple):
         key = hashlib.sha256(msgspec.json.encode(call, order="deterministic")).digest()
         if call.id and (known := self.answers.get(key)) is not None:
             return known
-        events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
-        answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
+        run = Call(use, TurnCalls(session=self.calls, state=self.state, emit=lambda event: None))
+        await run_call(run)
+        answer = _answer(call, run.report.finished)
         # The title contains arguments of the call.
         answer["summary"] = self.calls.services.mask.text(answer["summary"])
         if call.id and not answer["is_error"] and self.calls.tools.get(call.name).is_idempotent:
