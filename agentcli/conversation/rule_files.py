@@ -87,7 +87,6 @@ class RuleFinder(Struct, kw_only=True):
     _found: dict[Path, tuple[RuleFile, ...]] = field(default_factory=dict)
 
     def rules_in(self, folder: Path) -> tuple[RuleFile, ...]:
-        """Return the rule files that belong to a folder."""
         if folder not in self._found:
             kinds = [kind for name, kind in RULE_KINDS.items() if name not in self.off]
             self._found[folder] = tuple(rule for kind in kinds for rule in self._rules_of(kind, folder))

@@ -94,7 +94,7 @@ class Agent(Generic[Output]):
         options: AgentOptions = AgentOptions(),
     ) -> None:
         config = agent_config(options, cwd, permissions)
-        self._memory = MemorySessions()
+        self._memory = MemorySessions()  # has the session where no `SessionStore` does
         self._conversations, store = stores_of(options, conversation)
         if history is not None and options.store is not None:
             raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")

@@ -172,7 +172,6 @@ class ClientCalls(msgspec.Struct, kw_only=True):
             self._waiting[id].set_exception(_client_gone())
 
     def pause(self, call_ids: Collection[str]) -> None:
-        """End the wait for these calls."""
         for id in call_ids:
             if id in self.waiting:
                 self._waiting[id].set_exception(CallPaused())

@@ -42,16 +42,17 @@ class KeyedCalls:
     """Calls by key: the first of a key is made, later ones get its result and wait for it while it runs."""
 
     def __init__(self) -> None:
-        # The first call of each key, and the monotonic time at which it is forgotten unless it still runs.
+        # The first call of each key, its task, and the monotonic time from which on it is forgotten once it has ended.
         self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall], float]] = {}
 
     async def once(
         self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]], *, ttl_s: float = KEY_TTL_S
     ) -> DirectCall:
         """Make the call of a key unless it was made, and return its end. Raises `UsageError` for another call's key."""
+        # A call that runs is not forgotten, so that it is never made twice.
         ended = [(key, expires) for key, (_, task, expires) in self._calls.items() if task.done()]
         excess = len(self._calls) + 1 - MAX_KEYS
-        for place, (old_key, expires) in enumerate(ended):  # what runs is never made twice
+        for place, (old_key, expires) in enumerate(ended):  # the oldest come first
             if place < excess or expires <= time.monotonic():
                 del self._calls[old_key]
         if key not in self._calls:

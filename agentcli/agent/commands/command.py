@@ -39,8 +39,7 @@ class CommandHost(Protocol):
     def session(self) -> Session: ...
 
     @property
-    def stored_sessions(self) -> SessionStore:
-        """Return the store of conversations."""
+    def stored_sessions(self) -> SessionStore: ...
 
     async def sessions(self) -> Sequence[SessionInfo]:
         """Return the stored sessions of this directory, newest first."""
@@ -200,8 +199,7 @@ class CommandSet:
 
     @property
     def names(self) -> Collection[str]:
-        """The names and aliases that are taken."""
-        return self._by_name.keys()
+        return self._by_name.keys()  # with aliases
 
     def add(self, command: SlashCommand) -> None:
         self._commands.append(command)
