@@ -124,6 +124,8 @@ class Agent(Generic[Output]):
         """Return the session itself, for operations and events. Raises `UserError`."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
+            if self._loop is not None and self._loop.is_running():
+                raise UsageError("This agent is in use in another event loop. Make an Agent for each.")
             self._loop, self._opening, self._turns = loop, asyncio.Lock(), PromptOrder()
         async with self._opening:
             if self._session is not None and self._session.loop is not loop:  # that of an earlier `asyncio.run`
@@ -350,8 +352,7 @@ class Agent(Generic[Output]):
     def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done[Output]:
         """Do the same as `run`, for callers without an event loop.
 
-        Nothing stays open; the next prompt continues the conversation. Raises `UsageError` within an event loop, such
-        as a notebook's, where `await agent.run(prompt)` works.
+        Nothing stays open, and the conversation goes on. Raises `UsageError` within an event loop, such as a notebook's.
         """
         with suppress(RuntimeError):  # there is no event loop
             asyncio.get_running_loop()
@@ -361,7 +362,8 @@ class Agent(Generic[Output]):
             try:
                 return await self.run(content, attachments=attachments)
             finally:
-                await self._leave_session()
+                if self._loop is asyncio.get_running_loop():  # else the session is in use in another one
+                    await self._leave_session()
 
         return asyncio.run(once())
 

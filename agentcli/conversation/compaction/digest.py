@@ -340,12 +340,7 @@ class Carried(Struct, frozen=True, kw_only=True):
 
 
 def collect(
-    conversation: Conversation,
-    turns: Sequence[TurnSteps],
-    opening: Iterable[str],
-    seen_hash: SeenHash,
-    *,
-    focus: str = "",
+    conversation: Conversation, turns: Sequence[TurnSteps], opening: Iterable[str], seen_hash: SeenHash, *, focus: str
 ) -> Carried:
     """Collect the facts from the conversation's path. `opening` and `focus` are those of `Carried`."""
     # The reminders of folders that the user added to the workspace, also those before a compaction.
