@@ -352,7 +352,7 @@ class Agent(Generic[Output]):
     def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done[Output]:
         """Do the same as `run`, for callers without an event loop.
 
-        Nothing stays open, and the conversation goes on. Raises `UsageError` within an event loop, such as a notebook's.
+        Nothing stays open, the conversation goes on. Raises `UsageError` within an event loop, such as a notebook's.
         """
         with suppress(RuntimeError):  # there is no event loop
             asyncio.get_running_loop()

@@ -743,6 +743,16 @@ async def test_run_sync_within_an_event_loop_says_what_to_do(model: MakeModel, w
         Agent(model({"text": "."}), cwd=work).run_sync("go")
 
 
+async def test_an_agent_in_use_in_another_event_loop_is_left_alone(model: MakeModel, work: Path) -> None:
+    async with Agent(model({"text": "One."}, {"text": "Two."}), cwd=work) as agent:
+        await agent.run("first")
+        session = await agent.session()
+        with pytest.raises(UsageError, match="in another event loop"):
+            await asyncio.to_thread(agent.run_sync, "beside it")
+        assert (await agent.run("second")).text == "Two."
+        assert await agent.session() is session
+
+
 async def test_a_search_is_offered_where_the_caller_brings_what_it_asks(work: Path, model: MakeModel) -> None:
     class Shelf:
         async def search(self, query: str, max_results: int) -> list[SearchResult]:
