@@ -58,10 +58,7 @@ class Account:
 
 
 class OverBudget(UserError):
-    """An account does not allow what `needs` names.
-
-    `id` is that of the question that asks the person for a higher limit, `more` the limit that a yes would set.
-    """
+    """An account does not allow what `needs` names. `id` is the question's that asks for the higher limit `more`."""
 
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         limit, paid = account.limits[kind], account.spent(with_held=False).get(kind, 0.0)

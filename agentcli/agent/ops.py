@@ -35,10 +35,7 @@ class Steer(_MessageOp, frozen=True, tag="steer"):
 
 
 class TakeBack(Struct, frozen=True, tag="take_back"):
-    """Remove a waiting message: the one at `position` (steering first, from 0), else the newest, follow-ups first.
-
-    Nothing happens if there is none.
-    """
+    """Remove a waiting message, if there is one: that at `position` (steering first, from 0), else the last."""
 
     position: int | None = None
 
@@ -116,10 +113,7 @@ class SetMode(Struct, frozen=True, tag="set_permission_mode"):
 
 
 class SetAttended(Struct, frozen=True, tag="set_attended"):
-    """Set if somebody answers questions and runs client tools.
-
-    If nobody does, open questions are answered with no, later ones are denied, and calls of client tools fail.
-    """
+    """Set if somebody answers questions and runs client tools. Else the answer is no, and the calls fail."""
 
     is_attended: bool
 
@@ -138,20 +132,14 @@ OWN_CALL = "own_"  # ids of calls for commands of the person's begin so: these c
 
 
 class RunCommand(Struct, frozen=True, tag="run_command"):
-    """Run the person's own shell command at once, also while a turn runs; nobody is asked, and nothing confines it.
-
-    With `to_model` the command and its output become part of the conversation.
-    """
+    """Run the person's own shell command at once, unasked and unconfined; `to_model`: it joins the conversation."""
 
     command: str
     to_model: bool = True
 
 
 class CommandRan(Struct, frozen=True, tag="command_ran"):
-    """Store the person's own command that the front end ran in a terminal (`calls.run.run_in_terminal`).
-
-    `output` is all or most of its output, as text, and how it ended.
-    """
+    """Store the person's own command that the front end ran in a terminal, with its output and how it ended."""
 
     command: str
     output: str

@@ -122,19 +122,14 @@ class Guardrails(NoHooks):
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a turn: `max_turns` requests, and `max_tokens` for a reply (None: the model's limit, up to 32,000).
+    """The limits of a turn. With `asks` the person may let it go on beyond the requests and the budgets."""
 
-    With `asks` the person is asked, at this limit and where a budget is used up, if the turn continues. An answer
-    that breaks off is continued without a question up to `max_breaks` times a turn. With `waits_for_reset` a turn waits
-    for the end of a usage limit.
-    """
-
-    max_turns: int = 25
-    max_tokens: int | None = None
+    max_turns: int = 25  # requests
+    max_tokens: int | None = None  # of a reply; None: the model's limit, up to 32,000
     asks: bool = False
     budgets: Amounts = {}
-    waits_for_reset: bool = False
-    max_breaks: int = 0
+    waits_for_reset: bool = False  # for the end of a usage limit
+    max_breaks: int = 0  # how many answers that broke off are continued without a question
 
 
 class ContextPolicy(Protocol):
@@ -169,17 +164,12 @@ async def call_resolver(
 
 
 class ModelAccess(msgspec.Struct, kw_only=True):
-    """The models of a session.
+    """The models of a session."""
 
-    `resolve` chooses the provider before each request; the model `fallback` answers where that one fails.
-    `prefix_for` returns the fixed beginning of requests to a kind of model, `info` the facts of a `provider/model`.
-    `small` returns the model of a name, or the small one, for short questions beside the conversation.
-    """
-
-    resolve: Resolve
-    prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]
+    resolve: Resolve  # chooses the provider before each request
+    prefix_for: Callable[[ModelInfo, ToolRegistry], llm.Prefix]  # the fixed beginning of requests to a model
     info: Callable[[str], ModelInfo] = lambda name: bundled_models().find(*name.split("/", 1))
-    fallback: str = ""
+    fallback: str = ""  # answers where the model that was chosen fails
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
     effort: llm.Effort | None = None
@@ -187,19 +177,14 @@ class ModelAccess(msgspec.Struct, kw_only=True):
 
 
 class ContextControl(msgspec.Struct, frozen=True, kw_only=True):
-    """Keeps the conversation within the model's window. A notice warns the person from the share `warn_at` on.
+    """Keeps the conversation within the model's window. A notice warns the person from the share `warn_at` on."""
 
-    `policy` may compact the conversation before a request, `watch` when a request was too long or the person asks.
-    `transform` may change the messages of one request. `count_texts` counts tokens for /context. `rules` finds the
-    project's rule files for /memory.
-    """
-
-    policy: ContextPolicy | None = None
-    watch: ContextWatch | None = None
-    transform: ContextTransform = unchanged
+    policy: ContextPolicy | None = None  # may compact before a request
+    watch: ContextWatch | None = None  # compacts when a request was too long, or the person asks
+    transform: ContextTransform = unchanged  # may change the messages of one request
     warn_at: float = 0.8
     count_texts: CountTexts = lambda texts, info: sum(estimate_text(text, info) for text in texts)
-    rules: RuleFinder | None = None
+    rules: RuleFinder | None = None  # finds the project's rule files for /memory
 
 
 class Runtime(msgspec.Struct, kw_only=True):

@@ -25,20 +25,16 @@ PLAN_OFF = log.reminder("Plan mode is off: you can make changes now.")
 
 
 class ModelChoice(msgspec.Struct, kw_only=True):
-    """The model of a session, and facts of earlier requests that shape the next one.
-
-    Models are named `provider/model`. `rejected` has what each model did not accept, as keys of a `Rewrite`; `reported`
-    the notices about models that the person has seen. `window_share` is how full the newest request made the window.
-    """
+    """The model of a session (`provider/model`), and facts of earlier requests that shape the next one."""
 
     name: str
     effort: Effort | None = None
     last_used: str = ""  # the model that sent the newest reply
     switch_reason: log.SwitchReason = "chosen"  # why the next request goes to another model; a resolver may set it
     is_small: bool = False
-    window_share: float = 0.0
-    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
-    reported: set[str] = msgspec.field(default_factory=set)
+    window_share: float = 0.0  # how full the newest request made the window
+    rejected: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by model, as keys of a `Rewrite`
+    reported: set[str] = msgspec.field(default_factory=set)  # notices that were shown
 
 
 class AgentState(msgspec.Struct, kw_only=True):
@@ -141,10 +137,7 @@ def todo_items(path: Sequence[log.Entry]) -> tuple[TodoItem, ...]:
 
 
 class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as a front end reads it; operations change it. `conversation` is only read.
-
-    `cost_usd` is that of the session so far; None where a price is unknown.
-    """
+    """A session as a front end reads it. `cost_usd` is that of the session so far; None where a price is unknown."""
 
     id: str
     model: str

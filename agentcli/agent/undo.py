@@ -35,18 +35,14 @@ _MOVE = lazy_pattern(r"^([0-9a-f]*[1-9a-f][0-9a-f]*) ([0-9a-f]+) .*> (\d+) [+-]\
 
 
 class TurnChanges(Struct, frozen=True, kw_only=True):
-    """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns as well.
-
-    `calls` has the remaining changes of each call with the id of their entry, oldest first. `is_untried` is True unless
-    all that remains are conflicts of an earlier undo. `times` are those of each turn's prompt and last result.
-    """
+    """Changes that are taken back together: those of turn `number`, from 1; if `is_open`, of all later turns too."""
 
     number: int
     prompt: str
-    calls: tuple[tuple[str, log.FilesChanged], ...]
+    calls: tuple[tuple[str, log.FilesChanged], ...]  # what remains of each, with the id of its entry, oldest first
     is_open: bool = False
-    is_untried: bool = True
-    times: tuple[tuple[float, float], ...] = ()
+    is_untried: bool = True  # unless all that remains are conflicts of an earlier undo
+    times: tuple[tuple[float, float], ...] = ()  # of each turn's prompt and last result
 
     @property
     def name(self) -> str:

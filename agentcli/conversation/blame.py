@@ -15,10 +15,7 @@ Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError
 
 
 def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
-    """Return each line of a file with the change that wrote it.
-
-    `path` is written as in the log, `content` is what the file holds now, and `recorded` are the changes of all files.
-    """
+    """Return each line of a file with the change that wrote it; `recorded` are the changes of all files."""
     text = _BlamedText()
     for (session, entry), change in _changes_of(path, sorted(recorded, key=lambda record: record[1].time), read):
         is_by_call = isinstance(entry.body, FilesChanged)  # otherwise the person undid something

@@ -55,19 +55,15 @@ class Queue:
 
 
 class Conversation:
-    """All entries of a session in the order they were stored, and the current branch of them.
-
-    `path` leads from the root to the newest entry, without entries that were retracted. `open_calls` are the calls on
-    it without a result, by id, oldest first, and `pending_calls` those that the client was asked to run.
-    """
+    """All entries of a session in the order they were stored, and the current branch of them."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
-        self.path: list[Entry] = []  # the current branch
-        self.open_calls: dict[str, ToolUse] = {}
+        self.path: list[Entry] = []  # from the root to the newest entry of the branch, without retracted ones
+        self.open_calls: dict[str, ToolUse] = {}  # calls of the path without a result, by id, oldest first
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
-        self.pending_calls: dict[str, ToolUse] = {}
+        self.pending_calls: dict[str, ToolUse] = {}  # those of them that the client was asked to run
         self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)

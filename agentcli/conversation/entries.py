@@ -43,14 +43,11 @@ class FileChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_changed", omit_defaults=True):
-    """The changes that a call made to files; `left_out` names the paths that were not compared.
-
-    Unless it `is_exact`, the changes of other programs while the call ran count as the call's.
-    """
+    """The changes that a call made to files; `left_out` names the paths that were not compared."""
 
     id: str
     changes: tuple[FileChange, ...]
-    is_exact: bool = True
+    is_exact: bool = True  # else changes of other programs while it ran count as its own
     left_out: tuple[str, ...] = ()
 
 
@@ -101,11 +98,7 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True, kw_only=True):
-    """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known.
-
-    `is_estimated`: the reply broke off, and its `usage` is an estimate. `prefix` has hashes of the tools and the system
-    text.
-    """
+    """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known."""
 
     content: tuple[Block, ...]
     provider: str
@@ -115,17 +108,13 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     cost_usd: float | None = None
     duration_ms: int = 0
     retries: int = 0
-    prefix: str = ""
-    is_estimated: bool = False
+    prefix: str = ""  # hashes of the tools and the system text
+    is_estimated: bool = False  # the reply broke off, and its `usage` is an estimate
     first_token_ms: int | None = None  # until the first text, thinking or call; a part of `duration_ms`
 
 
 class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", omit_defaults=True, kw_only=True):
-    """The result of a call. `structured` is for programs, `summary` is one line for the person.
-
-    `caller` is the id of the agent that made the call, and `mode` the permission mode that decided on it. `answer` is
-    the person's answer if the call asked. `error_code` is more precise than `error_kind`.
-    """
+    """The result of a call. `structured` is for programs, `summary` is one line for the person."""
 
     result: ToolResult
     name: str
@@ -136,10 +125,10 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     retry_count: int = 0
     last_error: str = ""
     tool_version: str = "1"
-    caller: str = "main"
-    mode: str = ""
-    answer: str = ""
-    error_code: str = ""
+    caller: str = "main"  # the id of the agent that made the call
+    mode: str = ""  # the permission mode that decided on it
+    answer: str = ""  # the person's, if the call asked
+    error_code: str = ""  # more precise than `error_kind`
     output_level: str = ""
 
 

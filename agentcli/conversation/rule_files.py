@@ -22,15 +22,12 @@ _BOOLEANS = {"true": True, "false": False, "": False}
 
 
 class RuleKind(NamedTuple):
-    """The places of a tool's rules below any folder: `files` that always apply, and `folders` of files that say when.
-
-    A file that says nothing applies always if `is_eager`, else only when the person names it.
-    """
+    """The places of a tool's rules in a folder: `files` that always apply, `folders` of files that say when."""
 
     files: tuple[str, ...]
     folders: tuple[str, ...] = ()
     endings: tuple[str, ...] = (".md",)
-    is_eager: bool = True
+    is_eager: bool = True  # a file that says nothing always applies, else only when the person names it
 
 
 RULE_KINDS = {

@@ -71,37 +71,29 @@ class AddedDefinitions(Struct, frozen=True):
 
 
 class SessionOptions(Struct, frozen=True, kw_only=True):
-    """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
-
-    `is_bare` leaves out hooks, skills, MCP servers, memory and instruction files. With `accepts_client_tools` tools may
-    come with a prompt. `client_files` returns an editor's files for the session with an id.
-    """
+    """The options that a caller adds to the configuration. `system_prompt` replaces the system text."""
 
     system_prompt: str | None = None
     append_system_prompt: str = ""
-    is_bare: bool = False
-    accepts_client_tools: bool = False
+    is_bare: bool = False  # without hooks, skills, MCP servers, memory and instruction files
+    accepts_client_tools: bool = False  # tools may come with a prompt
     added: AddedDefinitions = AddedDefinitions()
     mcp: McpOptions = McpOptions()
-    client_files: Callable[[str], ClientFiles] | None = None
+    client_files: Callable[[str], ClientFiles] | None = None  # an editor's, by session id
     parts: CallerParts = CallerParts()
 
 
 class SessionChoice(Struct, frozen=True, kw_only=True):
-    """The conversation to open: new, newest or by id.
-
-    With `fork` a copy of it continues; with `take_over` the program that holds it ends. It continues after the entry
-    `at`, else after its newest one.
-    """
+    """The conversation to open: new, newest or by id."""
 
     how: Literal["new", "newest", "id"] = "new"
     id: str = ""
-    fork: bool = False
+    fork: bool = False  # a copy of it continues
     new_id: str | None = None
     name: str = ""
-    take_over: bool = False
+    take_over: bool = False  # the program that holds it ends
     user_id: str = ""
-    at: str = ""
+    at: str = ""  # the id of the entry to continue after; empty: the newest
 
 
 async def open_log(

@@ -36,7 +36,6 @@ class PrefixBuilder(Struct, kw_only=True):
     """Builds the prefix for each kind of model once, so that the provider's prompt cache stays valid.
 
     `agents` returns the list of subagents for a model with such a window, in tokens; `skills` that of skills beside it.
-    The person's output style does not apply to subagents, whose builder `is_for_agent`.
     """
 
     config: Config
@@ -44,7 +43,7 @@ class PrefixBuilder(Struct, kw_only=True):
     skills: Callable[[int, str], str]
     agents: Callable[[int], str]
     on_notice: Callable[[str], None]
-    is_for_agent: bool = False
+    is_for_agent: bool = False  # for a subagent, to which the output style does not apply
     _built: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
@@ -138,10 +137,7 @@ class PrefixBuilder(Struct, kw_only=True):
 
 
 def new_reminders(reminders: Sequence[User], state: AgentState) -> list[User]:
-    """Return the reminders that a resumed conversation lacks.
-
-    It has one if the newest reminder of the same kind has the same text.
-    """
+    """Return the reminders that a resumed conversation lacks, or has with another text as the newest of a kind."""
     newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):  # it carries the reminders of the compacted part

@@ -30,15 +30,12 @@ _DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of grou
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
-    """Something that hindered a dry run, and what a yes does about it: it opens the `host` or the `path`, for instance.
-
-    `effects` are those of a yes in words; a person must not overlook those that are also `grave`.
-    """
+    """Something that hindered a dry run, and what a yes does about it, such as opening the `host` or the `path`."""
 
     why: str  # "it could not reach example.org"
     then: str  # "repeats it with access to that host": agentcli does so after a yes
-    effects: tuple[str, ...] = ()
-    grave: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()  # those of a yes, in words
+    grave: tuple[str, ...] = ()  # those of the effects that a person must not overlook
     host: str = ""
     path: Path | None = None
     is_server: bool = False
@@ -69,21 +66,16 @@ async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obs
 
 
 class Review(Struct, kw_only=True):
-    """The decision on a dry run: the names of the changes to apply, of some only `parts`.
-
-    `left_out` is the text of the hunks that the person rejected. Once a person has decided about changes, it
-    `is_answered`. `why` is the reason for which changes are discarded without a question; then it `is_denied`, except
-    in plan mode.
-    """
+    """The decision on a dry run: the names of the changes to apply, of some only `parts`, by their hunks."""
 
     report: DryRunReport
     names: list[str] = field(default_factory=list)
     parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    left_out: str = ""
-    is_answered: bool = False
+    left_out: str = ""  # the hunks that the person rejected
+    is_answered: bool = False  # the person has decided about changes
     comment: str = ""
-    why: str = ""
-    is_denied: bool = False
+    why: str = ""  # the reason for which changes are discarded without a question
+    is_denied: bool = False  # for that reason; in plan mode it is expected, and no denial
 
     def apply_verdict(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
         if verdict.decision == "allow":
@@ -193,10 +185,7 @@ Group = tuple[int, Rule | None, list[ChangeSummary]]
 
 
 def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
-    """Return the groups of changes that are decided about together, each with the rule that denies or asks, if any.
-
-    Denied changes come first, and changes of auto-executed files last (`_DENIED` to `_AUTO_EXECUTED`).
-    """
+    """Return the groups of changes that are decided about together, each with the rule that denies or asks, if any."""
     applies_unasked = mode in ("acceptEdits", "auto", "bypassPermissions")  # all but changes that lose work
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in dry_run.changes:

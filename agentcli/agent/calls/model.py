@@ -37,14 +37,11 @@ SAME_CALL_LIMIT = 3  # after so many equal calls in a row with equal results, th
 
 
 class CallServices(msgspec.Struct, kw_only=True):
-    """The parts that calls use for as long as a session lasts. With `dry_runs` a command that would ask is run as one.
-
-    `grants` keeps lasting permissions; without it they hold for the session.
-    """
+    """The parts that calls use while a session lasts. With `dry_runs` a command that would ask is run as one."""
 
     workspace: Workspace
     locks: Locks
-    grants: GrantStore | None = None
+    grants: GrantStore | None = None  # keeps lasting permissions; without it they hold for the session
     mask: Mask
     hooks: Sequence[CallHooks] = ()
     levels: Levels = Levels()
@@ -234,10 +231,7 @@ class ToolServers(Protocol):
 
 
 class Delegates(msgspec.Struct, kw_only=True):
-    """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand.
-
-    `unknown_servers` names the MCP servers whose tools were not known at the first request; None before it.
-    """
+    """The parts of a session that answer calls in place of a tool's body; skills and subagents are made on demand."""
 
     client: ClientCalls = msgspec.field(default_factory=ClientCalls)
     make_skills: Callable[[], SkillsInUse] | None = None
@@ -245,7 +239,7 @@ class Delegates(msgspec.Struct, kw_only=True):
     make_agents: Callable[[], SubagentRuns] | None = None
     agents: SubagentRuns | None = None
     servers: ToolServers | None = None
-    unknown_servers: set[str] | None = None
+    unknown_servers: set[str] | None = None  # MCP servers without tools at the first request; None before it
     events: EventHooks | None = None
 
     def open_skills(self) -> SkillsInUse:
@@ -276,14 +270,11 @@ class Delegates(msgspec.Struct, kw_only=True):
 
 
 class Recording(msgspec.Struct, kw_only=True):
-    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end.
-
-    `dry_runs` are the tasks that apply the changes of dry runs in the background.
-    """
+    """The record of what the calls of a session do to files, and the tasks that store it, some after a job's end."""
 
     checkpoints: Checkpoints | None = None
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
-    dry_runs: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
+    dry_runs: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # they apply dry runs in the background
     is_closing: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     has_reported_gap: bool = False  # a notice said that changes of commands are not recorded here
 
@@ -299,16 +290,13 @@ class Recording(msgspec.Struct, kw_only=True):
 
 
 class SessionCalls(msgspec.Struct, kw_only=True):
-    """The parts that the calls of a session share. Without `ask`, a call that would ask is denied.
-
-    `made_by` is the call that made a subagent; changes of files by the subagent count as that call's.
-    """
+    """The parts that the calls of a session share. Without `ask`, a call that would ask is denied."""
 
     services: CallServices
     tools: ToolRegistry
     ask: Ask | None = None
     agent_id: str = "main"
-    made_by: Call | None = None
+    made_by: Call | None = None  # the call that made a subagent, as whose its changes of files count
     history: CallHistory = msgspec.field(default_factory=CallHistory)
     delegates: Delegates = msgspec.field(default_factory=Delegates)
     recording: Recording = msgspec.field(default_factory=Recording)
@@ -329,17 +317,14 @@ def at_once(*_: object) -> Awaitable[object]:
 
 
 class TurnCalls(msgspec.Struct, kw_only=True):
-    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
-
-    Subagents are held to the `budgets`, and store what their requests cost.
-    """
+    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk."""
 
     session: SessionCalls
     state: AgentState
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
     commit: Callable[[], Awaitable[object]] = at_once
-    budgets: Budgets = msgspec.field(default_factory=Budgets)
+    budgets: Budgets = msgspec.field(default_factory=Budgets)  # subagents are held to them, too
     denials: list[Denial] = msgspec.field(default_factory=list)
     is_stopped: bool = False
 

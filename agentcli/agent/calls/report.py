@@ -264,10 +264,7 @@ def _columns(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """Return the masked form of each text that holds a part of a secret.
-
-    `found` are the secrets in order; their positions are those in the texts joined by line ends.
-    """
+    """Return the masked form of each text with a part of a secret. Positions are those in texts joined by line ends."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)
     for text in texts:

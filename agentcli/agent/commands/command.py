@@ -117,23 +117,16 @@ Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt t
 
 
 class CommandTraits(Struct, frozen=True, kw_only=True):
-    """The traits of a slash command that have a usual value.
-
-    Messages that follow a command wait for its end, unless it `is_aside`, which changes nothing. `forms` are the ways
-    to write it, `group` is its heading in /help.
-    """
+    """The traits of a slash command that have a usual value."""
 
     aliases: tuple[str, ...] = ()
-    is_aside: bool = False
-    forms: tuple[str, ...] = ()
-    group: str = "Your own"
+    is_aside: bool = False  # changes nothing, so that messages after it need not wait for its end
+    forms: tuple[str, ...] = ()  # the ways to write it
+    group: str = "Your own"  # its heading in /help
 
 
 class SlashCommand(CommandTraits, frozen=True):
-    """A slash command; `run` gets the rest of the line.
-
-    `argument` is a hint for help; a command without one takes no argument.
-    """
+    """A slash command; `run` gets the rest of the line. One without an `argument`, a hint for help, takes none."""
 
     name: str
     help: str

@@ -202,10 +202,7 @@ class TextCache(Protocol):
 
 
 class Summaries(Struct, kw_only=True, dict=True):
-    """Has a model summarize turns, in one request for each, and caches the texts by the hash of the turn.
-
-    `problem` says why the newest summary could not be written; a pause follows, which grows with each failure.
-    """
+    """Has a model summarize turns, in one request for each, and caches the texts by the hash of the turn."""
 
     settings: CompactionSettings
     writer: Writer
@@ -213,7 +210,7 @@ class Summaries(Struct, kw_only=True, dict=True):
     cache: TextCache
     budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
-    problem: str = ""
+    problem: str = ""  # why the newest summary could not be written; a pause follows, longer each time
 
     def __post_init__(self) -> None:
         self._running: asyncio.Task[None] | None = None

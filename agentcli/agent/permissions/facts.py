@@ -126,20 +126,16 @@ DryRunUse = Literal["never", "on_request", "always"]
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
-    """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
-
-    `files` are those of a file tool, `hosts` those of a web tool or a command. `paths` looks at further paths.
-    `dry_run` says when a command runs as a dry run first, because its text does not show what it does.
-    """
+    """The facts of a call. Rules, modes, the person and the sandbox all work from this record."""
 
     tool: Tool
     arguments: Any
-    paths: PathLookup
+    paths: PathLookup  # looks at further paths
     command: CommandAnalysis | None = None
-    files: tuple[judge.PathFacts, ...] = ()
-    hosts: tuple[str, ...] = ()
+    files: tuple[judge.PathFacts, ...] = ()  # of a file tool
+    hosts: tuple[str, ...] = ()  # of a web tool or a command
     address: UrlVerdict | None = None
-    dry_run: DryRunUse = "never"
+    dry_run: DryRunUse = "never"  # when a command is tried first, whose text does not show what it does
 
     @property
     def workspace(self) -> Workspace:

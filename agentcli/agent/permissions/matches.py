@@ -33,16 +33,13 @@ EDITORS = frozenset(("file_edit", "file_write"))
 
 
 class RuleMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """The first rule that denies a call, the first that asks about it, and those that allow it.
-
-    `why_not` says why grants that cover a command do not hold; `denies_some` is a rule that denies some commands.
-    """
+    """The first rule that denies a call, the first that asks about it, and those that allow it."""
 
     deny: Rule | None = None
     ask: Rule | None = None
     allow: tuple[Rule, ...] = ()
-    why_not: str = ""
-    denies_some: Rule | None = None
+    why_not: str = ""  # the reason why grants that cover a command do not hold
+    denies_some: Rule | None = None  # a rule that denies some commands
 
 
 def find_matches(facts: CallFacts, rules: Rules) -> RuleMatches:

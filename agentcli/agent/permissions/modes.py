@@ -29,14 +29,10 @@ def parse_mode(text: str) -> Mode:
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The decision on a call, with its reason.
-
-    An allowed call `opens` what the sandbox keeps from it: the files and hosts that it needs. The sandbox lets a
-    command that `only_reads` change nothing. `exposes` are the secret files that a yes lets commands read.
-    """
+    """The decision on a call, with its reason."""
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
-    opens: bool = True
-    only_reads: bool = False
-    exposes: tuple[Path, ...] = ()
+    opens: bool = True  # what the sandbox keeps from an allowed call: the files and hosts that it needs
+    only_reads: bool = False  # the sandbox lets the command change nothing
+    exposes: tuple[Path, ...] = ()  # secret files that a yes lets commands read

@@ -15,15 +15,12 @@ from agentcli.tools.tool import Tool, kind_argument
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A tool, and a pattern for its calls: a glob over commands or paths, or `domain:HOST`; empty means every call.
-
-    `source` is where the rule comes from, in a word; `quote` is the line of an instruction file that it stands for.
-    """
+    """A tool, and a pattern for its calls: a glob over commands or paths, or `domain:HOST`; empty means every call."""
 
     tool: str
     pattern: str = ""
-    source: str = ""
-    quote: str = ""
+    source: str = ""  # where the rule comes from, in a word
+    quote: str = ""  # the line of an instruction file that it stands for
 
     @property
     def phrase(self) -> str:

@@ -25,20 +25,16 @@ class Claim(Struct, frozen=True):
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """A claim that can be checked. It begins at `start` of its sentence.
-
-    `target` is the command or the file. `count` of `out_of` tests pass or fail; for a command, `count` is its exit
-    code. `names` are the tests and files it is about. `is_all`: it is about every test.
-    """
+    """A claim that can be checked. It begins at `start` of its sentence."""
 
     kind: str
     text: str
     start: int
-    target: str = ""
-    count: int | None = None
+    target: str = ""  # the command or the file
+    count: int | None = None  # of tests that pass or fail; the exit code of a command
     out_of: int | None = None
-    names: tuple[str, ...] = ()
-    is_all: bool = False
+    names: tuple[str, ...] = ()  # the tests and files it is about
+    is_all: bool = False  # it is about every test
 
     @property
     def topic(self) -> str:

@@ -28,14 +28,10 @@ _WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  
 
 
 class CallEnd(Struct, frozen=True, kw_only=True):
-    """A call that ended. A call of `bash` has a command, perhaps without an exit code.
-
-    `file_text` is searched for the name of a file that the call should have changed: its arguments, and the names of
-    discarded changes.
-    """
+    """A call that ended. A call of `bash` has a command, perhaps without an exit code."""
 
     name: str
-    file_text: str
+    file_text: str  # its arguments and the names of discarded changes, to find the file it should have changed
     at: CallPlace
     entry_id: str
     is_error: bool
