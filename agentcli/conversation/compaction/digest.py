@@ -135,15 +135,12 @@ FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths of the settings are multiplied b
 
 
 class DigestWriter(Struct, frozen=True, dict=True):
-    """Shortens turns of a conversation whose newest turn has the number `newest`.
-
-    A turn with a model's summary in `summaries`, by its number, keeps only its prompts and failures beside it.
-    """
+    """Shortens turns of a conversation."""
 
     settings: CompactionSettings
-    newest: int
+    newest: int  # the number of the newest turn
     can_recall: bool = True
-    summaries: dict[int, str] = {}
+    summaries: dict[int, str] = {}  # by turn; beside one only prompts and failures stay
 
     @cached_property
     def lengths(self) -> tuple[Length, ...]:

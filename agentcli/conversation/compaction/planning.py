@@ -87,10 +87,7 @@ def tails(settings: CompactionSettings) -> Iterator[Tail]:
 
 
 class Planner(Struct, frozen=True, kw_only=True, dict=True):
-    """Plans one compaction. `carried` is in every plan; `summaries` are by the numbers of turns.
-
-    `can_recall`: the model has the tool `recall`.
-    """
+    """Plans one compaction. `carried` is in every plan; `summaries` are by the numbers of turns."""
 
     conversation: Conversation
     turns: Sequence[TurnSteps]
@@ -99,7 +96,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     budget: Budget
     trigger: entries.CompactionTrigger = "auto"
     summaries: dict[int, str] = field(default_factory=dict)
-    can_recall: bool = True
+    can_recall: bool = True  # the model has the tool `recall`
 
     def plan(self) -> entries.Compaction | str:
         """Return the compaction, or the reason why there is none."""
