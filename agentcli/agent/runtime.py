@@ -173,6 +173,7 @@ class ModelAccess(msgspec.Struct, kw_only=True):
     retry: llm.RetryPolicy = llm.RetryPolicy()
     temperature: float | None = None
     effort: llm.Effort | None = None
+    # Returns the model of a name, or the small one, for short questions beside the conversation.
     small: Callable[[AgentState, str], Awaitable[tuple[llm.Provider, ModelInfo]]] | None = None
 
 

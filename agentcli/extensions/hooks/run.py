@@ -288,8 +288,7 @@ async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
     """Let hooks run around the calls and at the events of a session, and fire `SessionStart`."""
     services, delegates = session.runtime.calls.services, session.runtime.calls.delegates
     hooks.session.publish, hooks.session.owner = session.publish, session
-    if services.mask is not None:
-        hooks.session.mask = services.mask.text
+    hooks.session.mask = services.mask.text
     services.hooks = (*services.hooks, hooks)
     delegates.events = JoinedHooks(delegates.events, hooks) if delegates.events else hooks
     source = "resume" if session.state.conversation.entries else "startup"

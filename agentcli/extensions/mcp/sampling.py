@@ -85,7 +85,7 @@ async def _permit(turn: Turn, server: str, params: dict[str, Any]) -> dict[str, 
     tool, calls = replace(tool, effect="foreign", source=f"mcp:{server}"), turn.runtime.calls
     await calls.services.know_secrets()
     input = {key: params[key] for key in _USED if key in params}
-    input = input if calls.services.mask is None else calls.services.mask.value(input)[0]
+    input, _ = calls.services.mask.value(input)
     # The log gets no question about it, because after a crash no server waits for the answer.
     unlogged = TurnCalls(session=calls, state=turn.state, emit=turn.emit, denials=turn.calls.denials)
     call = Call(ToolUse(f"sampling_{secrets.token_hex(6)}", tool.name, input), unlogged)
