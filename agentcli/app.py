@@ -57,11 +57,7 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Builds sessions with one configuration, set of providers and store.
-
-    With `can_ask` somebody answers questions; a session that `is_interactive` has a person at a screen. With `goes_on`
-    an answer that breaks off is continued once. The store is closed with the builder if it `owns_store`.
-    """
+    """Builds sessions with one configuration, set of providers and store, which it closes if it `owns_store`."""
 
     def __init__(
         self,
@@ -69,9 +65,9 @@ class Builder:
         *,
         store: SessionStore,
         options: setup.SessionOptions = setup.SessionOptions(),
-        can_ask: bool = False,
-        is_interactive: bool = False,
-        goes_on: bool = False,
+        can_ask: bool = False,  # somebody answers questions
+        is_interactive: bool = False,  # a person is at a screen
+        goes_on: bool = False,  # an answer that breaks off is continued once
         owns_store: bool = True,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -102,11 +98,7 @@ class Builder:
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: setup.SessionChoice = setup.SessionChoice(), *, model: str = "") -> Session:
-        """Return a session ready for its first prompt.
-
-        An empty `model` is the stored conversation's or the settings'. Raises `UserError` if the conversation cannot be
-        opened, or if a setting, the model or a tool is wrong.
-        """
+        """Return a session; its `model` is by default the stored one or that of the settings. Raises `UserError`."""
         settings = self.config.settings
         registry = self.offered_tools()
         log, entries = await setup.open_log(choice, self.store, self._data, self.config.cwd)

@@ -276,10 +276,7 @@ class ProviderCount(NamedTuple):
 
 
 class RequestSize:
-    """The size of a conversation's next request: a provider's count of an earlier one, and an estimate of what follows.
-
-    Only new entries are measured, and each count improves the estimate.
-    """
+    """The size of the next request: a provider's count of an earlier one, and an estimate of what follows."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.calibration = Calibration()

@@ -58,15 +58,11 @@ class CallServices(msgspec.Struct, kw_only=True):
 
 
 class CallHistory(msgspec.Struct, kw_only=True):
-    """The running commands of a session, which an event of `detachable` sends to the background, and repeated calls.
-
-    A call that is repeated with the same result is answered once with an error; after that `looping` names it, until
-    the person lets it go on.
-    """
+    """The running commands of a session, and repeated calls: one with the same result is answered by an error."""
 
     ends_loops: bool = True
-    looping: str = ""
-    detachable: set[asyncio.Event] = msgspec.field(default_factory=set)
+    looping: str = ""  # the call that is repeated even then, until the person lets it go on
+    detachable: set[asyncio.Event] = msgspec.field(default_factory=set)  # send a command to the background
     # The newest calls, each with its result.
     _recent: deque[tuple[str, str]] = msgspec.field(default_factory=lambda: deque(maxlen=SAME_CALL_LIMIT))
     _is_nudged: bool = False  # the newest call was answered with the error

@@ -78,10 +78,7 @@ class KeyedCalls:
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> DirectCall:
-    """Make a call that no model reads, and return its end. A failure before the tool has begun is raised.
-
-    Without `ask`, a call that would ask is denied. `caller_id` names the caller where the call is recorded.
-    """
+    """Make a call that no model reads, and return its end. A failure before the tool has begun is raised."""
     if (servers := session.runtime.calls.delegates.servers) is not None:
         await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)

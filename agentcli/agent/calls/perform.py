@@ -142,10 +142,7 @@ async def make_dry_run(call: Call, permitted: PermittedCall, context: ToolContex
 
 
 async def _try_out(call: Call, permitted: PermittedCall, context: ToolContext, opened: Obstacle | None) -> ToolOutput:
-    """Make a dry run of a command, with the host or path of `opened` open meanwhile.
-
-    Only the main agent's can go to the background: the log of a subagent ends with it.
-    """
+    """Make a dry run with the host or path of `opened` open. A subagent's cannot become a job: its log ends with it."""
     grants = permitted.grants
     if opened is not None:
         grants += Grants(readable=(opened.path,) if opened.path else (), hosts=(opened.host,) if opened.host else ())

@@ -157,14 +157,10 @@ def _with_partial(error: ToolError, output: str) -> str:
 
 
 class Mask:
-    """Masks the secrets in a session's outputs, but not in the structured results of the tools `keeps_structured`.
-
-    `make` returns the masker for the known secret values. It is called at the first output, because importing the
-    masker takes 20 ms.
-    """
+    """Masks the secrets in a session's outputs, but not in the structured results of the tools `keeps_structured`."""
 
     def __init__(self, make: Callable[[frozenset[str]], Masker], *, keeps_structured: Collection[str] = ()) -> None:
-        self._make = make
+        self._make = make  # called at the first output, because importing the masker takes 20 ms
         self._values: frozenset[str] = frozenset()
         self._masker: Masker | None = None
         self._lock = threading.Lock()  # exports are masked in a thread

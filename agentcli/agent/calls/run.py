@@ -235,10 +235,7 @@ def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:
-    """Return the output as the model sees it: text of the output level, or its first page, if a data file has the rest.
-
-    A structured result without content becomes text first: the tool's `show` or `formatted` makes it.
-    """
+    """Return the output as the model sees it: text of the output level, or a first page if a data file has the rest."""
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or observation.formatted, output.structured

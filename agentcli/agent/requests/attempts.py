@@ -278,11 +278,7 @@ def blames_content(error: ProviderError) -> bool:
 
 
 def rewrites(request: llm.Request, error: ProviderError) -> list[Rewrite]:
-    """Return the rewrites of a rejected request, in the order in which to try them.
-
-    First come a tool and fields that the rejection names, then reasoning, media, calls and new results; of these
-    first what the rejection is about.
-    """
+    """Return the rewrites of a rejected request, those first that the rejection names or is about."""
     tools = _named_tool(request, error)
     if not blames_content(error):
         return tools

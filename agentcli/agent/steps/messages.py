@@ -235,11 +235,7 @@ class PlanReview(TurnStep):
     """Asks about the plan in an answer of plan mode; the turn continues with the person's answer."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-        """Ask whether to carry out a plan; return True if the turn continues with another request.
-
-        The comment of a yes is the plan as the person changed it. The comment of a no goes to the model as a message;
-        a no without a comment ends the turn.
-        """
+        """Ask whether to carry out a plan; return True if the turn continues. A no without a comment ends it."""
         state, calls = turn.state, turn.runtime.calls
         plan, is_subagent = turn.answer.text.strip(), calls.made_by is not None
         if state.mode != "plan" or calls.ask is None or is_subagent or not _HEADING.search(plan):

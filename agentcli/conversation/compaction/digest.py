@@ -82,10 +82,7 @@ def _words(text: str) -> set[str]:
 def pick_excerpts(
     sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
 ) -> list[str]:
-    """Return lines of the most informative sentences in their order, one line for each entry.
-
-    `size` counts the tokens of a text; the lines take at most `max_tokens`. Gaps are marked by an ellipsis.
-    """
+    """Return the most informative sentences in their order, a line for each entry, in `max_tokens` as `size` counts."""
     picked: list[int] = []  # positions in `sentences`
     entries: set[int] = set()  # numbers of the entries of picked sentences
     room = 0.0  # tokens

@@ -19,7 +19,7 @@ from agentcli.safety.commands.reader.syntax import CommandNode
 
 CallPlace = tuple[int, int]  # of a call: the position of its reply in the log, and its own among that reply's calls
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries are at the end of an output
-ContentId = Callable[[str], str | None]
+ContentId = Callable[[str], str | None]  # of a file's present contents: empty if it is deleted, None if unknown
 Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is true (None: unknown), and the ids of entries
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
@@ -52,10 +52,7 @@ class CheckRun(Struct, frozen=True, kw_only=True):
 
 
 class Record:
-    """The calls and the changes of files in a conversation's log. If it `is_complete`, no changes are missing.
-
-    `content_id` returns the id of a file's present contents: empty if it is deleted, None if the id is unknown.
-    """
+    """The calls and the changes of files in a conversation's log. If it `is_complete`, no changes are missing."""
 
     def __init__(
         self, path: Iterable[Entry], cwd: str, content_id: ContentId = lambda path: None, *, is_complete: bool = True
