@@ -147,17 +147,14 @@ def make_sandbox(
     limits = CommandLimits(
         profile=profile or settings.profile,
         home=home,
-        masked=(
-            *(_absolute(name, config.cwd, home) for name in settings.masked),
-            *config.paths.secret,
-            *_moved_secret_files(config.environment),
-        ),
+        masked=tuple(_absolute(name, config.cwd, home) for name in settings.masked),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
         environment=settings.environment,
         folders=SessionFolders(
             state=state,
             cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
             own=(config.paths.config,),
+            secret=(*config.paths.secret, *_moved_secret_files(config.environment)),
         ),
         programs=programs,
     )

@@ -62,8 +62,8 @@ class LocalSandbox:
         )
         self.dry_runs = Lazy(self._open_dry_runs)
         self._home = limits.home
-        # Known by their names in a home; AGENTCLI_HOME and the settings move them or add to them.
-        self._masked = tuple(path.resolve() for path in limits.masked)
+        # At their usual places they are known by their names; AGENTCLI_HOME and other variables move them.
+        self._secret = tuple(path.resolve() for path in limits.folders.secret)
         self._settings = tuple(path.resolve() for path in limits.folders.own)
         self._denied = denied
         self._job_folder = job_folder
@@ -132,7 +132,7 @@ class LocalSandbox:
         is_denied = self._denied()
         return (
             is_secret(path, self._home)
-            or any(map(path.is_relative_to, self._masked))
+            or any(map(path.is_relative_to, self._secret))
             or (is_denied is not None and is_denied(path))
         )
 
@@ -232,8 +232,8 @@ class LocalFacts:
         if (profile or self.profile) in self._confinement.backend.hides_in:
             return ()
         secrets, _ = self._confinement.scan.protected(self.roots)
-        masked = [path for path in self._confinement.limits.masked if any(map(path.is_relative_to, self.roots))]
-        found = dict.fromkeys((*secrets, *(path for path in masked if path.exists())))
+        hidden = [path for path in self._confinement.limits.hidden if any(map(path.is_relative_to, self.roots))]
+        found = dict.fromkeys((*secrets, *(path for path in hidden if path.exists())))
         return [path for path in found if path not in (*self._grants.readable, *self._grants.writable)]
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:

@@ -42,11 +42,15 @@ log = logging.getLogger(__name__)
 
 
 class SessionFolders(Struct, frozen=True, kw_only=True):
-    """Folders of agentcli, as absolute paths: its state, the caches of this workspace's commands, and settings."""
+    """Folders of agentcli, as absolute paths: its state, the caches of this workspace's commands, and settings.
+
+    `secret` files and folders hold secrets although their names do not show it.
+    """
 
     state: Path | None = None
     cache: Path | None = None
     own: tuple[Path, ...] = ()
+    secret: tuple[Path, ...] = ()
 
 
 class CommandLimits(Struct, frozen=True, kw_only=True):
@@ -65,6 +69,10 @@ class CommandLimits(Struct, frozen=True, kw_only=True):
     folders: SessionFolders = SessionFolders()
     dry_runs: DryRunLimits = DryRunLimits()
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
+
+    @property
+    def hidden(self) -> tuple[Path, ...]:
+        return (*self.masked, *self.folders.secret)
 
 
 class SessionConfinement:
@@ -135,7 +143,7 @@ class SessionConfinement:
             profile=bounding,
             roots=roots,
             home=home,
-            masked=(*at_home, *limits.masked, self.dry_run_folder, *secrets),
+            masked=(*at_home, *limits.hidden, self.dry_run_folder, *secrets),
             readable_again=(*grants.readable, *grants.writable),
             writable=(*limits.writable, *(path for path in grants.writable if path.exists())),
             protected=tuple(map(str, protected)),
