@@ -18,6 +18,7 @@ from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
+from agentcli.infra.sandbox.processes.waiting_shell import ShellProcess, WaitingShell, can_wait
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
@@ -39,6 +40,9 @@ _LEFT = (
     "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+# A shell that waits reads its command before it begins, and runs it as it would run an argument.
+_READ = "IFS= read -rd '' _c <&{fd} || exit 0; exec {fd}<&-; SECONDS=0; "
+_RUN_READ = 'eval "unset _c; $_c"'
 _MAX_ARGUMENT_CHARS = 30_000  # of the 128 KiB that Linux takes in one argument; each may take four bytes
 
 
@@ -65,6 +69,9 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
+        self._waiting = WaitingShell(
+            lambda launch, command, descriptor: self._open(launch, command, reads_from=descriptor)
+        )
         bash = shutil.which("bash")
         # Before the command the shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
@@ -95,48 +102,59 @@ class Shell:
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
+        confined = unconfined if command.profile == "own" else launcher or self._launch
+        may_wait = command.profile == "read-only" and not (launcher or is_job) and can_wait(command.text)
+        try:
+            with ExitStack() as confinement:
+                launch = confinement.enter_context(confined(self._argv, command, ()))
+                may_wait = may_wait and bool(launch.mounts) and len(self._argv) > 2  # in bubblewrap, by bash
+                taken = await self._waiting.take(launch, command) if may_wait else None
+                process, ends = taken or await self._open(launch, command, is_job=is_job)
+                if taken is None:
+                    process.confinement = confinement.pop_all()
+                    if may_wait:
+                        launch = confinement.enter_context(confined(self._argv, command, ()))
+                if may_wait:
+                    self._waiting.prepare(launch, command, confinement.pop_all())
+        except (OSError, ValueError) as error:
+            raise not_started("the job" if is_job else "the shell", error) from error
+        return Run(command, process, ends, on_output, new_file=self.new_file, on_detached=self._jobs.append)
+
+    async def _open(
+        self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
+    ) -> ShellProcess:
+        """Start a shell that runs a command, or that reads one from a descriptor. The keeper ends late jobs."""
         report, report_low = os.pipe()  # the ends to read from and to write to
         # The shell writes to a high number: commands use those up to 9 (`exec 3>file`), and bash takes free ones from
         # 10 on. In a container, to which no descriptor is passed, the report would go to what bash had opened.
         report_write = fcntl.fcntl(report_low, fcntl.F_DUPFD_CLOEXEC, 100)
         os.close(report_low)
-        pipe, pipe_write = os.pipe()
+        output, output_write = os.pipe()
+        before = (_BEGUN if is_job else _REPORT).format(fd=report_write)  # the shell's own script, before the command
+        arguments, passed = _arguments(self._argv[0], before, command.text), [report_write]
+        if reads_from is not None:
+            arguments, passed = [_READ.format(fd=reads_from) + before + _RUN_READ], [report_write, reads_from]
+        launch = launch._replace(argv=[*launch.argv, *arguments], pass_fds=(*passed, *launch.pass_fds))
+        is_own = command.profile == "own"
         try:
-            process = await self._start(command, (pipe_write, report_write), is_job=is_job, launcher=launcher)
-        except BaseException as error:
+            with rendered(launch) as confined:
+                process = await self._keeper.start(
+                    confined,
+                    cwd=command.cwd,
+                    environment=self._own_environment if is_own else self._environment,
+                    output=output_write,
+                    time_limit_s=command.timeout_s if is_job else None,
+                    terminal=command.terminal,
+                )
+        except BaseException:
             os.close(report)
-            os.close(pipe)
-            if isinstance(error, OSError | ValueError):
-                raise not_started("the job" if is_job else "the shell", error) from error
+            os.close(output)
             raise
         finally:
             os.close(report_write)
-            os.close(pipe_write)
-        return Run(command, process, (pipe, report), on_output, new_file=self.new_file, on_detached=self._jobs.append)
-
-    async def _start(
-        self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
-    ) -> Process:
-        """Start a command, which writes its output and report to the descriptors `ends`. The keeper ends late jobs."""
-        output, report = ends
-        before = (_BEGUN if is_job else _REPORT).format(fd=report)  # the shell's own script, before the command
-        is_own = command.profile == "own"
-        confined = unconfined if is_own else launcher or self._launch
-        with ExitStack() as confinement:
-            argv = [*self._argv, *_arguments(self._argv[0], before, command.text)]
-            launch = confinement.enter_context(confined(argv, command, (report,)))
-            launch = confinement.enter_context(rendered(launch))
-            process = await self._keeper.start(
-                launch,
-                cwd=command.cwd,
-                environment=self._own_environment if is_own else self._environment,
-                output=output,
-                time_limit_s=command.timeout_s if is_job else None,
-                terminal=command.terminal,
-            )
-            process.confinement = confinement.pop_all()
+            os.close(output_write)
         self._processes = {other for other in self._processes if not other.is_over()} | {process}
-        return process
+        return process, (output, report)
 
     def new_file(self, name: str) -> Path:
         """Make `NAME_1.log`, or the first that was not there; a job is named after its file. Raises `OSError`."""
@@ -175,6 +193,7 @@ class Shell:
     async def aclose(self) -> None:
         for job in self._jobs:
             await job.stop_watching()
+        await self._waiting.aclose()
         await asyncio.gather(*(process.end() for process in self._processes))
         await self._keeper.aclose()
 
