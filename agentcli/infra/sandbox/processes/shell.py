@@ -112,10 +112,10 @@ class Shell:
                 process, ends = taken or await self._open(launch, command, is_job=is_job)
                 if taken is None:
                     process.confinement = confinement.pop_all()
+                with suppress(OSError):  # the command runs already
                     if may_wait:
-                        launch = confinement.enter_context(confined(self._argv, command, ()))
-                if may_wait:
-                    self._waiting.prepare(launch, command, confinement.pop_all())
+                        launch = launch if taken else confinement.enter_context(confined(self._argv, command, ()))
+                        self._waiting.prepare(launch, command, confinement.pop_all())
         except (OSError, ValueError) as error:
             raise not_started("the job" if is_job else "the shell", error) from error
         return Run(command, process, ends, on_output, new_file=self.new_file, on_detached=self._jobs.append)
