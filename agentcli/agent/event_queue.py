@@ -9,11 +9,17 @@ from msgspec.structs import replace
 
 from agentcli.agent import events
 
+_DELTAS = (events.TextDelta, events.ThinkingDelta, events.OutputDelta, events.InputDelta)
+
 
 class EventQueue:
-    """One subscriber's events, unbounded. Unread deltas of one kind are joined; nothing is dropped."""
+    """One subscriber's events, unbounded. Unread deltas of one kind are joined; nothing is dropped.
 
-    def __init__(self) -> None:
+    Without `has_deltas` they are left out: a front end that waits for the whole answer need not wake up for each.
+    """
+
+    def __init__(self, *, has_deltas: bool = True) -> None:
+        self._has_deltas = has_deltas
         self._events: list[events.Event] = []
         self._arrived = asyncio.Event()
         self._has_ended = False
@@ -23,6 +29,8 @@ class EventQueue:
         self._arrived.set()
 
     def put(self, event: events.Event) -> None:
+        if not self._has_deltas and isinstance(event, _DELTAS):
+            return
         last = self._events[-1] if self._events else None
         if last is not None and type(last) is type(event) and (joined := _joined(last, event)) is not None:
             self._events[-1] = joined
@@ -53,8 +61,8 @@ class Subscribers:
         for queue in self._queues:
             queue.end()
 
-    def batches(self) -> AsyncGenerator[list[events.Event], None]:
-        queue = EventQueue()
+    def batches(self, *, has_deltas: bool = True) -> AsyncGenerator[list[events.Event], None]:
+        queue = EventQueue(has_deltas=has_deltas)
         self._queues.append(queue)
         return self._read(queue)
 
@@ -75,7 +83,7 @@ async def one_by_one(batches: AsyncGenerator[list[events.Event], None]) -> Async
 
 def _joined(last: events.Event, event: events.Event) -> events.Event | None:
     """Return two neighbouring events of one kind as one; None unless they are deltas of one agent and one call."""
-    if not isinstance(event, events.TextDelta | events.ThinkingDelta | events.OutputDelta | events.InputDelta):
+    if not isinstance(event, _DELTAS):
         return None
     field = "partial_json" if isinstance(event, events.InputDelta) else "text"
     if (last.agent_id, getattr(last, "id", "")) != (event.agent_id, getattr(event, "id", "")):

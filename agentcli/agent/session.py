@@ -269,9 +269,9 @@ class Session:
         self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model=model, usage=usage, cost_usd=cost_usd, reason=reason, duration_ms=duration_ms))
 
-    def subscribe(self) -> AsyncGenerator[Event, None]:
+    def subscribe(self, *, has_deltas: bool = True) -> AsyncGenerator[Event, None]:
         """Return a generator of the events from this call on; it ends when the session is closed."""
-        return one_by_one(self._subscribers.batches())
+        return one_by_one(self._subscribers.batches(has_deltas=has_deltas))
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
         """Return a generator like that of `subscribe`, which yields all events that have arrived together."""

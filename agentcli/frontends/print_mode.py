@@ -31,7 +31,7 @@ async def print_answer(
     safe = PrintableStream()
     titles: dict[str, str] = {}
     is_in_text = False
-    stream = session.subscribe()
+    stream = session.subscribe(has_deltas=is_live)
     session.submit(prompt)
     async for event in stream:
         if event.agent_id != "main":
@@ -96,7 +96,7 @@ async def print_json(
         out.write(to_json_line(result.build(prompt.end)))
         out.flush()
         return prompt.exit_code
-    stream = session.subscribe()
+    stream = session.subscribe(has_deltas=False)
     session.submit(prompt)
     async for event in stream:
         result.note(event)

@@ -173,6 +173,17 @@ class Response:
         self.origin, self.idle_since = origin, 0.0
         self._reader, self._writer = streams
         self._where, self._read_timeout = where, read_timeout
+        self._waits_since = float("inf")  # for bytes; infinite while nobody waits
+        self._timer = asyncio.get_running_loop().call_later(read_timeout, self._end_silence)
+
+    def _end_silence(self) -> None:
+        """End a wait that takes too long. One timer looks after all waits, because each delta ends one."""
+        loop = asyncio.get_running_loop()
+        ends_at = min(self._waits_since, loop.time()) + self._read_timeout
+        if ends_at > loop.time():
+            self._timer = loop.call_at(ends_at, self._end_silence)
+        else:
+            self._reader.set_exception(TimeoutError())
 
     async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
         """Send a request with checked headers, and wait for the head of its response. Raises `ProviderError`."""
@@ -188,8 +199,7 @@ class Response:
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-        self._writer.write("\r\n".join(lines).encode("ascii"))
-        self._writer.write(body)  # apart, because joining the two would copy a long body
+        self._writer.writelines(("\r\n".join(lines).encode("ascii"), body))  # the server wakes up once for both
         try:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()
@@ -225,9 +235,10 @@ class Response:
     async def _receive(self) -> None:
         if self._failure is not None:
             raise broken_connection(self._where, self._failure) from self._failure
+        self._waits_since = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._read_timeout):
-                data = await self._reader.read(READ_SIZE)
+            data = await self._reader.read(READ_SIZE)
+            self._waits_since = float("inf")
             if data:
                 self._parser.feed_data(data)
             else:
@@ -292,6 +303,7 @@ class Response:
         return is_open and time.monotonic() - self.idle_since < MAX_IDLE_S
 
     def abort(self) -> None:
+        self._timer.cancel()
         if not self._writer.transport.is_closing():  # after a failure of TLS inside a proxy's TLS, abort() would raise
             self._writer.transport.abort()
 
