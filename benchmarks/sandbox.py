@@ -51,8 +51,8 @@ class Session:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
         @contextmanager
-        def launch(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-            with confinement.launch(argv, cwd=command.cwd, bounds=bounds, pass_fds=pass_fds) as made:
+        def launch(argv: Sequence[str], command: Command) -> Iterator[Launch]:
+            with confinement.launch(argv, cwd=command.cwd, bounds=bounds) as made:
                 yield made
 
         self._shell = Shell({"PATH": "/usr/bin:/bin"}, bounds.home / "jobs", launch=launch)

@@ -92,6 +92,7 @@ class Mount(NamedTuple):
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
+    Who starts it may append arguments to `argv`, and put further descriptors before those of `pass_fds`.
     The output begins with `refusal` when the confinement could not be set up, so that nothing ran; it is empty where
     that cannot be known. With `launcher_words` the keeper bounds the command itself (backends/launcher.py), by the plan
     behind the last of `pass_fds`, and leaves out so many arguments at the beginning: they would start the launcher as a
@@ -121,9 +122,7 @@ class Confinement(Protocol):
     def why(self) -> str:
         """The reason why nothing better is used, for the person; empty for the best there is."""
 
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> contextlib.AbstractContextManager[Launch]:
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> contextlib.AbstractContextManager[Launch]:
         """Prepare one command. Leave the context after its process has ended, not before: protections depend on it.
 
         The caller starts `argv` in a session of its own, from a thread that lives as long as the command may (where
@@ -178,10 +177,8 @@ class Unconfined:
         self.why = why
 
     @contextlib.contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
-        yield Launch(list(argv), tuple(pass_fds))
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
+        yield Launch(list(argv))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return ("Commands are not confined: they can do whatever you can.",)

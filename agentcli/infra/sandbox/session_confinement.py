@@ -211,7 +211,7 @@ class SessionConfinement:
         )
 
     @contextmanager
-    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[confinement.Launch]:
+    def launch(self, argv: Sequence[str], command: Command) -> Iterator[confinement.Launch]:
         """Confine a command. When the context is left, what it changed of protected files has been reverted."""
         assert command.profile != "own", "the person's own commands are not confined"
         cwd, profile = command.cwd, command.profile or self.limits.profile
@@ -222,14 +222,14 @@ class SessionConfinement:
                 else nullcontext()
             )
             with accepting:
-                yield confinement.Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
+                yield confinement.Launch(list(argv), reverts=self._with_unreported(Reverts()))
             return
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()  # of commands before this one
         note = self._session_note() if profile == "workspace-write" else None
         bounds = self.bounds(command.profile, command.grants, note)
         if bounds.resources.cache is not None:
             make_private_folder(bounds.resources.cache)
-        confined = self.backend.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
+        confined = self.backend.launch(argv, cwd=cwd, bounds=bounds)
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what failed again is tried and reported when this command has ended
             yield launch._replace(

@@ -347,7 +347,7 @@ def _prepared() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRu
     for rule in all_rules():
         for literal in rule.place.literals:
             by_literal[literal.encode()].append(rule)
-    places = BytesAhoCorasick(list(by_literal), implementation=Implementation.DFA)
+    places = BytesAhoCorasick(list(by_literal), implementation=Implementation.ContiguousNFA)
     return places, list(by_literal.values()), [rule for rule in all_rules() if not rule.place.literals]
 
 

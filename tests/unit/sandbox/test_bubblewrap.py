@@ -149,10 +149,15 @@ def test_descriptors_that_are_passed_arrive_and_others_do_not(bubblewrap: Confin
     read, write = os.pipe()
     try:
         argv = ["bash", "-c", f"cd sub; pwd -P >/dev/fd/{write}; ls /proc/self/fd"]
-        planned = bubblewrap.launch(argv, cwd=ws, bounds=bounds_of(ws), pass_fds=(write,))
+        planned = bubblewrap.launch(argv, cwd=ws, bounds=bounds_of(ws))
         with planned as launch, rendered(launch) as launch:
             done = subprocess.run(
-                launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, check=True, cwd=ws
+                launch.argv,
+                pass_fds=(write, *launch.pass_fds),
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=ws,
             )
         assert os.read(read, 1000).decode() == f"{ws / 'sub'}\n"
         assert {int(name) for name in done.stdout.split()} == {0, 1, 2, 3, write}  # 3: ls reads the folder

@@ -106,10 +106,9 @@ def test_the_exit_code_is_the_commands(landlock: Confinement, ws: Path) -> None:
 def test_descriptors_that_are_passed_arrive(landlock: Confinement, ws: Path) -> None:
     read, write = os.pipe()
     try:
-        with landlock.launch(
-            ["bash", "-c", f"pwd -P >/dev/fd/{write}"], cwd=ws, bounds=bounds_of(ws), pass_fds=(write,)
-        ) as launch:
-            subprocess.run(launch.argv, pass_fds=launch.pass_fds, check=True, cwd=ws)
+        argv = ["bash", "-c", f"pwd -P >/dev/fd/{write}"]
+        with landlock.launch(argv, cwd=ws, bounds=bounds_of(ws)) as launch:
+            subprocess.run(launch.argv, pass_fds=(write, *launch.pass_fds), check=True, cwd=ws)
         assert os.read(read, 1000).decode() == f"{ws}\n"
     finally:
         os.close(read)
@@ -122,8 +121,8 @@ def said_in_shell(
     """As commands of a session run: bounded by the keeper, or with a launcher of their own."""
 
     @contextmanager
-    def launch(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-        with landlock.launch(argv, cwd=command.cwd, bounds=bounds, pass_fds=pass_fds) as made:
+    def launch(argv: Sequence[str], command: Command) -> Iterator[Launch]:
+        with landlock.launch(argv, cwd=command.cwd, bounds=bounds) as made:
             if plan is not None:
                 os.ftruncate(made.pass_fds[-1], 0)
                 os.pwrite(made.pass_fds[-1], plan, 0)

@@ -40,14 +40,12 @@ class Churning:
         return getattr(self._confinement, name)
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         with socket.socket(socket.AF_UNIX) as server:
             if self.times:
                 server.bind(str(self._path))
                 server.listen()
-            with self._confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as launch:
+            with self._confinement.launch(argv, cwd=cwd, bounds=bounds) as launch:
                 if self.times:
                     self.times -= 1
                     self._path.unlink()

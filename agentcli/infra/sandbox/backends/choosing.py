@@ -135,9 +135,7 @@ class Docker(FullConfinement):
         return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         name = f"agentcli-{os.urandom(8).hex()}"
         protection = plan_protection(bounds, str(cwd))
         with closing(MountPoints()) as mount_points:
@@ -217,14 +215,9 @@ class Seatbelt(FullConfinement):
         self._program = program
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
-        yield Launch(
-            [str(self._program), "-p", seatbelt_profile(bounds, tmp=self._tmp), *argv],
-            tuple(pass_fds),
-            {"TMPDIR": str(self._tmp)},
-        )
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
+        start = [str(self._program), "-p", seatbelt_profile(bounds, tmp=self._tmp)]
+        yield Launch([*start, *argv], environment={"TMPDIR": str(self._tmp)})
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         return (

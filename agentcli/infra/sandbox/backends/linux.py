@@ -89,9 +89,7 @@ class Bubblewrap(FullConfinement):
         self._covers = SecretCovers(hidden)  # makes what is mounted over secret files
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         resources = bounds.resources
         with (
             closing(MountPoints(resources.note)) as mount_points,
@@ -103,7 +101,7 @@ class Bubblewrap(FullConfinement):
             relay = relay_command(RELAY, PROXY_SOCKET, resources.ports) if resources.proxy_socket is not None else []
             yield Launch(
                 [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *relay, *argv],
-                (*pass_fds, program, *layout.descriptors),
+                (program, *layout.descriptors),
                 cache_environment(str(resources.cache or f"{PRIVATE_TMP}/.cache")) | proxy,
                 refusal=REFUSAL_START,
                 mounts=tuple(mounts),
@@ -139,7 +137,8 @@ class Layout:
         python = python_folders() if resources.proxy_socket is not None else []
         private = private_folders()
         # The home, the working folder and Python are needed although the folder around them is replaced.
-        needed = [path for path in (*self._shown_in_private, *python) if path not in private and is_private(path)]
+        mounted = (*private, *self._areas)  # below
+        needed = [path for path in (*self._shown_in_private, *python) if path not in mounted and is_private(path)]
         self._mounts += [
             *(Mount(folder, mode="1777") for folder in private),
             *(Mount(path, path) for path in needed if kind_of(path) == "folder"),
@@ -277,9 +276,7 @@ class Landlock:
         self._python = python
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
-    ) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], *, cwd: Path, bounds: Bounds) -> Iterator[Launch]:
         with (
             tempfile.TemporaryDirectory(prefix="agentcli-", dir=self._tmp, ignore_cleanup_errors=True) as scratch,
             _plan_file(bounds, scratch) as plan,
@@ -290,7 +287,7 @@ class Landlock:
                 "TMPDIR": scratch,
             }
             launcher = launcher_words(plan, self._python)
-            yield Launch([*launcher, *argv], (*pass_fds, plan), environment, launcher_words=len(launcher))
+            yield Launch([*launcher, *argv], (plan,), environment, launcher_words=len(launcher))
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         readable = [

@@ -72,13 +72,13 @@ class Overlays:
         self.started_ns = 0  # when that began, by the clock of file times
 
     @contextmanager
-    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
         self._launches += 1
         folder = self._folder / str(self._launches)
         folder.mkdir(mode=0o700)
         if self._bounds.resources.cache is not None:
             make_private_folder(self._bounds.resources.cache)
-        with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
+        with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch:
             areas = writable_folders(launch.mounts)
             # These are no errors of the system, so their number is 0, and the reason is the message.
             if area := next((each for each in areas if is_inside(str(folder), each)), ""):
@@ -98,10 +98,10 @@ class Overlays:
                 yield wrapped
 
     @contextmanager
-    def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+    def look(self, argv: Sequence[str], command: Command) -> Iterator[Launch]:
         """Launch a command that looks at the changes of one that has ended, and can write nothing. Raises `OSError`."""
         with (
-            self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
+            self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
         ):
             yield wrapped

@@ -24,7 +24,7 @@ from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
 # Prepares the arguments that start a command, with descriptors passed on. The context is left after the last of their
 # processes.
-Launcher = Callable[[Sequence[str], Command, Sequence[int]], AbstractContextManager[Launch]]
+Launcher = Callable[[Sequence[str], Command], AbstractContextManager[Launch]]
 
 # The shell reports that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command follows on the same line, so that line numbers in its
@@ -47,8 +47,8 @@ _MAX_ARGUMENT_CHARS = 30_000  # of the 128 KiB that Linux takes in one argument;
 
 
 @contextmanager
-def unconfined(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
-    yield Launch(list(argv), tuple(pass_fds))
+def unconfined(argv: Sequence[str], command: Command) -> Iterator[Launch]:
+    yield Launch(list(argv))
 
 
 class Shell:
@@ -106,7 +106,7 @@ class Shell:
         may_wait = command.profile == "read-only" and not (launcher or is_job) and can_wait(command.text)
         try:
             with ExitStack() as confinement:
-                launch = confinement.enter_context(confined(self._argv, command, ()))
+                launch = confinement.enter_context(confined(self._argv, command))
                 may_wait = may_wait and bool(launch.mounts) and len(self._argv) > 2  # in bubblewrap, by bash
                 taken = await self._waiting.take(launch, command) if may_wait else None
                 process, ends = taken or await self._open(launch, command, is_job=is_job)
@@ -114,7 +114,7 @@ class Shell:
                     process.confinement = confinement.pop_all()
                 with suppress(OSError):  # the command runs already
                     if may_wait:
-                        launch = launch if taken else confinement.enter_context(confined(self._argv, command, ()))
+                        launch = launch if taken else confinement.enter_context(confined(self._argv, command))
                         self._waiting.prepare(launch, command, confinement.pop_all())
         except (OSError, ValueError) as error:
             raise not_started("the job" if is_job else "the shell", error) from error
