@@ -54,6 +54,7 @@ def session(root: Path, work: Callable[[Run], Awaitable[None]]) -> None:
             return await sandbox.run(Command(text, cwd, timeout_s=20, profile="read-only", **terms))
 
         try:
+            await read("true")  # a shell waits from the second command on
             await work(read)
         finally:
             await sandbox.aclose()
@@ -135,7 +136,9 @@ from agentcli.tools.command import Command
 from tests.unit.sandbox.test_waiting_shell import sandbox_in
 async def main():
     root = pathlib.Path(sys.argv[1])
-    await (sandbox := sandbox_in(root)).run(Command("true", root, profile="read-only"))
+    sandbox = sandbox_in(root)
+    for _ in range(2):
+        await sandbox.run(Command("true", root, profile="read-only"))
     await asyncio.sleep(60)
 asyncio.run(main())
 """

@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.infra.sandbox.processes.waiting_shell import ShellProcess, WaitingShell, can_wait
+from agentcli.infra.sandbox.processes.waiting_shell import ShellProcess, WaitingShell, can_wait, start_waiting
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
@@ -69,9 +69,8 @@ class Shell:
         self._own_environment = environment if own_environment is None else own_environment
         self._launch = launch
         self._keeper = Keeper(environment)
-        self._waiting = WaitingShell(
-            lambda launch, command, descriptor: self._open(launch, command, reads_from=descriptor)
-        )
+        self._waiting: asyncio.Task[WaitingShell | None] | None = None  # starts what waits for the next command
+        self._has_read = False  # a command that only reads has run
         bash = shutil.which("bash")
         # Before the command the shell reads no start files, neither the person's nor the project's.
         self._argv = [bash, "--noprofile", "--norc", "-c"] if bash else ["/bin/sh", "-c"]
@@ -108,17 +107,26 @@ class Shell:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
                 may_wait = may_wait and bool(launch.mounts) and len(self._argv) > 2  # in bubblewrap, by bash
-                taken = await self._waiting.take(launch, command) if may_wait else None
+                waiting = await self._take_waiting() if may_wait else None
+                taken = waiting.run(launch, command) if waiting is not None else None
                 process, ends = taken or await self._open(launch, command, is_job=is_job)
                 if taken is None:
                     process.confinement = confinement.pop_all()
-                with suppress(OSError):  # the command runs already
-                    if may_wait:
+                if may_wait and self._has_read and self._waiting is None:  # a single command costs no second sandbox
+                    with suppress(OSError):  # the command runs already
                         launch = launch if taken else confinement.enter_context(confined(self._argv, command))
-                        self._waiting.prepare(launch, command, confinement.pop_all())
+                        start = start_waiting(launch, command, confinement.pop_all(), self._open)
+                        self._waiting = asyncio.create_task(start)
+                self._has_read |= may_wait
         except (OSError, ValueError) as error:
             raise not_started("the job" if is_job else "the shell", error) from error
         return Run(command, process, ends, on_output, new_file=self.new_file, on_detached=self._jobs.append)
+
+    async def _take_waiting(self) -> WaitingShell | None:
+        if self._waiting is not None:
+            await asyncio.wait({self._waiting})
+        task, self._waiting = self._waiting, None
+        return task.result() if task is not None else None
 
     async def _open(
         self, launch: Launch, command: Command, *, is_job: bool = False, reads_from: int | None = None
@@ -193,7 +201,8 @@ class Shell:
     async def aclose(self) -> None:
         for job in self._jobs:
             await job.stop_watching()
-        await self._waiting.aclose()
+        if (waiting := await self._take_waiting()) is not None:
+            waiting.end()
         await asyncio.gather(*(process.end() for process in self._processes))
         await self._keeper.aclose()
 

@@ -13,10 +13,9 @@ import stat
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from agentcli.infra.sandbox.confinement import Launch
-from agentcli.infra.sandbox.processes.keeper import GRACE_S
 from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
@@ -25,8 +24,7 @@ _MAX_WAIT_S = 60.0  # a shell without a command ends then
 _MAX_CHARS = 4_096  # of a command: a waiting shell reads it byte by byte, so a longer one is not faster
 
 ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors to read its output and its report from
-# Starts a shell in the sandbox of a launch, which reads its command from a descriptor. Raises `OSError`, `ValueError`.
-OpenShell = Callable[[Launch, Command, int], Awaitable[ShellProcess]]
+Test = Callable[[Launch, Command], bool]
 
 
 def can_wait(text: str) -> bool:
@@ -34,79 +32,57 @@ def can_wait(text: str) -> bool:
     return len(text) <= _MAX_CHARS and "\0" not in text
 
 
-class _Shell(NamedTuple):
-    process: Process
-    ends: tuple[int, int]
-    command: BinaryIO  # takes the text of the command; the shell ends when it is closed
-    fits: Callable[[Launch, Command], bool]
-    timer: asyncio.TimerHandle  # ends the shell
+async def start_waiting(
+    launch: Launch, command: Command, confinement: ExitStack, open_shell: Callable[..., Awaitable[ShellProcess]]
+) -> "WaitingShell | None":
+    """Start a shell for a command like this one in the sandbox of `launch`, whose context is `confinement`.
+
+    `open_shell` starts the shell. Return None where that fails: then the next command starts its own.
+    """
+    with confinement, suppress(OSError, ValueError):
+        fits = _test_for(launch, command, confinement)
+        read, write = os.pipe()
+        with os.fdopen(read), ExitStack() as opened:
+            text = opened.enter_context(os.fdopen(write, "wb", 0))
+            shell = await open_shell(launch, command, reads_from=read)
+            opened.pop_all()
+        shell[0].confinement = confinement.pop_all()
+        return WaitingShell(shell, text, fits)
+    return None
 
 
 class WaitingShell:
-    """Keeps at most one shell that waits for a command. `open_shell` starts it."""
+    """A shell that reads its command from `text`, and ends if that is closed without one."""
 
-    def __init__(self, open_shell: OpenShell) -> None:
-        self._open_shell = open_shell
-        self._shell: _Shell | None = None
-        self._starting: asyncio.Task[None] | None = None
+    def __init__(self, shell: ShellProcess, text: BinaryIO, fits: Test) -> None:
+        self._shell = shell
+        self._text = text
+        self._fits = fits
+        self._timer = asyncio.get_running_loop().call_later(_MAX_WAIT_S, self.end)
 
-    async def take(self, launch: Launch, command: Command) -> ShellProcess | None:
-        """Run a command in the shell; return None if it waits in another sandbox than that of `launch`, and end it."""
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
-        shell = self._shell
+    def run(self, launch: Launch, command: Command) -> ShellProcess | None:
+        """Run a command; if its sandbox would be another one, or the shell has ended, return None, and end it."""
+        process, _ = self._shell
         with suppress(OSError):
-            if shell is not None and not shell.process.is_over() and shell.fits(launch, command):
-                shell.command.write(os.fsencode(command.text) + b"\0")
-                shell.process.launch, shell.process.started_at = launch, time.monotonic()
-                self._shell = None
-                shell.timer.cancel()
-                shell.command.close()
-                return shell.process, shell.ends
-        self._end()
+            if not (self._text.closed or process.is_over()) and self._fits(launch, command):
+                self._text.write(os.fsencode(command.text) + b"\0")
+                self._text.close()
+                self._timer.cancel()
+                process.launch, process.started_at = launch, time.monotonic()
+                return self._shell
+        self.end()
         return None
 
-    def prepare(self, launch: Launch, command: Command, confinement: ExitStack) -> None:
-        """Start a shell for the next command in the sandbox of `launch`, whose context is `confinement`."""
-        self._starting = asyncio.create_task(self._start(launch, command, confinement))
-
-    async def _start(self, launch: Launch, command: Command, confinement: ExitStack) -> None:
-        with confinement, suppress(OSError, ValueError):  # without it, the next command starts its own
-            fits = _fits(launch, command, confinement)
-            read, write = os.pipe()
-            text = os.fdopen(write, "wb", 0)
-            try:
-                process, ends = await self._open_shell(launch, command, read)
-            except BaseException:
-                text.close()
-                raise
-            finally:
-                os.close(read)
-            process.confinement = confinement.pop_all()
-            self._end()  # of two commands at once, each starts one
-            timer = asyncio.get_running_loop().call_later(_MAX_WAIT_S, self._end)
-            self._shell = _Shell(process, ends, text, fits, timer)
-
-    def _end(self) -> Process | None:
-        shell, self._shell = self._shell, None
-        if shell is None:
-            return None
-        shell.timer.cancel()
-        shell.command.close()
-        for descriptor in shell.ends:
-            os.close(descriptor)
-        return shell.process
-
-    async def aclose(self) -> None:
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                if (process := self._end()) is not None:
-                    await process.wait_until_gone()
+    def end(self) -> None:
+        """Let the shell end. Safe to call twice."""
+        self._timer.cancel()
+        if not self._text.closed:
+            self._text.close()
+            for descriptor in self._shell[1]:
+                os.close(descriptor)
 
 
-def _fits(launch: Launch, command: Command, opened: ExitStack) -> Callable[[Launch, Command], bool]:
+def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
     """Return a test for launches whose sandbox is that of `launch`.
 
     What is under its mounts stays open with `opened`, so that nothing else gets its inode number. Raises `OSError`.
