@@ -363,7 +363,7 @@ class Session:
         self.publish(TakenOver())
 
     async def answer(self, content: Content) -> Done | TurnFailed:
-        events = self.subscribe()
+        events = self.subscribe(has_deltas=False)
         self.submit(ops.Prompt(content))
         return await anext(event async for event in events if isinstance(event, Done | TurnFailed))
 

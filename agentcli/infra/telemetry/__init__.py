@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 MaskText = Callable[[str], str]
 
-_DELTAS = (events.TextDelta, events.ThinkingDelta, events.InputDelta, events.OutputDelta)
 _HEAD_START_S = 0.1  # of the first request, which the imports of the thread would slow down
 _GRACE_S = 1.0  # for recording the last events, beyond the time-outs of exports
 
@@ -63,14 +62,13 @@ class Telemetry:
 
     def follow(self, session: Session, mask: MaskText) -> None:
         """Record what happens in a session from now on; `mask` masks its secrets."""
-        self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(), mask)))
+        self._following.add(asyncio.create_task(self._queue_events(session, session.subscribe(has_deltas=False), mask)))
 
     async def _queue_events(
         self, session: Session, incoming: AsyncGenerator[events.Event, None], mask: MaskText
     ) -> None:
-        ignored = _DELTAS if self._export.settings.content else (*_DELTAS, events.EntryStored)
         async for event in incoming:
-            if not isinstance(event, ignored):
+            if self._export.settings.content or not isinstance(event, events.EntryStored):
                 self._events.put((session.id, mask, time.time_ns(), event, session.state.model.name))
             if isinstance(event, events.TurnStarted | events.ToolFinished):
                 asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)

@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.confinement import MAX_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.infra.sandbox.processes.waiting_shell import ShellProcess, WaitingShell, can_wait, start_waiting
+from agentcli.infra.sandbox.processes.waiting_shell import MAX_CHARS, ShellProcess, WaitingShell, start_waiting
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 
@@ -102,11 +102,12 @@ class Shell:
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Run:
         confined = unconfined if command.profile == "own" else launcher or self._launch
-        may_wait = command.profile == "read-only" and not (launcher or is_job) and can_wait(command.text)
+        may_wait = command.profile == "read-only" and not (launcher or is_job or "\0" in command.text)
         try:
             with ExitStack() as confinement:
                 launch = confinement.enter_context(confined(self._argv, command))
-                may_wait = may_wait and bool(launch.mounts) and len(self._argv) > 2  # in bubblewrap, by bash
+                # In bubblewrap, which plans mounts, and by bash
+                may_wait = may_wait and launch.mounts != () and len(self._argv) > 2 and len(command.text) <= MAX_CHARS
                 waiting = await self._take_waiting() if may_wait else None
                 taken = waiting.run(launch, command) if waiting is not None else None
                 process, ends = taken or await self._open(launch, command, is_job=is_job)

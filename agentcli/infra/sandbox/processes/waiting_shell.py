@@ -21,15 +21,10 @@ from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
 
 _MAX_WAIT_S = 60.0  # a shell without a command ends then
-_MAX_CHARS = 4_096  # of a command: a waiting shell reads it byte by byte, so a longer one is not faster
+MAX_CHARS = 4_096  # of a command: a waiting shell reads it byte by byte, so a longer one is not faster
 
 ShellProcess = tuple[Process, tuple[int, int]]  # with the descriptors to read its output and its report from
 Test = Callable[[Launch, Command], bool]
-
-
-def can_wait(text: str) -> bool:
-    """Return True for a command that a waiting shell can read."""
-    return len(text) <= _MAX_CHARS and "\0" not in text
 
 
 async def start_waiting(
@@ -89,29 +84,23 @@ def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
     """
     looked_ns = time.time_ns()
     mount_changes = select.poll()
-    mount_table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
     opened.callback(os.close, mount_table)
-    mount_changes.register(mount_table, select.POLLPRI)
     for mount in launch.mounts:
         opened.callback(os.close, os.open(mount.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
-    sandbox, newest_ns = _sandbox_of(launch, command)
-
-    def fits(launch: Launch, command: Command) -> bool:
-        is_settled = newest_ns < looked_ns - TICK_NS and not mount_changes.poll(0)
-        return is_settled and bool(_sandbox_of(launch, command)[0] == sandbox)
-
-    return fits
+    sandbox = _sandbox_of(launch, command)
+    # A file that has just changed may change again with the same time.
+    is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
+    return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
 
-def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, int]:
-    """Return all that a sandbox depends on, and the time when a file under one of its mounts changed last."""
+def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
+    """Return all that a sandbox depends on. Raises `OSError`."""
     options = [word for word in launch.argv if not word.isdecimal()]  # without the numbers of descriptors
-    mounts, newest_ns = [], 0
+    mounts = []
     for path, source, _, is_writable, mode in launch.mounts:
-        status = os.lstat(path)
-        changed_ns = 0  # of a folder: once removed it cannot come back, as a file can that has another name
-        if not stat.S_ISDIR(status.st_mode):
-            changed_ns = status.st_ctime_ns
-            newest_ns = max(newest_ns, changed_ns)
-        mounts.append((path, source, is_writable, mode, status.st_dev, status.st_ino, changed_ns))
-    return (command.cwd, options, {**launch.environment}, mounts), newest_ns
+        found = os.lstat(path)
+        # A folder that was removed does not come back, as a file does that has another name.
+        changed_ns = 0 if stat.S_ISDIR(found.st_mode) else found.st_ctime_ns
+        mounts.append((path, source, is_writable, mode, found.st_dev, found.st_ino, changed_ns))
+    return command.cwd, options, {**launch.environment}, mounts
