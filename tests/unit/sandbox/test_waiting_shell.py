@@ -130,6 +130,22 @@ def test_a_shell_waits_only_for_a_command_of_the_same_folder_and_grants(root: Pa
     session(root, work)
 
 
+def test_a_folder_of_secrets_that_is_made_anew_while_a_shell_waits_is_hidden(root: Path) -> None:
+    folder = root.parent / ".ssh"
+    folder.mkdir()
+
+    async def work(read: Run) -> None:
+        await read("true")
+        folder.rmdir()
+        folder.mkdir()
+        (folder / "id_ed25519").write_text(SECRET)
+        result = await read(f"{HAS_WAITED}cat {folder}/id_ed25519")
+        assert result.exit_code == 1
+        assert "waited" not in result.output
+
+    session(root, work)
+
+
 _PROGRAM = """
 import asyncio, pathlib, sys
 from agentcli.tools.command import Command

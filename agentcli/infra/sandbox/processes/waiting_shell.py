@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO
 
-from agentcli.infra.sandbox.confinement import Launch
+from agentcli.infra.sandbox.confinement import Launch, private_folders
 from agentcli.infra.sandbox.processes.keeper_client import Process
 from agentcli.infra.sandbox.secret_files import TICK_NS
 from agentcli.tools.command import Command
@@ -78,18 +78,13 @@ class WaitingShell:
 
 
 def _test_for(launch: Launch, command: Command, opened: ExitStack) -> Test:
-    """Return a test for launches whose sandbox is that of `launch`.
-
-    What is under its mounts stays open with `opened`, so that nothing else gets its inode number. Raises `OSError`.
-    """
+    """Return a test for launches whose sandbox is that of `launch`; `opened` closes what it needs. Raises `OSError`."""
     looked_ns = time.time_ns()
     mount_changes = select.poll()
     mount_changes.register(mount_table := os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
     opened.callback(os.close, mount_table)
-    for mount in launch.mounts:
-        opened.callback(os.close, os.open(mount.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
     sandbox = _sandbox_of(launch, command)
-    # A file that has just changed may change again with the same time.
+    # What has just changed may change again with the same time.
     is_settled = all(changed_ns < looked_ns - TICK_NS for *_, changed_ns in sandbox[-1])
     return lambda *now: is_settled and not mount_changes.poll(0) and _sandbox_of(*now) == sandbox
 
@@ -98,9 +93,11 @@ def _sandbox_of(launch: Launch, command: Command) -> tuple[Any, ...]:
     """Return all that a sandbox depends on. Raises `OSError`."""
     options = [word for word in launch.argv if not word.isdecimal()]  # without the numbers of descriptors
     mounts = []
-    for path, source, _, is_writable, mode in launch.mounts:
-        found = os.lstat(path)
-        # A folder that was removed does not come back, as a file does that has another name.
-        changed_ns = 0 if stat.S_ISDIR(found.st_mode) else found.st_ctime_ns
+    for path, source, descriptor, is_writable, mode in launch.mounts:
+        found = os.lstat(path) if descriptor is None else os.fstat(descriptor)
+        # What is in a folder may change. No other folder gets the inode number of one that is held open, and nobody
+        # removes /tmp. A file can be removed and come back by another of its names.
+        may_change = stat.S_ISDIR(found.st_mode) and (descriptor is not None or path in private_folders())
+        changed_ns = 0 if may_change else found.st_ctime_ns
         mounts.append((path, source, is_writable, mode, found.st_dev, found.st_ino, changed_ns))
     return command.cwd, options, {**launch.environment}, mounts
