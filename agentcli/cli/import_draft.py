@@ -154,8 +154,6 @@ def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-# Tables
-
 Take = Callable[[Draft, str, Any], None]  # takes a value, given the name of its key
 # What happens to a key. A tuple is the path of the setting that it becomes. A function takes its value, and that in a
 # list of one each of its items. A mapping has the rows for the keys below it. A text says why it is left out; an empty

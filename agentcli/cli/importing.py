@@ -25,14 +25,14 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])')
 
 
-def _take_folder(path: tuple[str, str], draft: Draft, source_key: str, folder: Any) -> None:
+def _take_folder(path: str, draft: Draft, source_key: str, folder: Any) -> None:
     """Take a folder if it exists: with one that does not, no session would start."""
     if not files.from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave_out(f"{source_key}: {folder}", "its meaning depends on the project. Use an absolute path")
     elif not files.from_home(str(folder)).is_dir():
         draft.leave_out(f"{source_key}: {folder}", "there is no such folder")
     else:
-        draft.take(source_key, [str(folder)], *path)
+        draft.take(source_key, [str(folder)], *path.split("."))
 
 
 def _take_choice(
@@ -98,9 +98,6 @@ def _take_status_line(draft: Draft, source_key: str, command: Any) -> None:
     draft.take(source_key, "claude", "terminal", "status_format")
 
 
-# Models and providers
-
-
 def _take_model(
     draft: Draft, source_key: str, name: Any, *, setting: str = "provider.model", provider: str = ""
 ) -> None:
@@ -132,9 +129,6 @@ def _take_providers(draft: Draft, source_key: str, providers: Any) -> None:
         rows = {**rows, "api": ("providers", name, "quirks", "api")}
         unnamed = dict.fromkeys(("name", "npm", "models", "options"), "")
         take_table(draft, {**rows, **unnamed, "apiKey": "" if variable else LOGIN}, values, f"{source_key}.{name}.")
-
-
-# Rules of other tools
 
 
 def _take_rule_by_prefix(verb: Verb, draft: Draft, source_key: str, text: Any, *, tool: str = "") -> None:
@@ -169,28 +163,24 @@ def _take_opencode_permissions(draft: Draft, source_key: str, permissions: Any) 
                 _take_own_rule(effect, draft, source_key, name, pattern=pattern)
 
 
-# Sources
-
 _TAKES: dict[str, Callable[..., None]] = {
     "hooks": Draft.take_hooks,
     "servers": Draft.take_servers,
     "rule": _take_rule,
-    "rule_by_prefix": lambda verb, *given: _take_rule_by_prefix(verb, *given[-3:], tool="".join(given[:-3])),
-    "folder": lambda path, *given: _take_folder(tuple(path.split(".")), *given),
+    "rule_by_prefix": _take_rule_by_prefix,
+    "folder": _take_folder,
     "host": _take_host,
     "item": lambda path, draft, source_key, item: draft.take(source_key, [item], *path.split(".")),
     "status_line": _take_status_line,
     "variable": _leave_out_variable,
     "claude_model": _take_claude_model,
-    "model": lambda *given: _take_model(*given[-3:], provider="".join(given[:-3])),
-    "model_for": lambda setting, *given: _take_model(*given, setting=setting),
+    "model": _take_model,
     "providers": _take_providers,
     "opencode_permissions": _take_opencode_permissions,
 }
 
 
 def rows_of(tool: str) -> Any:
-    """Return the table of a tool's settings."""
     return _row(other_tools()[tool]["rows"])
 
 
@@ -202,13 +192,19 @@ def _row(written: Any) -> Row:
         case dict():
             return {key: _row(row) for key, row in written.items()}
         case [str(item)]:
-            return [partial(_TAKES[item.split()[0][1:]], *item.split()[1:])]
+            return [_taker(item)]
         case str() if written.startswith("="):
             return tuple(written[1:].split("."))
         case str() if written.startswith("@"):
-            name, *words = written[1:].split()
-            return partial(_TAKES[name], *words)
+            return _taker(written)
     return str(written)
+
+
+def _taker(written: str) -> Callable[..., None]:
+    """Return the function for `@name word option=value`, with the word and the options as its first arguments."""
+    name, *words = written.removeprefix("@").split()
+    options = dict(word.split("=") for word in words if "=" in word)
+    return partial(_TAKES[name], *(word for word in words if "=" not in word), **options)
 
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
