@@ -1,22 +1,35 @@
-"""Opens the stream on stdin, and recognizes a program that uses an Agent SDK of Claude Code by its first line."""
+"""Opens the stream on stdin, and recognizes a program that uses an Agent SDK of Claude Code by its first line.
+
+The first request of such a program stands for flags of its session.
+"""
 
 import argparse
+import json
 import select
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from agentcli.cli import field_flags
 from agentcli.cli.options import unshared_stdin
-from agentcli.frontends.agent_sdk.channel import control_request
-from agentcli.frontends.json_input import InputLines
+from agentcli.cli.output import warn
+from agentcli.errors import UsageError
+from agentcli.frontends.json_input import InputLines, control_request
 from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
     from agentcli.frontends.agent_sdk.output import ControlClient
 
 FIRST_LINE_S = 10.0  # a program that waits for our first object is not kept waiting longer
+_STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS")
+_FLAGS = (  # fields of the request, and the flags that they stand for
+    ("agents", "agents"),
+    ("jsonSchema", "json_schema"),
+    ("appendSystemPrompt", "append_system_prompt"),
+    ("title", "name"),
+)
 
 
 class InputStream(Struct, frozen=True):
@@ -37,9 +50,7 @@ def stream_of(lines: InputLines, first: bytes | None, options: argparse.Namespac
     """Return the stream of these lines, whose first one is known unless it is None. Raises `UsageError`."""
     if (request := control_request(first)) is None:
         return InputStream(lines)
-    from agentcli.cli.agent_sdk import make_client
-
-    return InputStream(lines, make_client(*request, options, config))
+    return InputStream(lines, _make_client(*request, options, config))
 
 
 def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
@@ -51,3 +62,46 @@ def _is_first_line_awaited(options: argparse.Namespace, environment: Mapping[str
     if any(flags) or environment.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
         return True
     return sys.stdin is not None and bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, config: Config) -> "ControlClient":
+    """Set the flags that a program's first request stands for, and return the program. Raises `UsageError`."""
+    # Other programs need none of these.
+    from agentcli.frontends.agent_sdk.callbacks import ControlChannel, HostedServer, read_callbacks
+    from agentcli.frontends.agent_sdk.output import ControlClient
+    from agentcli.frontends.agent_sdk.transcripts import transcript_folder
+    from agentcli.frontends.json_output import write_line
+
+    channel, request = ControlChannel(write_line), content if content["subtype"] == "initialize" else {}
+    try:
+        options.hosted_servers = [HostedServer(name, channel) for name in _set_flags(request, options)]
+        hooks = tuple(read_callbacks(request.get("hooks") or {}, warn))
+    except (AttributeError, TypeError, ValueError, UsageError) as error:
+        channel.refuse(id, f"The initialize request is not valid: {error}")
+        raise UsageError(f"The initialize request is not valid: {error}") from error
+    return ControlClient(
+        channel=channel,
+        first_id=id,
+        hooks=hooks,
+        answers_questions=options.permission_prompt_tool == "stdio",
+        replays_prompts=options.replay_user_messages,
+        shows_hooks=options.include_hook_events,
+        reads_state=any(config.environment.get(name) for name in _STATE_VARIABLES),
+        transcripts=transcript_folder(config.environment, config.cwd) if options.session_mirror else None,
+    )
+
+
+def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:
+    """Set the flags that a request stands for; return the names of the servers in the program. Raises `UsageError`."""
+    for key, flag in _FLAGS:
+        if value := request.get(key):
+            setattr(options, flag, value if isinstance(value, str) else json.dumps(value))
+    prompt = request.get("systemPrompt") or ()  # empty, as `--system-prompt` is, where the program names none
+    text = prompt if isinstance(prompt, str) else "\n\n".join(prompt)
+    options.system_prompt = text or options.system_prompt or None
+    files, servers = field_flags.servers_and_files(options.mcp_config)
+    servers |= request.get("mcpServers") or {}
+    hosted = [name for name, one in servers.items() if isinstance(one, dict) and one.get("type") == "sdk"]
+    others = {name: server for name, server in servers.items() if name not in hosted}
+    options.mcp_config = [*files, json.dumps({"mcpServers": others})]
+    return dict.fromkeys((*hosted, *map(str, request.get("sdkMcpServers") or ())))

@@ -1,6 +1,7 @@
 """Defines `/remote`, which shows the session of this terminal on a web page."""
 
 import asyncio
+import io
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +34,6 @@ class RemoteCommand:
         self._opener, self._store = opener, store
         self._on_notice, self._on_prompt = on_notice, on_prompt
         self._remote: Remote | None = None
-        self._address = ""
         self._lock = asyncio.Lock()  # a command that is typed twice must not leave a page that nobody can close
         about = "show this session on a web page"
         self.command = SlashCommand("remote", about, self._run, "[lan|ADDRESS|off]", is_aside=True, group=PROGRAM)
@@ -53,7 +53,7 @@ class RemoteCommand:
     async def _serve(self, host: CommandHost, address: str) -> "Remote":
         """Return the page of the session that is open now, at an address of this machine. Raises `UserError`."""
         session = host.session
-        if self._remote is not None and (self._remote.session_id, self._address) == (session.id, address):
+        if self._remote is not None and (self._remote.session_id, self._remote.address) == (session.id, address):
             return self._remote
         await self.aclose()
         await asyncio.to_thread(import_server)
@@ -65,7 +65,7 @@ class RemoteCommand:
         opened = OpenSession(session, self._opener, commands, lambda: asyncio.sleep(0))
         remote = Remote(opened, self._store, MemoryEvents(), on_notice=self._on_notice, on_prompt=self._on_prompt)
         await remote.start(address)
-        self._remote, self._address = remote, address
+        self._remote = remote
         return remote
 
     async def aclose(self) -> bool:
@@ -88,10 +88,6 @@ def _qr_code(text: str) -> str:
     """Draw a QR code, two rows of it in each line. Its light modules are drawn, because most terminals are dark."""
     import segno  # the extra, as the server
 
-    rows = [[not module for module in row] for row in segno.make(text, error="l").matrix_iter(border=2)]
-    rows.append([False] * len(rows[0]))  # a code with its border has an odd number of rows
-    halves = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
-    return "\n".join(
-        "".join(halves[pair] for pair in zip(upper, lower, strict=True))
-        for upper, lower in zip(rows[::2], rows[1::2], strict=True)
-    )
+    drawing = io.StringIO()
+    segno.make(text, error="l").terminal(drawing, border=2, compact=True)
+    return drawing.getvalue().removesuffix("\n")

@@ -2,11 +2,10 @@
 
 import argparse
 import asyncio
-import sys
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -51,9 +50,8 @@ class ConfiguredOpener:
         self.shows_claims = config.settings.evidence.show
 
     async def open(self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False) -> Session:
-        choice = SessionChoice()
-        if session_id:
-            choice = SessionChoice(how="id", id=session_id, fork=fork, take_over=take_over)
+        how: Literal["id", "new"] = "id" if session_id else "new"
+        choice = SessionChoice(how=how, id=session_id or "", fork=fork, take_over=take_over)
         session = await self._builder.build_session(choice, model=model)
         set_answer_schema(session.runtime.steps, self._answer_schema)
         return session
@@ -237,8 +235,6 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         (options.take_over and (forks or not resumes), "--take-over works only with --continue or --resume."),
     )
     if new_id is not None:
-        import uuid
-
         try:
             new_id = str(uuid.UUID(new_id))
         except ValueError as error:
@@ -259,11 +255,7 @@ def _reject(*problems: tuple[object, str]) -> None:
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
-    """Answer a prompt, or those of the stream on stdin; return the exit code.
-
-    Raises:
-        UserError: If something is wrong before the first request: flags, settings, the model or its key.
-    """
+    """Answer a prompt, or those of the stream on stdin; return the exit code. Raises `UserError` before a request."""
     _check_flags(options)
     if options.input_format == "text":
         return await _answer(field_flags.with_agent(options, config), options, prompt, ending)
@@ -371,7 +363,8 @@ async def _run_front_end(
 ) -> int:
     """Let the front end of `--output-format` answer, and return its exit code."""
     if options.output_format == "stream-json":
-        from agentcli.frontends.json_stream import Dialogue, write_line
+        from agentcli.frontends.json_output import write_line
+        from agentcli.frontends.json_stream import Dialogue
 
         make: Callable[..., Dialogue] = partial(Dialogue, write=write_line)
         if stream is not None and stream.client is not None:
@@ -383,18 +376,14 @@ async def _run_front_end(
     from agentcli.frontends import print_mode
 
     if options.output_format == "json":
-        return await print_mode.print_json(host, prompt, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
-    return await print_mode.print_answer(
-        host, prompt, out=sys.stdout, log=sys.stderr, verbose=options.verbose, demands=demands
-    )
+        return await print_mode.print_json(host, prompt, demands=demands)
+    return await print_mode.print_answer(host, prompt, verbose=options.verbose, demands=demands)
 
 
 def _answer_schema(schema: str) -> AnswerSchema:
     """Return the schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
+    text = schema if schema.lstrip().startswith("{") else text_or_file("--json-schema", None, schema)
     try:
-        text = schema if schema.lstrip().startswith("{") else Path(schema).read_text("utf-8")
-        return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Could not read {schema}: {error}.") from error
+        return AnswerSchema(msgspec.json.decode(text or "", type=dict[str, Any]))
     except msgspec.MsgspecError as error:
         raise UsageError(f"--json-schema is not a JSON object ({error}).") from error

@@ -20,13 +20,13 @@ from agentcli.agent.ops import Interrupt, Prompt, SetEffort, SetMode
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Paid
-from agentcli.errors import UsageError, UserError
+from agentcli.errors import AmbiguousSession, NoSession, UsageError, UserError
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.models import ModelInfo
 
 log = logging.getLogger(__name__)
 
-ALL_ENTRIES = 1 << 40  # more than a log has: loading those after it gives what is known of a session without entries
+_ALL_ENTRIES = 1 << 40  # more than a log has
 
 
 class SessionOpener(Protocol):
@@ -166,6 +166,17 @@ async def open_after(
     return opened
 
 
+async def session_info(store: SessionStore, id: str, *, user_id: str | None = None) -> SessionInfo:
+    """Return what is known of a stored session. Raises `NoSession`, also for a name and the beginning of an id."""
+    try:
+        info, _ = await store.load(id, after=_ALL_ENTRIES, user_id=user_id)  # without its entries
+    except AmbiguousSession as error:
+        raise NoSession(id[:80]) from error
+    if info.id != id:
+        raise NoSession(id[:80])
+    return info
+
+
 def absolute_path(name: str) -> Path:
     """Return the path that a client names. Raises `UsageError` if it is not absolute."""
     if not name.startswith("/") or "\0" in name:
@@ -184,8 +195,6 @@ def working_folder(name: str) -> Path:
     raise UsageError(f"Could not work in {name[:200]}: {why}.")
 
 
-# Without a screen
-
 NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
 
 
@@ -203,9 +212,8 @@ class TypedCommand(Struct, frozen=True):
     """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
 
     name: str
-    command: SlashCommand | None = None
+    command: SlashCommand | UserError
     argument: str = ""
-    error: UserError | None = None
 
 
 class CommandEnded(Struct, frozen=True):
@@ -235,9 +243,9 @@ class ScreenlessHost(OpenerHost):
         """Return the command that a text is, with an error if there is no such command; None for a prompt."""
         try:
             found = self.commands.parse(text)
+            return TypedCommand(text.split(None, 1)[0], *found) if found else None
         except UserError as error:
-            return TypedCommand(text.split(None, 1)[0], error=error)
-        return TypedCommand(text.split(None, 1)[0], *found) if found else None
+            return TypedCommand(text.split(None, 1)[0], error)
 
     def require_command(self, text: str) -> TypedCommand:
         """Return the command that a control names. Raises `UsageError` if the text is none."""
@@ -250,8 +258,8 @@ class ScreenlessHost(OpenerHost):
 
     async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
         """Run a command; a prompt that it stands for ends with `more`. Never raises an error, but returns it."""
-        if typed.command is None:
-            return _failed(typed, typed.error or UsageError(f"Unknown command {typed.name}."))
+        if isinstance(typed.command, UserError):
+            return _failed(typed, typed.command)
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
         try:
             outcome = await self.run_command(typed.command, typed.argument)
@@ -263,11 +271,12 @@ class ScreenlessHost(OpenerHost):
             # The requests that the command has made beside the conversation.
             spending = UsageCollector(entry for entry in new_entries if isinstance(entry.body, Paid)).total
             usage, cost_usd = spending.usage, spending.whole_usd
+            text, prompt = "", None
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
-                return CommandEnded(typed.name, Done("", turns=0, usage=usage, cost_usd=cost_usd), prompt=prompt)
-            text = outcome.text if isinstance(outcome, AsDiff) else outcome
-            return CommandEnded(typed.name, Done(text, turns=0, usage=usage, cost_usd=cost_usd))
+            else:
+                text = outcome.text if isinstance(outcome, AsDiff) else outcome
+            return CommandEnded(typed.name, Done(text, turns=0, usage=usage, cost_usd=cost_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
         except Exception as bug:
@@ -289,8 +298,6 @@ class ScreenlessHost(OpenerHost):
     def interrupt(self) -> None:
         self._session.submit(Interrupt())
         self.interrupt_commands()
-
-    # For commands
 
     @property
     def session(self) -> Session:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import codecs
 import re
 import threading
@@ -176,6 +175,15 @@ def json_in(raw: bytes) -> Any:
     return data
 
 
+def control_request(raw: bytes | None) -> tuple[str, dict[str, Any]] | None:
+    """Return the id and the content of an Agent SDK's control request; None for any other line."""
+    with suppress(ValueError, RecursionError):
+        match json_in(raw or b""):
+            case {"type": "control_request", "request_id": str(id), "request": {"subtype": str()} as request}:
+                return id, request
+    return None
+
+
 def parse_line(raw: bytes) -> InputLine:
     """Return the request of a line, or the problem with it and the form that was expected. Never raises."""
     id: str | int | None = None
@@ -234,7 +242,7 @@ def check_media(blocks: Sequence[Media]) -> None:
             raise ValueError(f"the media_type of an {kind} must be {' or '.join(known)}, not {source.media_type!r}")
         try:
             data = base64.b64decode(source.data, validate=True)
-        except (binascii.Error, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"the {kind}'s data is not base64 ({error})") from error
         if not data:
             raise ValueError(f"the {kind} has no data")
@@ -264,12 +272,7 @@ def content_of(host: ScreenlessHost, message: InputMessage) -> tuple[Block, ...]
 
 
 async def control(host: ScreenlessHost, request: Control) -> None:
-    """Carry out a control, except those for commands and steering messages.
-
-    Raises:
-        NobodyWaits: If nothing waits for an answer of that id.
-        UserError: If it cannot be carried out for another reason.
-    """
+    """Carry out a control, except commands and steering messages. Raises `UserError`, such as `NobodyWaits`."""
     session = host.session
     if isinstance(request, Decision):
         _check_waits(request.id, session.open_questions, "question")

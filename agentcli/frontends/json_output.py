@@ -1,11 +1,12 @@
 """Makes JSON objects of a session's events and entries."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, usage_object
+from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, to_json_line, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.hosts import CommandEnded
@@ -14,6 +15,12 @@ from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic import block_to_wire
 
 MAX_ECHO_BYTES = 200  # of a line that was rejected
+
+
+def write_line(value: dict[str, Any]) -> None:
+    """Write an object to stdout."""
+    sys.stdout.buffer.write(to_json_line(value))
+    sys.stdout.buffer.flush()
 
 
 class JsonOutput:
@@ -187,10 +194,7 @@ def init_object(session: Session, slash_commands: Sequence[str], **more: Any) ->
 
 
 def reply_or_result(entry: entries.Entry, session_id: str, *, parent_id: str | None = None) -> dict[str, Any] | None:
-    """Return the object of a reply, a result or a skill; None for other entries.
-
-    `parent_id` is the call that made the subagent whose entry it is.
-    """
+    """Return the object of a reply, a result or a skill, else None; `parent_id` is the call that made its subagent."""
     match entry.body:
         case entries.Assistant() as reply:
             message: dict[str, Any] = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}

@@ -1,30 +1,22 @@
 """Runs a session over JSON lines: requests go in, events come out."""
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent import ops
-from agentcli.agent.commands.command import SKILLS
+from agentcli.agent.commands.command import SKILLS, SlashCommand
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
-from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_line
+from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends import json_input
-from agentcli.frontends.agent_sdk.channel import control_request
 from agentcli.frontends.hosts import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.frontends.json_output import JsonOutput, init_object
 from agentcli.frontends.run_end import jobs_that_end
 from agentcli.llm.messages import Block, Text
-
-
-def write_line(value: dict[str, Any]) -> None:
-    """Write an object to stdout."""
-    sys.stdout.buffer.write(to_json_line(value))
-    sys.stdout.buffer.flush()
 
 
 class ControlRequested(UserError):
@@ -127,23 +119,22 @@ class Dialogue:
         await self._leaving.wait()
         self.lines.put_nowait(None)
 
-    # Events
-
     async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
         async for event in events:
             if isinstance(event, TakenOver):
                 self._leaving.set()
-            is_end = isinstance(event, Done | TurnFailed)
-            if is_end and self._is_last_turn() and (jobs := jobs_that_end(self.session)):
+            if not isinstance(event, Done | TurnFailed):
+                self.output.show(event)
+                continue
+            if self._is_last_turn() and (jobs := jobs_that_end(self.session)):
                 self.output.show(Notice(jobs))
             self.output.show(event)
-            if isinstance(event, Done | TurnFailed):
-                self._code = exit_code(event, self.demands)
-                self._unmet |= self.demands.unmet(event)
-                # Once the program is to end, nobody can say if queued messages still count.
-                self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
-                self._turns_ended += 1
-                self._turn_ended.set()
+            self._code = exit_code(event, self.demands)
+            self._unmet |= self.demands.unmet(event)
+            # Once the program is to end, nobody can say if queued messages still count.
+            self.session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
+            self._turns_ended += 1
+            self._turn_ended.set()
 
     def _is_last_turn(self) -> bool:
         """Return True if the session ends with the turn that has just ended; `_turns_ended` does not count it yet."""
@@ -154,8 +145,6 @@ class Dialogue:
         while self.session.turns_begun - self._turns_before > self._turns_ended:
             self._turn_ended.clear()
             await self._turn_ended.wait()
-
-    # Lines
 
     async def _listen(self, input: json_input.InputLines) -> None:
         """Carry out interrupts and answers at once, and queue the other lines."""
@@ -172,11 +161,8 @@ class Dialogue:
         self.lines.put_nowait(None)
 
     def parse(self, raw: bytes) -> json_input.InputLine | None:
-        """Return the request of a line; None if nothing is to be done in the order of the lines.
-
-        Raises `ControlRequested` for a first line in another protocol.
-        """
-        if not (self._has_accepted or self._has_rejected) and control_request(raw) is not None:
+        """Return the request of a line; None for one that needs no turn. Raises `ControlRequested`."""
+        if not (self._has_accepted or self._has_rejected) and json_input.control_request(raw) is not None:
             raise ControlRequested(raw)
         return json_input.parse_line(raw)
 
@@ -194,7 +180,7 @@ class Dialogue:
                 break
             request = line.request
             typed = self.host.command_in(request.text) if isinstance(request, json_input.CommandControl) else None
-            if typed and typed.command and typed.command.is_aside:
+            if typed and isinstance(typed.command, SlashCommand) and typed.command.is_aside:
                 self.asides.add(self.spawn(self._do(line)))
             else:
                 await self._do(line)
@@ -242,8 +228,6 @@ class Dialogue:
                 await self._run_control(self.host.require_command(text))
             case _:
                 await json_input.control(self.host, request)
-
-    # Messages and commands
 
     async def _submit(self, content: tuple[Block, ...], first: CliPrompt | None = None) -> None:
         """Submit a message as a prompt, or run the command that it is; `first` is the command line's prompt."""

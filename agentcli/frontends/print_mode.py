@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import BinaryIO, TextIO
 
 from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
@@ -15,17 +14,15 @@ from agentcli.frontends.printable import PrintableStream, printable
 MAX_TASK_CHARS = 80  # of a subagent's task
 
 
-async def print_answer(
-    host: ScreenlessHost, cli_prompt: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
-) -> int:
+async def print_answer(host: ScreenlessHost, cli_prompt: CliPrompt, *, verbose: bool, demands: Demands) -> int:
     """Print an answer or a command's output, and return the exit code. A pipe gets the answer when it is complete."""
     prompt = await host.resolve_prompt(cli_prompt)
-    is_live = out.isatty()
+    is_live = sys.stdout.isatty()
     if isinstance(prompt, CommandEnded):
         if prompt.exit_code:
-            _log_line(log, f"agentcli: {prompt.output}")
+            _log_line(f"agentcli: {prompt.output}")
         elif prompt.output:
-            print(printable(prompt.output) if is_live else prompt.output, file=out, flush=True)
+            print(printable(prompt.output) if is_live else prompt.output, flush=True)
         return prompt.exit_code
     session = host.session
     safe = PrintableStream()
@@ -36,38 +33,37 @@ async def print_answer(
     async for event in stream:
         if event.agent_id != "main":
             if line := _subagent_line(event, is_verbose=is_live or verbose):
-                _log_line(log, line, after_text=is_in_text)
+                _log_line(line, after_text=is_in_text)
             continue
         match event:
             case events.TextDelta(text) if is_live:
-                out.write(safe.feed(text))
-                out.flush()
+                print(safe.feed(text), end="", flush=True)
                 is_in_text = True
             case events.TurnEnded() if is_live:
-                out.write(safe.close())
+                print(safe.close(), end="")
                 is_in_text = False
             case events.ToolStarted(id, _, _, title):
                 titles[id] = title
             case events.ToolFinished(id, _, result, _, summary) if is_live or verbose:
                 mark = "✗" if result.is_error else "✓"
-                _log_line(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=is_live)
+                _log_line(f"{mark} {titles.get(id, '')} · {summary}", after_text=is_live)
             case events.Retry(number, delay_s, error):
-                _log_line(log, f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
+                _log_line(f"{error} Retrying in {delay_s:.0f} s (retry {number}).")
             case events.Notice(text):
-                _log_line(log, text, after_text=is_in_text)
+                _log_line(text, after_text=is_in_text)
             case events.ProviderSwitched(before, after):
-                _log_line(log, f"Switched from {before} to {after}.")
+                _log_line(f"Switched from {before} to {after}.")
             case events.TurnFailed(error):
                 # Nothing can follow in this run, so it does not matter what the conversation keeps.
-                _log_line(log, f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
+                _log_line(f"agentcli: {error.removesuffix(PROMPT_REMOVED).rstrip()}", after_text=is_live)
                 return exit_code(event, demands)
             case events.Done():
                 value = demands.value(event)  # with a schema a pipe gets the JSON value and nothing around it
                 answer = event.text if value is None else to_json_line(value).decode().strip()
                 line_end = "\n" if event.text or is_live else ""
-                print("" if is_live else answer, end=line_end, file=out, flush=True)  # a terminal has it already
+                print("" if is_live else answer, end=line_end, flush=True)  # a terminal has it already
                 for line in _explanations(event, session, demands):
-                    _log_line(log, line)
+                    _log_line(line)
                 return exit_code(event, demands)
     raise AssertionError("a subscription does not end by itself")
 
@@ -84,17 +80,16 @@ def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
     return ""
 
 
-async def print_json(
-    host: ScreenlessHost, cli_prompt: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands
-) -> int:
+async def print_json(host: ScreenlessHost, cli_prompt: CliPrompt, *, demands: Demands) -> int:
     """Print the result object, and return the exit code."""
+    from agentcli.frontends.json_output import write_line  # 3 ms that an answer in text need not wait for
+
     started = time.monotonic()
     prompt = await host.resolve_prompt(cli_prompt)
     session = host.session
     result = ResultBuilder(session, started)
     if isinstance(prompt, CommandEnded):
-        out.write(to_json_line(result.build(prompt.end)))
-        out.flush()
+        write_line(result.build(prompt.end))
         return prompt.exit_code
     stream = session.subscribe(has_deltas=False)
     session.submit(prompt)
@@ -102,10 +97,9 @@ async def print_json(
         result.note(event)
         match event:
             case events.Retry(error=text) | events.Notice(text):
-                _log_line(log, text)
+                _log_line(text)
             case events.Done() | events.TurnFailed():
-                out.write(to_json_line(result.build(event, demands)))
-                out.flush()
+                write_line(result.build(event, demands))
                 return exit_code(event, demands)
     raise AssertionError("a subscription does not end by itself")
 
@@ -133,8 +127,8 @@ def _explanations(done: events.Done, session: Session, demands: Demands) -> list
     return lines
 
 
-def _log_line(log: TextIO, text: str, *, after_text: bool = False) -> None:
-    """Print a line; if both streams are the terminal, an answer whose line is not complete is ended first."""
-    if after_text and log is sys.stderr and sys.stdout.isatty():
-        print(file=sys.stdout, flush=True)
-    print(printable(text), file=log, flush=True)
+def _log_line(text: str, *, after_text: bool = False) -> None:
+    """Print a line to stderr; an answer on the terminal whose line is not complete is ended first."""
+    if after_text and sys.stdout.isatty():
+        print(flush=True)
+    print(printable(text), file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
 """Answers a client's requests: opens and closes sessions, and passes each session its prompts and settings."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,14 +10,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from agentcli.errors import AmbiguousSession, NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
+from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends import hosts
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
 from agentcli.version import __version__
-
-log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
 MAX_LISTED = 1_000  # sessions, in one page
@@ -34,6 +31,14 @@ _CAPABILITIES = {
     "loadSession": True,
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
     "sessionCapabilities": {key: {} for key in ("list", "resume", "close", "delete", "fork", "additionalDirectories")},
+}
+
+
+_CODES: dict[type[UserError], int] = {
+    NoSession: rpc.NOT_FOUND,
+    NoKey: rpc.AUTH_REQUIRED,
+    NoModel: rpc.AUTH_REQUIRED,
+    UsageError: rpc.INVALID_PARAMS,
 }
 
 
@@ -117,7 +122,7 @@ class AcpAgent:
                 if request.session_id in self._open:
                     await self._close(request.session_id)
                 with suppress(NoSession):  # counts as deleted
-                    await self._require_stored(request.session_id)
+                    await hosts.session_info(self._store, request.session_id)
                     await self._store.remove(request.session_id)
             case messages.PromptRequest():
                 return await self._session(request.session_id).prompt(request.prompt)
@@ -141,22 +146,8 @@ class AcpAgent:
             "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
         }
 
-    # Sessions
-
-    async def _require_stored(self, id: str) -> None:
-        """Raise `NoSession` unless this is a stored session's whole id: the store also takes names and beginnings."""
-        try:
-            info, _ = await self._store.load(id, after=hosts.ALL_ENTRIES)
-        except AmbiguousSession as error:
-            raise NoSession(id) from error
-        if info.id != id:
-            raise NoSession(id)
-
     async def _open_session_for(self, request: messages.NewSessionRequest) -> ClientSession:
-        """Open a new session, a stored one, which is closed first if it is open here, or a fork of a stored one.
-
-        Raises `UserError` and `RpcError`.
-        """
+        """Open a new session, a stored one, which is closed first if it is open here, or a fork of a stored one."""
         cwd = hosts.working_folder(request.cwd)
         folders = tuple(map(hosts.working_folder, request.additional_directories or ()))
         servers = {server.name: server.entry for server in request.mcp_servers or ()}
@@ -165,7 +156,7 @@ class AcpAgent:
         id, is_fork = "", isinstance(request, messages.ForkSession)
         if isinstance(request, messages.OpenStored):
             id = request.session_id
-            await self._require_stored(id)
+            await hosts.session_info(self._store, id)
         resumed_id = "" if is_fork else id
         if resumed_id and resumed_id in self._opening:
             raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is already being opened.")
@@ -218,11 +209,3 @@ class AcpAgent:
         session = self._session(id)
         del self._open[id]
         await session.close()
-
-
-_CODES: dict[type[UserError], int] = {
-    NoSession: rpc.NOT_FOUND,
-    NoKey: rpc.AUTH_REQUIRED,
-    NoModel: rpc.AUTH_REQUIRED,
-    UsageError: rpc.INVALID_PARAMS,
-}

@@ -58,22 +58,6 @@ class Client:
             case answer:
                 raise _nonsense("session/request_permission", answer)
 
-    async def fill_in(
-        self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
-    ) -> dict[str, Any]:
-        """Show a form and return its values, an empty dictionary if the person did not fill it in."""
-        schema = {"type": "object", "properties": fields, "required": list(required)}
-        params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
-        if call_id:
-            params["toolCallId"] = call_id
-        match await self.connection.request("elicitation/create", params):
-            case {"action": "accept", "content": dict(values)}:
-                return values
-            case {"action": str()}:
-                return {}
-            case answer:
-                raise _nonsense("elicitation/create", answer)
-
     async def read_file(self, params: dict[str, Any]) -> str:
         match await self.connection.request("fs/read_text_file", params):
             case {"content": str(text)}:
@@ -85,8 +69,6 @@ class Client:
 def _nonsense(method: str, answer: object) -> RpcError:
     return RpcError(INTERNAL_ERROR, f"The client's answer to {method} is invalid: {answer!r:.200}")
 
-
-# Files
 
 MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
 FILE_TIMEOUT_S = 30.0
@@ -234,9 +216,6 @@ def _as_saved(text: str, before: DecodedText) -> bytes:
         return text.encode()
 
 
-# Questions
-
-
 class ClientQuestions:
     """Puts each open question of a session to the client, in a task that ends with the question."""
 
@@ -319,14 +298,23 @@ class ClientQuestions:
 
     async def _answer_in_form(self, question: Question) -> Approve:
         """Show the model's own question as a form: a choice if there are options, and a field for free text."""
-        fields: dict[str, Any] = {"words": {"type": "string", "title": "Answer"}}
+        form: dict[str, Any] = {"properties": {"words": {"type": "string", "title": "Answer"}}, "required": ["words"]}
         if question.options:
             choice = {"type": "string", "title": "Answer", "enum": list(question.options)}
-            fields = {"choice": choice, "words": {"type": "string", "title": "Or your own answer"}}
-        required = [] if question.options else ["words"]
-        key = updates.call_id(question.agent_id, question.call.id)
-        values = await self._client.fill_in(self._session.id, question.title, fields, required=required, call_id=key)
-        text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
+            words = {"type": "string", "title": "Or your own answer"}
+            form = {"properties": {"choice": choice, "words": words}, "required": []}
+        params: dict[str, Any] = {"sessionId": self._session.id, "mode": "form", "message": question.title}
+        params["requestedSchema"] = {"type": "object", **form}
+        if key := updates.call_id(question.agent_id, question.call.id):
+            params["toolCallId"] = key
+        text = ""  # unless the person fills it in
+        match await self._client.connection.request("elicitation/create", params):
+            case {"action": "accept", "content": dict(values)}:
+                text = str(values.get("words") or "").strip() or str(values.get("choice") or "")
+            case {"action": str()}:
+                pass
+            case answer:
+                raise _nonsense("elicitation/create", answer)
         return Approve(question.id, bool(text), comment=text)
 
 

@@ -181,8 +181,6 @@ Request = (
 )
 METHODS = frozenset(str(form.__struct_config__.tag) for form in get_args(Request))
 
-# Prompts
-
 _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
 
 

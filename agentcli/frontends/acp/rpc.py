@@ -35,10 +35,7 @@ class RpcError(Exception):
 
 
 class Connection:
-    """A connection to the peer, which reads from the descriptor `out`.
-
-    `handle` answers each request in a task of its own, and raises `RpcError`.
-    """
+    """A connection to the peer, which reads from `out`; `handle` answers requests in tasks, and raises `RpcError`."""
 
     def __init__(
         self,

@@ -97,8 +97,6 @@ class ClientSession:
         ]
         self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
-    # Prompts
-
     async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
         """Answer a prompt, or run it if it is a command; return the answer to session/prompt. Raises `RpcError`."""
         if self._is_prompted:
@@ -170,8 +168,6 @@ class ClientSession:
             self._turn_end_sent.clear()
             await self._turn_end_sent.wait()
 
-    # Settings
-
     async def set(self, option: str, value: str) -> None:
         op: Op
         match option:
@@ -196,8 +192,6 @@ class ClientSession:
         if options != self._options_sent:
             self._options_sent = options
             self._send({"sessionUpdate": "config_option_update", "configOptions": options})
-
-    # Events
 
     def _send(self, update: dict[str, Any]) -> None:
         self._client.update(self.id, update)

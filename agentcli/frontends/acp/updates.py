@@ -190,9 +190,6 @@ def used(tokens: int, window: int, cost_usd: float | None) -> Update:
     return {"sessionUpdate": "usage_update", "used": tokens, "size": window, **cost}
 
 
-# Calls
-
-
 def call_id(agent_id: str, id: str) -> str:
     """Return the id of a call for the client. A subagent's may be the same as one of its parent, so it is prefixed."""
     return id if agent_id == "main" else f"{agent_id}/{id}"

@@ -13,8 +13,7 @@ from agentcli.agent.result import Demands
 from agentcli.agent.session import Session
 from agentcli.extensions.field_names import FIELD_NAMES, field_call
 from agentcli.extensions.hooks.spec import HookSpec
-from agentcli.frontends.agent_sdk.channel import ControlChannel
-from agentcli.frontends.agent_sdk.permissions import PermissionBridge
+from agentcli.frontends.agent_sdk.callbacks import ControlChannel, PermissionBridge
 from agentcli.frontends.agent_sdk.transcripts import mirror_object
 from agentcli.frontends.json_output import JsonOutput, entry_object
 from agentcli.version import __version__

@@ -15,7 +15,7 @@ from agentcli.agent.accounting import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.history import calls_in, text_of
+from agentcli.conversation.history import calls_in, counted, text_of
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import fenced, pictured
 from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
@@ -153,11 +153,11 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
         case entries.Rewound() | entries.HeadMoved():
             yield Remark("The user rewound to here. What followed is omitted.")
         case entries.Retracted(ids):
-            yield Remark(f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} removed from the conversation.")
+            yield Remark(f"{counted(len(ids), 'entry was', 'entries were')} removed from the conversation.")
         case entries.Labelled(name):
             yield Remark(f"Label: {name}")
         case entries.FilesRestored(_, changes):
-            yield Remark(f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were undone or reapplied.")
+            yield Remark(f"Changes to {counted(len(changes), 'file')} were undone or reapplied.")
         case entries.PlanAccepted(plan):
             yield Remark("The plan was approved.", plan.strip())
         case entries.SkillActivated(_, skill, by):
@@ -169,8 +169,6 @@ def _remarks(entry: entries.Entry) -> Iterator[Remark]:
         case entries.Unreadable(error):
             yield Remark(f"[{error}]")
 
-
-# Markdown
 
 MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
 

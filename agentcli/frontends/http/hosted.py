@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from agentcli.agent import events
+from agentcli.agent.commands.command import SlashCommand
 from agentcli.agent.interfaces import StreamStatus
 from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Pause, Prompt, RunQueued, SetModel, Steer
@@ -62,8 +63,6 @@ class HostedSession:
     def is_idle(self) -> bool:
         """True if nothing runs here and nobody is asked."""
         return not (self._session.is_busy or self._commands or self._messages or self._session.open_questions)
-
-    # The stream of a resumed session
 
     async def begin(self, *, was_running: bool) -> None:
         """Write the entries that the stream lacks, and continue a turn that a kill cut short. Raises `StorageError`."""
@@ -134,8 +133,6 @@ class HostedSession:
         text = "".join(block.text for block in reply.content if isinstance(block, Text)) if reply else ""
         end = events.Done(text, 1, reply.usage if reply else Usage(), cost_usd=reply.cost_usd if reply else None)
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
-
-    # Events
 
     async def _follow(self, batches: AsyncGenerator[list[events.Event], None]) -> None:
         try:
@@ -218,8 +215,6 @@ class HostedSession:
             self._writer.change(span=steered or uuid.uuid4().hex)
         self._writer.change(is_open=True)
 
-    # Requests
-
     async def message(
         self, message: json_input.InputMessage, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str
     ) -> str:
@@ -298,8 +293,8 @@ class HostedSession:
         objects: list[dict[str, Any]] = []
         output = JsonOutput(self._session, objects.append, partial=True)
         started = time.monotonic()
-        if typed.command is not None and typed.command.name in NOT_OFFERED:
-            typed = TypedCommand(typed.name, error=UsageError(f"Instead of {typed.name}, use POST /v1/sessions."))
+        if isinstance(typed.command, SlashCommand) and typed.command.name in NOT_OFFERED:
+            typed = TypedCommand(typed.name, UsageError(f"Instead of {typed.name}, use POST /v1/sessions."))
         ended = await self._host.run(typed, more=more)
         output.command(ended)
         if ended.prompt is None and has_result:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.agent.accounting import Account
 from agentcli.agent.interfaces import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
-from agentcli.frontends.hosts import ALL_ENTRIES, OpenForClient, OpenRequest, UsageStore
+from agentcli.frontends.hosts import OpenForClient, OpenRequest, UsageStore, session_info
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_output import entry_object, system_object
@@ -75,7 +75,7 @@ class Hosting:
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self.sessions.get(session_id)) is not None:
                 return hosted
-            info, _ = await self.store.load(session_id, after=ALL_ENTRIES)
+            info = await session_info(self.store, session_id)
             holder = await self.store.holder(session_id)
             # A terminal, which has no address, can be asked to give the session up; another server is not.
             if holder is not None and not (take_over and holder == ""):

@@ -59,18 +59,20 @@ def error_answer(error: UserError) -> Response:
     return json_answer({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
 
 
-# Who may send requests
-
 _OPEN_PATHS = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))  # show no session
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 BURST_S = 10.0
 
 
-class RequestLimit:
-    """Lets `per_minute` requests through in a minute, and at once as many as in `BURST_S` seconds (at least one)."""
+class Access:
+    """Lets in the requests of a token, for the sessions of its user, on paths that begin with `path`.
 
-    def __init__(self, per_minute: float) -> None:
-        self._interval_s = 60 / per_minute
+    As many come through in a minute as its rate says, and at once as many as in `BURST_S` seconds (at least one).
+    """
+
+    def __init__(self, token: ServeTokenSettings, path: str) -> None:
+        self.token, self.path = token, path
+        self._interval_s = 60 / token.rate_per_minute
         self._lead_s = max(0.0, BURST_S - self._interval_s)
         self._due = 0.0  # when the next request would come if all came evenly
 
@@ -81,14 +83,6 @@ class RequestLimit:
             return wait_s
         self._due = max(self._due, now) + self._interval_s
         return 0.0
-
-
-class Access(msgspec.Struct, frozen=True):
-    """The requests that a token opens: so many, for the sessions of its user, on paths that begin with `path`."""
-
-    token: ServeTokenSettings
-    limit: RequestLimit
-    path: str = "/"
 
 
 class Guard:
@@ -115,11 +109,11 @@ class Guard:
 
     def let_in(self, token: ServeTokenSettings, path: str = "/") -> None:
         """Open the paths that begin with `path` to a token."""
-        self._accesses[token.sha256] = Access(token, RequestLimit(token.rate_per_minute), path)
+        self._accesses[token.sha256] = Access(token, path)
 
     def forget(self, secret: str) -> None:
         """Open nothing to a token any more."""
-        self._accesses.pop(_hash_of(secret), None)
+        self._accesses.pop(token_hash(secret), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -148,14 +142,14 @@ class Guard:
             how = "Send the header Authorization: Bearer TOKEN, with the token of the token file."
             raise HttpError(401, "no_token", how, headers={"WWW-Authenticate": "Bearer"})
         # Looked up by its hash, so the time that this takes says nothing about a token.
-        access = self._accesses.get(_hash_of(secret))
+        access = self._accesses.get(token_hash(secret))
         if access is None:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
             raise HttpError(401, "wrong_token", "This server does not know that token.", headers=headers)
-        is_whole = access.path == "/"
-        if not is_whole and (request.scope["method"] == "DELETE" or not request.scope["path"].startswith(access.path)):
+        is_inside = request.scope["path"].startswith(access.path) and request.scope["method"] != "DELETE"
+        if access.path != "/" and not is_inside:
             raise HttpError(403, "one_session", "This token only follows and steers one session.")
-        if wait_s := access.limit.wait_s():
+        if wait_s := access.wait_s():
             headers = {"Retry-After": str(int(wait_s) + 1)}  # whole seconds, and not too early
             raise HttpError(429, "rate_limit", f"Too many requests. Try again in {wait_s:.1f} s.", headers=headers)
         return access.token
@@ -167,7 +161,7 @@ def bearer_of(request: HTTPConnection) -> str:
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-def _hash_of(secret: str) -> str:
+def token_hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -181,8 +175,6 @@ def _name_of(address: str) -> str:
     except ValueError:
         return ""
 
-
-# Bodies
 
 Time = Annotated[float, msgspec.Meta(description="Seconds since 1970.")]
 
@@ -322,8 +314,6 @@ def parse_body(body: bytes, form: Any) -> Any:
         raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return parsed
 
-
-# OpenAPI
 
 _ABOUT = (
     "Sessions of a coding assistant. A session has one stream of events, numbered by increasing integers: follow it "

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import msgspec
@@ -24,8 +24,8 @@ from starlette.routing import Route
 from agentcli.agent.interfaces import SessionInfo, StreamEvent
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoSession, StorageError, StreamMoved, UserError
-from agentcli.frontends.hosts import ALL_ENTRIES, OpenRequest, working_folder
+from agentcli.errors import StorageError, StreamMoved, UserError
+from agentcli.frontends.hosts import OpenRequest, session_info, working_folder
 from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
@@ -34,15 +34,11 @@ from agentcli.frontends.json_output import system_object, wire_messages
 
 MAX_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-_IN_TERMINAL = (
-    "Session {id} is open in a terminal. You can follow it but not steer it. To take it over, send the op "
-    '{{"type":"take_over"}}, which closes it there.'
-)
 _OWNER_TIMEOUT_S = 8.0  # longer than the lease of an owner that died
 
-Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
+Handler = Callable[[Any, Request], Awaitable[Response]]
 
-_OPERATIONS: list[tuple[forms.Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
+_OPERATIONS: list[tuple[forms.Operation, Handler]] = []
 _SESSION = "/v1/sessions/{session_id}"
 
 
@@ -90,8 +86,6 @@ class Routes:
     async def _health(self, request: Request) -> Response:
         return forms.json_answer(forms.ServerHealth())
 
-    # Sessions
-
     @_operation("POST", "/v1/sessions", "Start a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
         new: forms.NewSession = forms.parse_body(await forms.body_of(request), forms.NewSession)
@@ -129,8 +123,7 @@ class Routes:
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
-        is_here = info.id in self._hosting.sessions
-        holder = "here" if is_here else await self._hosting.store.holder(info.id)
+        holder = "here" if info.id in self._hosting.sessions else await self._hosting.store.holder(info.id)
         shown = forms.WholeSession(
             **msgspec.structs.asdict(info),
             is_running=state is not None and state.status == "running",
@@ -157,15 +150,8 @@ class Routes:
 
     async def _session_of(self, request: Request) -> SessionInfo:
         """Return the session that the address names. Raises `NoSession`, also for another user's."""
-        session_id = request.path_params["session_id"]
-        info, _ = await self._hosting.store.load(
-            session_id, after=ALL_ENTRIES, user_id=forms.token_of(request).user_id or None
-        )
-        if info.id != session_id:  # the store also takes the beginning of an id, and a name
-            raise NoSession(session_id[:80])
-        return info
-
-    # Messages and controls
+        user = forms.token_of(request).user_id or None
+        return await session_info(self._hosting.store, request.path_params["session_id"], user_id=user)
 
     @_operation(
         "POST",
@@ -231,7 +217,9 @@ class Routes:
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner:
-                raise forms.HttpError(409, "in_use", _IN_TERMINAL.format(id=info.id))
+                how = 'send the op {"type":"take_over"}, which closes it there.'
+                where = f"Session {info.id} is open in a terminal. You can follow it but not steer it."
+                raise forms.HttpError(409, "in_use", f"{where} To take it over, {how}")
             elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
@@ -305,8 +293,6 @@ async def _failure(request: Request, error: Exception) -> Response:
     return forms.error_answer(error)
 
 
-# Streams of events
-
 KEEPALIVE_S = 15.0
 _MAX_EVENTS = 200  # that are read at once
 
@@ -353,8 +339,6 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
     )
     return StreamEvent(note.last_entry_event, msgspec.json.encode(reset))
 
-
-# Other processes
 
 FORWARDED = "x-agentcli-forwarded"
 _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)

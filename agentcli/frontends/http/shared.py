@@ -5,7 +5,6 @@ page exchanges the code in it for a token that it keeps until its tab is closed.
 """
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,7 @@ from agentcli.frontends import json_input
 from agentcli.frontends.hosts import OpenRequest, OpenSession, UsageStore
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.requests import Guard, HttpError, bearer_of, error_answer, json_answer
+from agentcli.frontends.http.requests import Guard, HttpError, bearer_of, error_answer, json_answer, token_hash
 from agentcli.frontends.http.routes import Routes
 from agentcli.frontends.http.server import http_server, listen_tcp
 from agentcli.frontends.http.stream import StreamWriter
@@ -79,6 +78,7 @@ class Remote:
 
     async def start(self, address: str) -> None:
         """Listen on a free port of an address of this machine. Raises `UserError` if that is impossible."""
+        self.address = address
         try:
             listener, self._url = await asyncio.to_thread(listen_tcp, address, 0)
         except OSError as error:
@@ -106,8 +106,7 @@ class Remote:
     def _let_in(self, path: str) -> str:
         """Return a new token for the paths that begin with `path`."""
         token = secrets.token_urlsafe(18)  # 144 bits; short, for the sake of the QR code
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        self._guard.let_in(ServeTokenSettings(digest, ""), path)  # of no user: the page is the person's own
+        self._guard.let_in(ServeTokenSettings(token_hash(token), ""), path)  # of no user: the page is the person's own
         return token
 
     async def _pair(self, request: Request) -> Response:

@@ -1,0 +1,332 @@
+"""Asks the program at the other end: for its hooks, its MCP servers, and answers to questions.
+
+The control protocol has requests that wait for their responses, in both directions.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NoReturn
+
+import msgspec
+
+from agentcli.agent import events, ops
+from agentcli.agent.interfaces import EventAnswer
+from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.permissions.rules import Rule, Verb, parse_rule, parse_rules
+from agentcli.agent.session import Session
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.extensions.field_names import FIELD_NAMES, field_call, field_question, own_input
+from agentcli.extensions.hooks.run import DENYING, HookSession, RunningHooks, attach_hooks, failed, read_object
+from agentcli.extensions.hooks.spec import EVENTS, HookSpec, read_hooks
+from agentcli.extensions.mcp.tools import Parts, RemoteResult, RemoteTool
+from agentcli.frontends.agent_sdk.transcripts import HookTranscript
+from agentcli.frontends.json_input import IMAGE_TYPES
+from agentcli.llm.messages import Base64Source, Image, Text
+from agentcli.tools.tool import Ask
+from agentcli.version import __version__
+
+_MCP_VERSION = "2025-06-18"
+_INVALID_PARAMETERS = -32602  # JSON-RPC 2.0 §5.1
+
+
+class ClientError(UserError):
+    """The program has answered a request with an error, or not with an object, or cannot answer any more."""
+
+
+class ClientGone(ClientError):
+    def __init__(self) -> None:
+        super().__init__("The program that started agentcli has ended its input, so it cannot answer.")
+
+
+class ControlChannel:
+    """Asks the program at the other end, and answers its requests; `write` sends an object."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self.write = write
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}  # for responses, by the ids of their requests
+        self._numbers = count(1)
+        self._is_closed = False
+
+    async def ask(self, subtype: str, **fields: Any) -> dict[str, Any]:
+        """Send a request and return the response; if it is cancelled, the program is told so. Raises `ClientError`."""
+        if self._is_closed:
+            raise ClientGone
+        response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        id = self.post(subtype, **fields)
+        self._waiting[id] = response
+        try:
+            return await response
+        except asyncio.CancelledError:
+            self.write({"type": "control_cancel_request", "request_id": id})
+            raise
+        finally:
+            del self._waiting[id]
+
+    def post(self, subtype: str, **fields: Any) -> str:
+        """Send a request whose response does not matter; return its id."""
+        id = f"agentcli-{next(self._numbers)}"
+        self.write({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
+        return id
+
+    def deliver(self, response: Mapping[str, Any]) -> None:
+        waiting = self._waiting.get(str(response.get("request_id")))
+        if waiting is None or waiting.done():
+            return
+        if response.get("subtype") == "success":
+            answer = {} if response.get("response") is None else response["response"]
+            if isinstance(answer, dict):
+                waiting.set_result(answer)
+            else:
+                waiting.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
+        else:
+            waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
+
+    def respond(self, id: str, **answer: Any) -> None:
+        response = {"subtype": "success", "request_id": id, "response": answer}
+        self.write({"type": "control_response", "response": response})
+
+    def refuse(self, id: str, error: str) -> None:
+        self.write({"type": "control_response", "response": {"subtype": "error", "request_id": id, "error": error}})
+
+    def close(self) -> None:
+        """End the waiting for responses: the program sends no more of them."""
+        self._is_closed = True
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ClientGone())
+
+
+def read_callbacks(table: Mapping[str, Any], report: Callable[[str], object]) -> Iterator[HookSpec]:
+    """Yield the hooks of an `initialize` request, whose commands are the ids of callbacks.
+
+    `report` gets a sentence on an unknown event. Raises `UsageError` for a hook that cannot be read: it might deny.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise UsageError(why)
+
+    for event, matchers in table.items():
+        groups: list[dict[str, Any]] = []
+        for matcher in matchers or ():
+            more = {key: matcher[key] for key in ("timeout", "onFailure") if matcher.get(key)}
+            hooks = [{"command": str(id), **more} for id in matcher.get("hookCallbackIds", ())]
+            groups += [{"matcher": matcher.get("matcher"), "hooks": hooks}] if hooks else []
+        yield from read_hooks({event: groups}, "initialize", refuse if event in EVENTS else report)
+
+
+class CallbackHooks(RunningHooks, kw_only=True):
+    """Asks the program for the answers of its hooks."""
+
+    channel: ControlChannel
+
+    async def run(self, spec: HookSpec, input: bytes) -> EventAnswer:
+        fields = msgspec.json.decode(input)
+        try:
+            async with asyncio.timeout(spec.timeout_s):
+                answer = await self.channel.ask(
+                    "hook_callback", callback_id=spec.title, input=fields, tool_use_id=fields.get("tool_use_id")
+                )
+        except TimeoutError:
+            return failed(spec, f"it timed out after {spec.timeout_s:g} s")
+        except ClientGone as error:
+            return failed(spec, str(error), "deny" if spec.event in DENYING else None)
+        except ClientError as error:
+            return failed(spec, str(error))
+        return read_object(spec, answer)
+
+    def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
+        return field_call(tool, input, self.cwd)[1]
+
+
+async def attach_callbacks(session: Session, specs: Sequence[HookSpec], channel: ControlChannel) -> None:
+    """Let the hooks run around the calls and at the events of a session."""
+    if specs:
+        transcript = HookTranscript(session).path
+        about = HookSession(id=session.id, mode=lambda: session.state.mode, transcript=transcript)
+        cwd = session.runtime.calls.workspace.cwd
+        await attach_hooks(session, CallbackHooks(specs=specs, session=about, cwd=cwd, channel=channel))
+
+
+class HostedServer:
+    """A server of the program, which is sent the messages of MCP in control requests. Implements `MCPClient`."""
+
+    def __init__(self, name: str, channel: ControlChannel) -> None:
+        self.name = name
+        self._channel = channel
+        self._ids = count(1)
+
+    async def list_tools(self) -> Sequence[RemoteTool]:
+        client = {"name": "agentcli", "version": __version__}
+        await self._request("initialize", protocolVersion=_MCP_VERSION, capabilities={}, clientInfo=client)
+        self._notify("notifications/initialized")
+        tools = (await self._request("tools/list")).get("tools", ())
+        return [
+            RemoteTool(str(tool["name"]), str(tool.get("description") or ""), dict(tool.get("inputSchema") or {}))
+            for tool in tools
+        ]
+
+    async def call_tool(
+        self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
+    ) -> RemoteResult:
+        result = await self._request("tools/call", name=name, arguments=input)
+        content: Parts = tuple(_part(block) for block in result.get("content", ()))
+        return RemoteResult(content, result.get("structuredContent"), bool(result.get("isError")))
+
+    async def close(self) -> None:
+        return
+
+    async def _request(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a request and return its result; if it is cancelled, so is the request on the server."""
+        id = next(self._ids)
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        try:
+            answer = await self._channel.ask("mcp_message", server_name=self.name, message=message)
+        except asyncio.CancelledError:
+            self._notify("notifications/cancelled", requestId=id)
+            raise
+        except ClientError as error:
+            raise ToolError(str(error), kind="resource_error") from error
+        match answer.get("mcp_response"):
+            case {"result": dict(result)} if all(isinstance(result.get(key, []), list) for key in ("tools", "content")):
+                return result
+            case {"error": {"code": code, "message": why}} if code == _INVALID_PARAMETERS:
+                raise ToolError(str(why), kind="invalid_parameters")
+            case {"error": {"message": why}}:
+                raise ToolError(str(why), kind="execution_error")
+        raise ToolError(f"The MCP server {self.name} gave no valid answer to {method}.", kind="execution_error")
+
+    def _notify(self, method: str, **params: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        self._channel.post("mcp_message", server_name=self.name, message=message)
+
+
+def _part(block: Any) -> Text | Image:
+    match block:
+        case {"type": "text", "text": str(text)} | {"type": "resource", "resource": {"text": str(text)}}:
+            return Text(text)
+        case {"type": "image", "data": str(data), "mimeType": str(kind)} if kind in IMAGE_TYPES:
+            return Image(Base64Source(kind, data))
+        case {"type": "resource_link", "uri": str(uri)}:
+            return Text(f"[resource {uri}]")
+        case _:
+            return Text(f"[{block.get('type') if isinstance(block, dict) else 'content'}: not supported]")
+
+
+# Questions: `can_use_tool` of the program's SDK
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class PermissionBridge:
+    """Passes the questions of one session on, and submits the answers; `spawn` runs a task in the background."""
+
+    def __init__(self, session: Session, channel: ControlChannel, spawn: Spawn) -> None:
+        self._session, self._channel, self._spawn = session, channel, spawn
+        self._asking: dict[str, asyncio.Task[None]] = {}  # by the ids of questions
+
+    def ask(self, question: events.QuestionEvent) -> None:
+        self._asking[question.id] = task = self._spawn(self._ask(question))
+        task.add_done_callback(lambda done: self._asking.pop(question.id, None))
+
+    def withdraw_settled(self) -> None:
+        for id in self._asking.keys() - self._session.open_questions.keys():
+            self._asking[id].cancel()
+
+    async def _ask(self, question: events.QuestionEvent) -> None:
+        name, input = self._call_of(question)
+        about = {"tool_name": name, "input": input, "tool_use_id": question.call.id, "title": question.title}
+        if question.agent_id != "main":
+            about["agent_id"] = question.agent_id
+        suggestions = list(_suggestions(question))
+        try:
+            answer = await self._channel.ask(
+                "can_use_tool", **about, decision_reason=question.reason, permission_suggestions=suggestions
+            )
+            op = self._op(question, input, answer)
+        except ClientError as error:
+            op = ops.Approve(question.id, False, comment=str(error))
+        except (AttributeError, TypeError, ValueError) as error:
+            op = ops.Approve(question.id, False, comment=f"The program's answer is not valid: {error}")
+        self._asking.pop(question.id, None)  # the answer settles it
+        self._session.submit(op)
+
+    def _call_of(self, question: events.QuestionEvent) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments that stand for a question."""
+        match question:
+            case events.Question(title=title, options=options):
+                return "AskUserQuestion", field_question(title, options)
+            case events.PlanApproval(preview=plan):
+                return "ExitPlanMode", {"plan": plan}
+            case _:
+                call = question.call
+                return field_call(call.name, call.input, self._session.snapshot().workspace.cwd)
+
+    def _op(self, question: events.QuestionEvent, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> ops.Approve:
+        """Return the answer as an operation."""
+        id = question.id
+        match answer:
+            case {"behavior": "deny"}:
+                stops = bool(answer.get("interrupt"))
+                return ops.Approve(id, False, comment=str(answer.get("message") or ""), stops=stops)
+            case {"behavior": "allow"} if isinstance(question, events.Question):
+                return ops.Approve(id, True, comment=_answer_text(answer.get("updatedInput") or {}, question.title))
+            case {"behavior": "allow"}:
+                updated = answer.get("updatedInput") or sent
+                is_changed = updated != sent and question.kind == "run"
+                input = own_input(question.call.name, updated, sent) if is_changed else None
+                changes = self._change_permissions(answer.get("updatedPermissions") or ())
+                return ops.Approve(id, True, input=input, **changes)
+            case _:
+                return ops.Approve(id, False, comment="The program's answer was neither allow nor deny.")
+
+    def _change_permissions(self, updates: Sequence[Any]) -> dict[str, Any]:
+        """Change the mode and the rules that restrict; return what else the answer allows, as fields of `Approve`.
+
+        If one change cannot be made, none is: it may be a restriction that the others were meant to come with.
+        """
+        mode, restrictions, allowed, is_lasting = "", list[tuple[Verb, Rule]](), list[str](), False
+        try:
+            for update in updates:
+                match update:
+                    case {"type": "setMode", "mode": str(name)}:
+                        mode = parse_mode(name)
+                    case {"type": "addRules", "behavior": "allow", "rules": list(rules)}:
+                        allowed += [str(_rule(rule)) for rule in rules]
+                        is_lasting |= update.get("destination") != "session"
+                    case {"type": "addRules", "behavior": "deny" | "ask" as verb, "rules": list(rules)}:
+                        restrictions += [(verb, _rule(rule)) for rule in rules]
+                    case _:
+                        raise UsageError(f"{msgspec.json.encode(update).decode()} is not supported.")
+            for text in (*allowed, *(str(rule) for _, rule in restrictions)):
+                self._session.check_rule(text)
+        except (UserError, KeyError, TypeError) as error:
+            self._session.publish(events.Notice(f"The call is allowed once, without changes of permissions: {error}"))
+            return {}
+        for verb, rule in restrictions:
+            self._session.state.rules.of(verb).append(rule)
+        if mode:
+            self._session.submit(ops.SetMode(mode))
+        return {"scope": "always" if is_lasting else "session", "rule": " and ".join(allowed)} if allowed else {}
+
+
+def _rule(value: Mapping[str, Any]) -> Rule:
+    content = value.get("ruleContent")
+    return parse_rule(f"{value['toolName']}({content})" if content else str(value["toolName"]), "session")
+
+
+def _suggestions(question: events.QuestionEvent) -> Iterator[dict[str, Any]]:
+    """Yield the changes of permissions that would make the question unnecessary."""
+    for text in question.rules:
+        read = [(FIELD_NAMES.get(rule.tool, rule.tool), rule.pattern) for rule in parse_rules(text)]
+        rules = [{"toolName": name} | ({"ruleContent": pattern} if pattern else {}) for name, pattern in read]
+        yield {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"}
+    if question.mode:
+        yield {"type": "setMode", "mode": question.mode, "destination": "session"}
+
+
+def _answer_text(updated: Mapping[str, Any], question: str) -> str:
+    """Return the answer to a question; a program gives it by the question's text."""
+    answers = updated.get("answers")
+    answer = answers.get(question, next(iter(answers.values()), "")) if isinstance(answers, Mapping) else ""
+    return ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
