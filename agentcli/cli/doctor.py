@@ -72,9 +72,6 @@ class Subject(msgspec.Struct, dict=True):
         return shutil.which(name, path=self.config.environment.get("PATH")) or ""
 
 
-# Programs and the sandbox
-
-
 def _version_of(program: str) -> str:
     """Return the first line that a program prints for `--version`; empty if it does not run."""
     command, quiet = [program, "--version"], subprocess.DEVNULL
@@ -165,9 +162,6 @@ def check_terminal(subject: Subject) -> Iterator[Result]:
         yield "warning", f"TERM is {kind or 'not set'}, so sessions are shown line by line.", mend
 
 
-# State, keys and settings
-
-
 def check_state(subject: Subject) -> Iterator[Result]:
     folder = subject.config.paths.state
     elsewhere = "or set AGENTCLI_HOME to a folder that you can write to."
@@ -217,9 +211,6 @@ def check_settings(subject: Subject) -> Iterator[Result]:
     if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield "warning", f"Others can write to {file}.", f"chmod 600 {file}"
     yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
-
-
-# Hooks and MCP servers
 
 
 def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tuple[Any, list[Result]]:
@@ -284,9 +275,6 @@ def check_mcp_servers(subject: Subject) -> Iterator[Result]:
             yield "problem", f"{about} {program} does not exist or cannot be run.", mend
 
 
-# Models
-
-
 def check_model(subject: Subject) -> Iterator[Result]:
     """Check the model that answers when none is named, and its key."""
     try:
@@ -323,23 +311,17 @@ async def check_servers(subject: Subject) -> list[Result]:
     return [result for of_server in results for result in of_server]
 
 
-def _address(subject: Subject, provider: str) -> str:
-    """Return the address that the person set for a provider's server; empty for its own."""
-    server = subject.config.settings.providers.get(provider)
-    variable = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
-    return (server.base_url if server else "") or variable
-
-
 async def _ask_server(subject: Subject, name: str) -> list[Result]:
     """Ask a model's server whether it answers, if it runs here, or if the person set its address and has its key."""
     models, (provider, model) = subject.models, split_name(name)
-    address, setting = _address(subject, provider), f"providers.{provider}.base_url"
+    server, setting = subject.config.settings.providers.get(provider), f"providers.{provider}.base_url"
+    from_environment = subject.config.environment.get(_ADDRESS_VARIABLES.get(provider, ""), "")
+    address = (server.base_url if server else "") or from_environment  # empty for the provider's own
     if provider not in _LOCAL_SERVERS and not (address and models.keys.has(provider)):
         return []
     results: list[Result] = []
     host = urlsplit(address).hostname or ""
-    takes_key = bool(models.keys.variables(provider))  # `has` is also True where none is needed
-    if address.startswith("http://") and not is_loopback(host) and takes_key:
+    if address.startswith("http://") and not is_loopback(host) and models.keys.variables(provider):
         message = f"agentcli sends the key of {provider} to {host} unencrypted."
         results.append(("warning", message, f"Use https:// in {setting}."))
     try:

@@ -13,10 +13,10 @@ import msgspec
 
 from agentcli.cli.output import warn
 from agentcli.errors import UsageError, did_you_mean
+from agentcli.settings.load import Config, SettingsLayer, check_layer, read_unchecked
 
 if TYPE_CHECKING:
     from agentcli.extensions.subagents.definitions import AgentDefinition
-    from agentcli.settings.load import Config, SettingsLayer
 
 HELP = """Its scripts work unchanged: --allowedTools and --disallowedTools RULES (as --allow, --deny), --agents JSON,
 --agent NAME, --dangerously-skip-permissions (--permission-mode bypassPermissions),
@@ -156,11 +156,8 @@ def agent_definitions(text: str | None) -> dict[str, "AgentDefinition"]:
     return definitions
 
 
-def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
-    """Return the settings with the prompt, the tools and the model of `--agent` where no other flag sets them.
-
-    Raises `UsageError`.
-    """
+def with_agent(options: argparse.Namespace, config: Config) -> Config:
+    """Return the settings with the prompt, tools and model of `--agent`, unless flags set them. Raises `UsageError`."""
     if options.agent is None:
         return config
     from agentcli.cli.options import load_for
@@ -183,14 +180,8 @@ def with_agent(options: argparse.Namespace, config: "Config") -> "Config":
     return load_for(options, config.cwd)
 
 
-def settings_layer(settings: str) -> tuple["SettingsLayer", list[str]]:
-    """Return the layer of `--settings`, a file or JSON, and a note on each setting of Claude Code that is left out.
-
-    Raises:
-        ConfigError, UsageError: If it cannot be read, or a value in agentcli's own form is wrong.
-    """
-    from agentcli.settings.load import SettingsLayer, check_layer, read_unchecked
-
+def settings_layer(settings: str) -> tuple[SettingsLayer, list[str]]:
+    """Return the layer of `--settings`, and notes on settings of Claude Code that are left out. Raises `UserError`."""
     given = json_argument("--settings", settings)
     layer = read_unchecked(Path(settings).absolute()) if given is None else SettingsLayer("--settings", given)
     values = layer.values if isinstance(layer.values, dict) and not layer.text else {}  # none of TOML

@@ -15,13 +15,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from agentcli.cli.field_flags import FIELD_FLAGS, with_agent
 from agentcli.cli.options import FLAGS, load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, set_up_logging, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UsageError, UserError, is_out_of_memory, nearest
 from agentcli.frontends.printable import printable
-from agentcli.settings.files import current_folder
+from agentcli.settings.files import current_folder, is_writable
 from agentcli.settings.load import Config
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -85,10 +87,7 @@ def _check_memory_limit() -> None:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and the prompt.
-
-    Raises `UsageError`, also if the prompt is one word that is, or nearly is, the name of a command.
-    """
+    """Return the flags and the prompt. Raises `UsageError`, also for one word that is, or is like, a command's name."""
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     prompt = "" if options.print else options.prompt or ""
@@ -138,14 +137,10 @@ def _run_session(options: argparse.Namespace, ending: "Ending") -> int:
 @contextmanager
 def _with_writable_home(config: Config) -> Iterator[Config]:
     """Yield the configuration, with temporary folders for state and cache if its own cannot be written."""
-    from agentcli.settings.files import is_writable
-
     if is_writable(config.paths.state):
         yield config
         return
     from tempfile import TemporaryDirectory  # 2 ms, and seldom needed
-
-    from msgspec.structs import replace
 
     # The old folder stays out of the reach of tools, as the state of any session is.
     sandbox = replace(config.settings.sandbox, masked=(*config.settings.sandbox.masked, str(config.paths.state)))
@@ -274,8 +269,6 @@ class Ending:
         from agentcli.agent.result import result_object
 
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
-
-    # Signals
 
     def leave_on_signals(self, noted: Sequence[int]) -> None:
         """Let a signal end the process at once, from now on; one that was `noted` before does so now."""

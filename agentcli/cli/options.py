@@ -175,11 +175,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
-    """Return the settings of sessions in `cwd`, with the flags on top; `folders` are added to the workspace.
-
-    Raises:
-        ConfigError, UsageError: If a file or a flag is wrong.
-    """
+    """Return the settings of sessions in `cwd` below the flags; `folders` join the workspace. Raises `UserError`."""
     flags = settings_from(options)
     if folders:
         added = flags["permissions"].get("additional_directories", [])
@@ -217,11 +213,7 @@ def _has_stdin() -> bool:
 
 
 def unshared_stdin() -> BinaryIO:
-    """Return stdin for a thread that may still read when the program ends: Python aborts if it reads `sys.stdin`.
-
-    Raises:
-        UsageError: If stdin cannot be read, because it was opened for writing only.
-    """
+    """Return stdin for a thread: Python aborts if one still reads `sys.stdin` at the end. Raises `UsageError`."""
     if sys.stdin is None:
         return io.BytesIO()
     try:

@@ -7,15 +7,20 @@ import io
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec.json import encode
 
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
+from agentcli.version import __version__
 
 Row = Sequence[str]
 MIN_READABLE_COLUMNS = 12  # columns of the terminal below which the last column is not squeezed
@@ -47,16 +52,12 @@ def warn(text: str, *, at_words: bool = False) -> None:
     """Print a warning; with `at_words` its lines end at words in a terminal, which would break them anywhere."""
     text = f"agentcli: {printable(text)}"
     if at_words and sys.stderr.isatty() and (columns := os.get_terminal_size(sys.stderr.fileno()).columns):
-        import textwrap  # seldom needed
-
         text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)
 
 
 def banner(config: Config) -> tuple[str, str]:
     """Return the name and version of the program, and the folder it runs in."""
-    from agentcli import __version__
-
     return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))
 
 
@@ -222,10 +223,6 @@ class MaskingFormatter(logging.Formatter):
         mask = Masker((*credentials_in(os.environ), *secret_headers(self._config))).mask
         if not self._is_json:
             return mask(super().format(record))
-        from datetime import datetime
-
-        from msgspec.json import encode
-
         line = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

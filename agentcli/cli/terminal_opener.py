@@ -128,7 +128,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             models.require_key(model)
         except NoKey as missing:  # without a key the session can be read, and another model chosen
             self.on_notice(await self.ask_key(terminal, missing.provider) or str(missing))
-        await asyncio.to_thread(models.load, model)
+        if not model.startswith("local/"):  # building that provider shows a message
+            await asyncio.to_thread(models.provider, model)  # imports it while nobody waits yet
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
@@ -304,8 +305,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def read_config(self) -> Config:
         """Return the settings with what was stored since the start, as by `/model NAME keep`."""
-        config = load_for(self._options, self._config.cwd)
-        return msgspec.structs.replace(config, kept_keys=self._config.kept_keys)
+        return msgspec.structs.replace(load_for(self._options, self._config.cwd), kept_keys=self._config.kept_keys)
 
     def forget_key(self, provider: str) -> str:
         message = self.models.keys.remove(provider, self.models.keys.variables(provider))

@@ -29,10 +29,7 @@ def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
 
 
 def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRun | None = None) -> str:
-    """Return the report as an HTML page.
-
-    `links` are the paths of transcripts, relative to the page, by task and number of the attempt.
-    """
+    """Return the report as an HTML page; `links` lead from it to transcripts, by task and number of the attempt."""
     head, tasks, failures = (_render(part) for part in _parts(run, baseline))
     lines = ["Attempts:\n"]
     for outcome in run.outcomes:

@@ -167,8 +167,6 @@ class Models:
                 names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
-    # Keys
-
     def require_key(self, name: str) -> None:
         """Raise `NoKey` if every request to `provider/model` would fail without a key."""
         self.keys.require(split_name(name)[0])
@@ -199,11 +197,6 @@ class Models:
         """Build a provider anew at its next use, with its current key."""
         models = [name for name in self._providers if name.startswith(f"{provider}/")]
         self._replaced += map(self._providers.pop, models)
-
-    def load(self, name: str) -> None:
-        """Build a model's provider ahead of its first use. Safe in a thread. Raises `UserError`."""
-        if split_name(name)[0] != "local":  # building that one shows a message
-            self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`, and `ConfigError` for a wrong encoder file."""
@@ -328,5 +321,5 @@ async def _ask_server(address: str, path: str) -> Any:
             answer = await reader.read()
             writer.close()
         return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
-    except (OSError, ValueError, TimeoutError):
+    except (OSError, ValueError):
         return None

@@ -12,6 +12,7 @@ from agentcli import __version__
 from agentcli.cli import doctor as checks
 from agentcli.cli.doctor import Check, Result, Status, Subject, check_program
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_answer, single_command
+from agentcli.conversation.history import counted
 from agentcli.errors import AgentcliError, ConfigError
 
 _MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
@@ -68,7 +69,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     rows = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in findings if one.message]
     silent, indent = len(findings) - len(rows), "\n" + " " * 16
     lines = [f"{_MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in rows]
-    return "\n".join([*lines, f"{silent} more check{'s' * (silent != 1)} found no problems."])
+    return "\n".join([*lines, f"{counted(silent, 'more check')} found no problems."])
 
 
 @single_command

@@ -14,6 +14,7 @@ import typer
 
 from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_list, single_command
+from agentcli.conversation.history import counted
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.llm import local_weights as weights
 from agentcli.llm.local_server import ServerInfo, acquire, running_servers, stop_servers
@@ -176,7 +177,7 @@ def _server_line(server: ServerInfo) -> str:
 def stop() -> None:
     """Stop the model's server, even if it is in use."""
     ended = asyncio.run(stop_servers(configuration().paths.state / "local"))
-    echo(f"Stopped {ended} server{'s' if ended > 1 else ''}." if ended else "No server is running.")
+    echo(f"Stopped {counted(ended, 'server')}." if ended else "No server is running.")
 
 
 @local_app.command()

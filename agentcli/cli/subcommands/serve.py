@@ -109,9 +109,6 @@ def read_or_create_token(file: Path) -> str:
     return token
 
 
-# Sockets
-
-
 def listen(host: str, port: int, unix_socket: str | None = None) -> tuple[socket.socket, dict[str, str]]:
     """Return a socket that is bound, and its address for the line on stdout. Raises `UsageError`."""
     try:
@@ -160,9 +157,6 @@ def _inner_socket(folder: Path, advertise: str) -> Iterator[tuple[socket.socket,
         listener.bind(str(path))
         stack.callback(path.unlink, missing_ok=True)
         yield listener, f"unix:{path}"
-
-
-# Processes
 
 
 class Worker(Struct, frozen=True):

@@ -112,7 +112,7 @@ def export(
         except OSError as error:
             raise UserError(f"Could not write {output}: {error.strerror}.") from error
     if places:
-        warn(f"Masked possible secrets in {places} place{'s' * (places != 1)}. To keep them, add --raw.")
+        warn(f"Masked possible secrets in {counted(places, 'place')}. To keep them, add --raw.")
 
 
 async def folder_mask(config: Config) -> Mask:
@@ -207,7 +207,7 @@ def redact(
 
     id, places = shared.in_store(work)
     copies = _copies(config.paths.sessions)
-    done = f"Redacted in {places} place{'s' * (places != 1)}, also in forks that share these entries."
+    done = f"Redacted in {counted(places, 'place')}, also in forks that share these entries."
     lines = [
         done if places else "Found nothing to redact in this session.",
         "Not changed: the prompt history, project files, and the sandbox's records of commands.",

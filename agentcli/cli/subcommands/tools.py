@@ -6,12 +6,10 @@ import hashlib
 import json
 import secrets
 import sys
-import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -31,6 +29,7 @@ from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands import shared
 from agentcli.errors import ToolError, UsageError
+from agentcli.frontends.json_input import InputLines
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolResult, ToolUse
@@ -118,32 +117,9 @@ async def _answer_calls(single: ToolCallLine | None, bench: "Bench") -> int:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    input = unshared_stdin()
-    line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
-    while line:
-        if line.strip():
-            _write(await _answer_line(line, bench))
-        line = await _next_line(input)
+    async for line in InputLines(unshared_stdin()):
+        _write(await _answer_line(line, bench))
     return 0
-
-
-async def _next_line(input: BinaryIO) -> bytes:
-    """Return a line of stdin, empty at its end; no more is read ahead of a call. Raises `UsageError`."""
-    line: Future[bytes] = Future()
-    line.set_running_or_notify_cancel()  # so that it cannot be cancelled: `read` would fail to set its result
-
-    def read() -> None:
-        try:
-            line.set_result(input.readline())
-        except OSError as error:
-            line.set_exception(error)
-
-    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
-    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
-    try:
-        return await asyncio.wrap_future(line)
-    except OSError as error:
-        raise UsageError(f"Could not read stdin: {error.strerror}.") from error
 
 
 async def _answer_line(line: bytes, bench: "Bench") -> dict[str, Any]:
