@@ -52,18 +52,15 @@ class OtherMessage(Struct):
 
 
 class OtherTranscript(Struct, kw_only=True):
-    """A conversation of another tool, with the results of its calls by the ids of the calls.
-
-    `model` is `provider/model`; `left_out` names what did not come over.
-    """
+    """A conversation of another tool."""
 
     tool: Literal["Claude Code", "Codex"]
     id: str = ""
     cwd: str = ""
-    model: str = "unknown/unknown"
+    model: str = "unknown/unknown"  # provider/model
     messages: list[OtherMessage] = field(default_factory=list)
-    results: dict[str, ToolResult] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    results: dict[str, ToolResult] = field(default_factory=dict)  # by the ids of calls
+    left_out: list[str] = field(default_factory=list)  # descriptions of what did not come over
 
     def add_reply(self, reply: str, blocks: Iterable[Block]) -> None:
         content = [block for block in blocks if not isinstance(block, Thinking) or block.thinking.strip()]

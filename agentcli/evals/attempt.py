@@ -206,8 +206,6 @@ def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
             return "error", error, error if last.error_type in _FAILURES else ""
 
 
-# The copy
-
 # Lets git fetch any commit, also one that no branch leads to.
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
 _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
@@ -248,8 +246,6 @@ def temporary_folder() -> Iterator[Path]:
     finally:
         remove_tree(folder)  # whatever modes a model gave to folders in it, and however deeply it nested them
 
-
-# The check
 
 HELPERS = Path(__file__).with_name("checking")
 RECORD = "record.json"
@@ -312,9 +308,6 @@ async def check(task: Task, config: Config, record: bytes, folder: Path) -> Chec
         half = MAX_REASON_CHARS // 2
         output = f"{output[:half]}\n…\n{output[-half:]}"
     return CheckResult(passed, score, "" if passed else output)
-
-
-# Attempts on a cluster
 
 
 class RayEngine:

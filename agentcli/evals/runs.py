@@ -78,8 +78,6 @@ async def finish_run(
     return store.find(run.id)
 
 
-# Comparison
-
 LEVEL = 0.05  # a difference counts if chance makes it less often than this
 ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
 
@@ -102,18 +100,14 @@ class Pair(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The differences of two runs, paired by task at the same version; `left_out` tasks have no pair.
-
-    `measures` are means over the tasks in A and in B, by name. `chance` is the one-sided p of a permutation test over
-    each task's attempts.
-    """
+    """The differences of two runs, paired by task at the same version."""
 
     a: EvalRun
     b: EvalRun
     pairs: tuple[Pair, ...]
-    left_out: tuple[str, ...]
-    measures: dict[str, tuple[float, float]]
-    chance: float
+    left_out: tuple[str, ...]  # tasks without a pair
+    measures: dict[str, tuple[float, float]]  # by name: means over the tasks in A and in B
+    chance: float  # the one-sided p of a permutation test over each task's attempts
 
     @property
     def better(self) -> list[str]:

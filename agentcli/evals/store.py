@@ -27,20 +27,15 @@ End = Literal[
 
 
 class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The setup of the agent in which two runs may differ.
+    """The setup of the agent in which two runs may differ. Its settings and its time replace those of a task."""
 
-    `model` may also be `scripted/reference`, which plays each task's own solution, or `scripted/nothing`. `settings`
-    are nested like config.toml; they and `time_s`, the seconds for an attempt, take precedence over a task's own.
-    `judge` is the model that grades, if it is another one.
-    """
-
-    model: str
+    model: str  # also `scripted/reference`, which plays each task's own solution, and `scripted/nothing`
     system_prompt: str | None = None
     append_system_prompt: str = ""
     skills: tuple[str, ...] = ()
-    time_s: float | None = None
-    settings: dict[str, Any] = {}
-    judge: str = ""
+    time_s: float | None = None  # for an attempt
+    settings: dict[str, Any] = {}  # nested like config.toml
+    judge: str = ""  # the model that grades, if it is another one
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -60,21 +55,16 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's work, as its log shows it.
+    """The agent's work, as its log shows it."""
 
-    `turns` counts requests, `tools` and `tool_errors` calls by tool, `claims` those of the answers by verdict. The work
-    is `verified` if a check of the agent's own passed after its last change. `prefix` hashes the tools and the system
-    text; `answered_by` is the model that gave the last reply.
-    """
-
-    turns: int = 0
-    tools: dict[str, int] = {}
+    turns: int = 0  # requests
+    tools: dict[str, int] = {}  # the number of calls by tool
     tool_errors: dict[str, int] = {}
-    verified: bool = False
-    claims: dict[str, int] = {}
+    verified: bool = False  # a check of the agent's own passed after its last change
+    claims: dict[str, int] = {}  # the number of claims in answers by verdict
     compactions: int = 0
-    prefix: str = ""
-    answered_by: str = ""
+    prefix: str = ""  # a hash of the tools and the system text
+    answered_by: str = ""  # the model that gave the last reply
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,15 +94,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempted(msgspec.Struct, frozen=True):
-    """An outcome with its packed conversation.
-
-    A `failure` is an error of the provider or of this machine. It says nothing about the agent, so the outcome does not
-    count and the attempt is made again.
-    """
+    """An outcome with its packed conversation. One with a `failure` does not count, and the attempt is made again."""
 
     outcome: Outcome
     transcript: bytes = b""
-    failure: str = ""
+    failure: str = ""  # an error of the provider or of this machine, which says nothing about the agent
 
 
 def outcome_line(outcome: Outcome) -> str:

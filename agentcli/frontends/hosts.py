@@ -73,10 +73,7 @@ class Editor(Struct, frozen=True):
 
 
 class OpenRequest(Struct, frozen=True, kw_only=True):
-    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings.
-
-    A stored one is resumed, taken over from the program that has it open, or forked, which opens a copy.
-    """
+    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings."""
 
     cwd: Path
     id: str = ""
@@ -84,7 +81,7 @@ class OpenRequest(Struct, frozen=True, kw_only=True):
     mode: str = ""
     name: str = ""
     user_id: str = ""
-    how: Literal["resume", "take_over", "fork"] = "resume"
+    how: Literal["resume", "take_over", "fork"] = "resume"  # of a stored one; a fork opens a copy
     editor: Editor = Editor()
 
 
@@ -199,13 +196,10 @@ NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client o
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command, and the `piped` text, which is added to it.
+    """The prompt of the command line."""
 
-    Piped text alone is a prompt, even if it looks like a command.
-    """
-
-    text: str
-    piped: str = ""
+    text: str  # may be a command
+    piped: str = ""  # is added to the text; alone it is a prompt, even if it looks like a command
 
 
 class TypedCommand(Struct, frozen=True):

@@ -31,19 +31,16 @@ _USAGE = {
 
 
 class ControlClient(msgspec.Struct, frozen=True, kw_only=True):
-    """The program at the other end: the id of its first request, its hooks, and what it wants to see.
-
-    `transcripts` is the folder in which its store of sessions has them, if it has one.
-    """
+    """The program at the other end, and what it wants to see."""
 
     channel: ControlChannel
-    first_id: str
+    first_id: str  # of its first request
     hooks: tuple[HookSpec, ...]
     answers_questions: bool
     replays_prompts: bool
     shows_hooks: bool
     reads_state: bool
-    transcripts: Path | None
+    transcripts: Path | None  # the folder of its own store of sessions, if it has one
 
 
 class FieldOutput(JsonOutput):

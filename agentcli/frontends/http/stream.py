@@ -31,22 +31,17 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class StreamNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state that the next writer of a stream needs, stored with it. `epoch` counts the writers.
+    """The state that the next writer of a stream needs, stored with it."""
 
-    `entries` of the log were sent, the newest with the event of the id `last_entry_event`. `span` is the `stream_id` of
-    the prompt answered last; `waiting` are queued messages, `accepted` the ids of the newest ones that were accepted.
-    The turn `is_open` while its result was not sent.
-    """
-
-    epoch: int = 0
-    entries: int = 0
-    last_entry_event: int = msgspec.field(default=0, name="told")
+    epoch: int = 0  # the number of writers so far
+    entries: int = 0  # of the log that were sent
+    last_entry_event: int = msgspec.field(default=0, name="told")  # the id of the event with the newest of them
     model: str = ""
     mode: str = ""
-    span: str = ""
-    waiting: tuple[Waiting, ...] = ()
-    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")
-    is_open: bool = False
+    span: str = ""  # the `stream_id` of the prompt answered last
+    waiting: tuple[Waiting, ...] = ()  # queued messages
+    accepted: tuple[str, ...] = msgspec.field(default=(), name="taken")  # the `stream_id`s of the newest messages
+    is_open: bool = False  # a turn's result was not sent yet
 
 
 class StreamWriter:
