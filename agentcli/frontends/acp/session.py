@@ -47,6 +47,7 @@ class ClientSession:
         self._client = client
         self._on_taken_over = on_taken_over
         self._session = session = opened.session
+        self.id = session.id
         self._host = ClientHost(opened.opener, session, opened.commands, client)
         self._cwd = session.snapshot().workspace.cwd
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
@@ -60,10 +61,6 @@ class ClientSession:
         self._title = title_of(session.snapshot().conversation.path)
         self._options_sent = self.state()["configOptions"]
         self._following = asyncio.create_task(self._follow(session.subscribe()))
-
-    @property
-    def id(self) -> str:
-        return self._session.id
 
     def _window(self, model: str) -> int:
         return self._opened.opener.model_info(model).window

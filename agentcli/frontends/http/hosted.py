@@ -40,6 +40,7 @@ class HostedSession:
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
         self._session = session = opened.session
+        self.id = session.id
         self._host = ScreenlessHost(opened.opener, session, opened.commands, stays_open=False)
         self._writer = writer
         self._on_given_up = on_given_up
@@ -54,10 +55,6 @@ class HostedSession:
         self._following: asyncio.Task[None] | None = None
         self._is_closing = False
         self.last_used = time.monotonic()
-
-    @property
-    def id(self) -> str:
-        return self._session.id
 
     @property
     def is_idle(self) -> bool:
