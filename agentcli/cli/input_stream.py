@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 FIRST_LINE_S = 10.0  # a program that waits for our first object is not kept waiting longer
 _STATE_VARIABLES = ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS")
-_FLAGS = (  # fields of the request, and the flags that they stand for
-    ("agents", "agents"),
-    ("jsonSchema", "json_schema"),
-    ("appendSystemPrompt", "append_system_prompt"),
-    ("title", "name"),
-)
+_FLAGS = {  # by the fields of the request that stand for them
+    "agents": "agents", "jsonSchema": "json_schema", "appendSystemPrompt": "append_system_prompt", "title": "name",
+}  # fmt: skip
 
 
 class InputStream(Struct, frozen=True):
@@ -93,7 +90,7 @@ def _make_client(id: str, content: dict[str, Any], options: argparse.Namespace, 
 
 def _set_flags(request: Mapping[str, Any], options: argparse.Namespace) -> Iterable[str]:
     """Set the flags that a request stands for; return the names of the servers in the program. Raises `UsageError`."""
-    for key, flag in _FLAGS:
+    for key, flag in _FLAGS.items():
         if value := request.get(key):
             setattr(options, flag, value if isinstance(value, str) else json.dumps(value))
     prompt = request.get("systemPrompt") or ()  # empty, as `--system-prompt` is, where the program names none

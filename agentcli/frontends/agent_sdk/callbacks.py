@@ -73,14 +73,15 @@ class ControlChannel:
         waiting = self._waiting.get(str(response.get("request_id")))
         if waiting is None or waiting.done():
             return
-        if response.get("subtype") == "success":
-            answer = {} if response.get("response") is None else response["response"]
-            if isinstance(answer, dict):
+        match response.get("subtype"), response.get("response"):
+            case "success", None:
+                waiting.set_result({})
+            case "success", dict(answer):
                 waiting.set_result(answer)
-            else:
+            case "success", answer:
                 waiting.set_exception(ClientError(f"The answer is not an object: {answer!r:.200}"))
-        else:
-            waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
+            case _:
+                waiting.set_exception(ClientError(str(response.get("error") or "The program gave no reason.")))
 
     def respond(self, id: str, **answer: Any) -> None:
         response = {"subtype": "success", "request_id": id, "response": answer}

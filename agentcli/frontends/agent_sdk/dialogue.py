@@ -117,12 +117,6 @@ class ControlDialogue(Dialogue):
         return not (queue.steering or queue.follow_ups) and self.lines.empty()
 
 
-# Requests about the session, its servers, its files and its tasks
-
-# The slash commands that carry out requests, each with the field that is its argument.
-_COMMANDS = {"mcp_reconnect": ("/mcp restart", "serverName"), "rename_session": ("/rename", "title")}
-
-
 def _server_info(host: ScreenlessHost) -> dict[str, Any]:
     """Return the answer to `initialize`."""
     model = host.session.state.model.name
@@ -167,9 +161,10 @@ async def _answer_request(host: ScreenlessHost, request: dict[str, Any]) -> dict
         case "stop_task":
             is_job = request["task_id"].startswith("job")  # else it is a subagent
             return await _run(host, "/stop" if is_job else "/agents stop", request["task_id"])
-        case subtype if subtype in _COMMANDS:
-            command, field = _COMMANDS[subtype]
-            return await _run(host, command, request[field])
+        case "mcp_reconnect":
+            return await _run(host, "/mcp restart", request["serverName"])
+        case "rename_session":
+            return await _run(host, "/rename", request["title"])
         case subtype:
             raise UsageError(f"agentcli has no control request {subtype!r}.")
 
