@@ -48,9 +48,6 @@ def _take_choice(
         draft.leave_out(f"{source_key} {value!r}", why)
 
 
-# Claude Code
-
-
 def _take_rule(verb: Verb, draft: Draft, source_key: str, text: Any) -> None:
     about = f"{source_key}: {text}"
     try:

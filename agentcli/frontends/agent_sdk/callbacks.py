@@ -214,13 +214,11 @@ def _part(block: Any) -> Text | Image:
             return Text(f"[{block.get('type') if isinstance(block, dict) else 'content'}: not supported]")
 
 
-# Questions: `can_use_tool` of the program's SDK
-
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class PermissionBridge:
-    """Passes the questions of one session on, and submits the answers; `spawn` runs a task in the background."""
+    """Passes the questions of a session to `can_use_tool` of the SDK, and submits the answers; `spawn` runs a task."""
 
     def __init__(self, session: Session, channel: ControlChannel, spawn: Spawn) -> None:
         self._session, self._channel, self._spawn = session, channel, spawn
