@@ -79,7 +79,7 @@ class Builder:
         bare, added = options.is_bare, options.added
         self.plugins = plugins = Plugins(config=config, is_bare=bare, on_notice=on_notice, folders=added.plugin_folders)
         self.skills = Skills(plugins=plugins, added=added.skill_folders)
-        self.hooks = Hooks(config, is_bare=bare, on_notice=on_notice, programs=self.programs, plugins=plugins)
+        self.hooks = Hooks(plugins, self.programs)
         self.agents = Agents(plugins=plugins, added=added.agents)
         skills, agents = self.skills.listing, self.agents.listing
         self.prefixes = PrefixBuilder(config=config, options=options, skills=skills, agents=agents, on_notice=on_notice)

@@ -25,7 +25,8 @@ from agentcli.cli.subcommands.shared import in_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, did_you_mean
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs
 from agentcli.extensions.mcp.tools import StdioSpec
-from agentcli.extensions.programs import Hooks
+from agentcli.extensions.plugins.active import Plugins
+from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sandbox.backends.linux import PROGRAMS
 from agentcli.infra.sessions.maintenance import first_damage
@@ -225,8 +226,10 @@ def _read_specs(read: Callable[[Callable[[str], None]], Any], page: str) -> tupl
 
 def check_hooks(subject: Subject) -> Iterator[Result]:
     """Find hooks that cannot be used, and those whose program or script is not there."""
+    config = subject.config
     specs, results = _read_specs(
-        lambda on_notice: Hooks(subject.config, is_bare=False, on_notice=on_notice).specs, "docs/hooks.md"
+        lambda on_notice: Hooks(Plugins(config=config, on_notice=on_notice), WorkspacePrograms(config)).specs,
+        "docs/hooks.md",
     )
     yield from results
     notes = dict.fromkeys(f"{spec.source}: {spec.note}." for spec in specs if spec.note)

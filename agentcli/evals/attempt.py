@@ -33,6 +33,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.judge import JUDGE, JUDGE_TOOLS, add_grades, record_for_check
 from agentcli.evals.store import Attempted, CheckResult, End, Outcome, Spent, Variant, Work
 from agentcli.evals.task import BUNDLED, Task, read_task, task_files
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
@@ -139,7 +140,8 @@ class LocalEngine:
     @asynccontextmanager
     async def _session(self, provider: Provider, config: Config, options: SessionOptions) -> AsyncIterator[Session]:
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), options=options)
-        builder.hooks = Hooks(config, is_bare=True, on_notice=lambda text: None)  # a copy's hooks would not be confined
+        bare = Plugins(config=config, is_bare=True, on_notice=lambda text: None)
+        builder.hooks = Hooks(bare, builder.programs)  # none: a copy's hooks would not be confined
         async with aclosing(builder):
             session = await builder.build_session(model=builder.models.add_provider(provider))
             try:

@@ -35,10 +35,7 @@ def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any
 
 
 def own_input(tool: str, updated: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a hook put in place of those it was `sent`, under our names.
-
-    The hook may have changed an argument under either name.
-    """
+    """Return `updated` arguments under our names; a hook may have changed either name of what it was `sent`."""
     own = dict(updated)
     for theirs, ours in ARGUMENTS.get(tool, {}).items():
         value = own.pop(theirs, None)

@@ -47,9 +47,8 @@ class ProgramPins:
         self._trusted = trusted
         self._keep = keep
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
-        # By command: all files that it names, those in the folders, the pinned digests, and those seen by `changed`.
-        self._all: dict[str, set[NamedFile]] = {}
-        self._named: dict[str, list[NamedFile]] = {}
+        # By command: all files that it names, the pinned digests, and those seen by `changed`.
+        self._named: dict[str, set[NamedFile]] = {}
         self._pins: dict[str, dict[str, str]] = {}
         self._seen: dict[str, dict[str, str]] = {}
         self._of_project: set[str] = set()  # commands of the project's files
@@ -58,12 +57,11 @@ class ProgramPins:
         """Pin the files of a command from now on."""
         if command in self._named and (not is_of_project or command in self._of_project):
             return  # it is pinned already, as strictly
-        self._all[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
-        self._named[command] = self._inside(command)
+        self._named[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            names = [file.path for file in self._named[command]]  # globs among them
+            names = [file.path for file in self._inside(command)]  # globs among them
             trusted = self._trusted().items()
             self._pins[command] = {path: digest for path, digest in trusted if any(_matches(path, n) for n in names)}
         else:
@@ -73,9 +71,9 @@ class ProgramPins:
         """Pin the files in these folders, too, as they are now."""
         if all(str(folder) in self._folders for folder in folders):
             return
+        inside_before = {command: self._inside(command) for command in self._named}
         self._folders |= dict.fromkeys(map(str, folders))
-        for command, before in self._named.items():
-            self._named[command] = self._inside(command)
+        for command, before in inside_before.items():
             pinned_before = {file.path for file in _expand_globs(before)}
             current = self.digests(command).items()
             self._pins[command] |= {path: digest for path, digest in current if path not in pinned_before}
@@ -83,12 +81,12 @@ class ProgramPins:
     def _inside(self, command: str) -> list[NamedFile]:
         """Return the files of a command that lie in the pinned folders."""
         starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
-        return [file for file in self._all[command] if file.path.startswith(starts)]
+        return [file for file in self._named[command] if file.path.startswith(starts)]
 
     def digests(self, command: str) -> dict[str, str]:
         """Return the digests of the files that a command runs, as they are now, by path."""
         pinned = self._pins.get(command, {})
-        programs = [file.path for file in _expand_globs(self._named[command]) if _is_program(file, pinned)]
+        programs = [file.path for file in _expand_globs(self._inside(command)) if _is_program(file, pinned)]
         return {path: digest for path in programs if (digest := digest_of(path)) != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
@@ -107,8 +105,8 @@ class ProgramPins:
         """Trust the files of a command as they were when `changed` was called last. Raises `ConfigError`."""
         current = self._seen[command]
         deleted = {path: MISSING for path in self._pins[command] if path not in current}
-        for other, files in self._named.items():  # the command itself, and others that run the same files
-            shared = [file.path for file in _expand_globs(files) if file.path in current]
+        for other in self._named:  # the command itself, and others that run the same files
+            shared = [file.path for file in _expand_globs(self._inside(other)) if file.path in current]
             pins = self._pins[other] | {path: current[path] for path in shared}
             self._pins[other] = {path: digest for path, digest in pins.items() if path not in deleted}
         if command in self._of_project and self._trusted is not None:
@@ -116,7 +114,7 @@ class ProgramPins:
 
     def to_trust(self) -> dict[str, str]:
         """Return the digests to store with the trust in the project, as its files are now, also of missing files."""
-        digests = {file.path: MISSING for command in self._of_project for file in self._named[command]}
+        digests = {file.path: MISSING for command in self._of_project for file in self._inside(command)}
         for command in self._of_project:
             digests |= self.digests(command)
         return digests
@@ -125,8 +123,8 @@ class ProgramPins:
         """Return the real paths of all files that the commands run."""
         programs = {
             os.path.realpath(file.path)
-            for command, files in self._named.items()
-            for file in _expand_globs(files)
+            for command in self._named
+            for file in _expand_globs(self._inside(command))
             if _is_program(file, self._pins[command])
         }
         return [Path(path) for path in sorted(programs) if os.path.isfile(path)]  # noqa: PTH113
@@ -135,10 +133,7 @@ class ProgramPins:
 async def refusal(
     programs: ProgramPins, command: str, user: str, *, ask: Ask | None, on_notice: Callable[[str], None]
 ) -> str:
-    """Return why `user` (a hook, a server) may not run a command; empty if it may.
-
-    The person is asked about files that have changed since they were trusted.
-    """
+    """Return why `user` (a hook, a server) may not run a command; empty if it may. Asks the person about changes."""
     # Files may change while the person is asked, so they are compared again after each answer.
     while changed := await asyncio.to_thread(programs.changed, command):
         names = ", ".join(map(str, changed))
@@ -246,10 +241,7 @@ class _CommandReader(Struct):
     variables: dict[str, str]
 
     def files_in(self, text: str, max_nested: int) -> Iterator[NamedFile]:
-        """Yield the files that a text names.
-
-        Words that are commands themselves, as in `sh -c '…'`, are read too, `max_nested` levels deep.
-        """
+        """Yield the files that a text names, also in words that are commands (`sh -c '…'`), to `max_nested` levels."""
         for words in _simple_commands(text):
             is_first = True
             interpreter = ""  # set until the script that it runs was read

@@ -1,20 +1,16 @@
-"""Finds the commands that settings run, and pins the workspace files that these run.
-
-The code that runs hooks and compares pins is loaded only if there are some.
-"""
+"""Finds the commands that settings run, and pins the workspace files that these run; both are loaded on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentcli.errors import ConfigError
 from agentcli.extensions.plugins.active import Plugins
-from agentcli.settings.files import from_home, is_file, project_root, read_small_file
+from agentcli.settings.files import from_home, is_file, project_root
 from agentcli.settings.load import Config
 from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
@@ -82,54 +78,41 @@ def _own_commands(config: Config) -> Iterator[str]:
     yield from (server.api_key_helper for server in config.settings.providers.values() if server.api_key_helper)
 
 
-class Hooks:
-    """The hooks of one configuration; the programs that they run are pinned in `programs`."""
+class Hooks(msgspec.Struct, dict=True):
+    """The hooks of one configuration, that of its plugins; the programs that they run are pinned in `programs`."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        is_bare: bool,
-        on_notice: Callable[[str], None],
-        programs: WorkspacePrograms | None = None,
-        plugins: Plugins | None = None,
-    ) -> None:
-        self._config, self._is_bare, self._on_notice = config, is_bare, on_notice
-        self._plugins = plugins or Plugins(config=config, is_bare=is_bare, on_notice=on_notice)
-        self._programs = programs or WorkspacePrograms(config)
+    plugins: Plugins
+    programs: WorkspacePrograms
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
-        config = self._config
+        """The hooks of the person, the project and plugins; a bare session has plugins alone. Raises `ConfigError`."""
+        config, plugins = self.plugins.config, self.plugins
         own = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.project.is_allowed and is_file(file := project_root(config.cwd) / HOOKS_FILE):
-            try:
-                content = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
-            except (OSError, msgspec.MsgspecError) as error:
-                raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
-            own.append((content.get("hooks", {}), str(file)))
-        tables = [] if self._is_bare else [(table, source, dict[str, str]()) for table, source in own]
-        tables += [(*table, plugin.variables) for plugin in self._plugins.active for table in plugin.hooks]
+            from agentcli.extensions.plugins.plugin import read_object
+
+            own.append((read_object(file).get("hooks", {}), str(file)))
+        tables = [] if plugins.is_bare else [(table, source, dict[str, str]()) for table, source in own]
+        tables += [(*table, plugin.variables) for plugin in plugins.active for table in plugin.hooks]
         if not tables:
             return []
         from agentcli.extensions.hooks.spec import read_hooks
 
-        report = self._on_notice
+        report = plugins.on_notice
         specs = [spec for table, source, more in tables for spec in read_hooks(table, source, report, more)]
         for spec in specs:
-            self._programs.add_hook(spec)
+            self.programs.add_hook(spec)
         return specs
 
     def of_session(self, session_id: str, mode: Callable[[], str]) -> ConfiguredHooks | None:
-        """Return the hooks of a session; None where there are none."""
         if not self.specs:
             return None
         from agentcli.extensions.hooks.handlers import ConfiguredHooks
         from agentcli.extensions.hooks.run import HookSession
 
-        config, session = self._config, HookSession(id=session_id, mode=mode)
-        hooks = partial(
-            ConfiguredHooks, specs=self.specs, session=session, cwd=config.cwd, programs=self._programs.pins
-        )
-        return hooks(environment=program_environment(config, session_id), variables=config.environment)
+        config = self.plugins.config
+        return ConfiguredHooks(
+            specs=self.specs, session=HookSession(id=session_id, mode=mode), programs=self.programs.pins,
+            cwd=config.cwd, environment=program_environment(config, session_id), variables=config.environment,
+        )  # fmt: skip

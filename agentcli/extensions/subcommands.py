@@ -19,7 +19,7 @@ from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.spec import EVENTS
 from agentcli.extensions.plugins.active import Plugins
-from agentcli.extensions.programs import Hooks
+from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, places, skills_in
 from agentcli.extensions.skills.skill import (
@@ -63,17 +63,9 @@ def list_skills(json: AsJson = False) -> None:
     usable = {skill.folder for skill in usable_skills if settings.enabled and skill.name not in settings.off}
     rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
-    rows += [
-        {
-            "name": Path(folder).name,
-            "description": "",
-            "path": f"{folder}/{FILE}",
-            "source": "",
-            "active": False,
-            "warnings": [f"skipped: {why}"],
-        }
-        for folder, why in catalog.problems.items()
-    ]
+    for folder, why in catalog.problems.items():
+        about = {"name": Path(folder).name, "description": "", "path": f"{folder}/{FILE}", "source": ""}
+        rows.append({**about, "active": False, "warnings": [f"skipped: {why}"]})
     lines, width = [], max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark, description = "●" if row["active"] else "○", shorten(row["description"], 80)
@@ -202,16 +194,18 @@ def _unused_in_others(config: Config) -> Iterator[tuple[str, list[str]]]:
             yield str(file), [f"(cannot be read: {error})"]
 
 
-# Hooks
-
 hooks_app = make_app("List hooks and test them.")
 _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
+
+
+def _hooks(config: Config, *, is_bare: bool = False) -> Hooks:
+    return Hooks(Plugins(config=config, is_bare=is_bare, on_notice=warn), WorkspacePrograms(config))
 
 
 @hooks_app.command("list")
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks in use here: yours, then those of the project if it is trusted."""
-    specs = Hooks(configuration(), is_bare=False, on_notice=warn).specs
+    specs = _hooks(configuration()).specs
     renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
     rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
@@ -226,14 +220,14 @@ async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan]
     from agentcli.app import Builder
 
     runs = list[HookRan]()
-    if (hooks := Hooks(config, is_bare=False, on_notice=warn).of_session("test", lambda: "default")) is None:
+    if (hooks := _hooks(config).of_session("test", lambda: "default")) is None:
         return runs, EventAnswer()
     hooks.session.publish = lambda event: runs.append(event) if isinstance(event, HookRan) else None
     async with AsyncExitStack() as stack:
         if not {spec.handler["type"] for spec in hooks.specs if spec.event == event} <= {"command", "http"}:
             builder = Builder(config, store=MemorySessions(), on_notice=warn)
             stack.push_async_callback(builder.aclose)
-            builder.hooks = Hooks(config, is_bare=True, on_notice=warn)
+            builder.hooks = _hooks(config, is_bare=True)
             hooks.session.owner = session = await builder.build_session()
             stack.push_async_callback(session.close)
         return runs, await (hooks.fire(event, call=use) if event in _ABOUT_CALLS else hooks.fire(event, **use.input))

@@ -104,10 +104,7 @@ async def _output(command: str, template: Template, session: Session) -> str:
 def add_user_commands(
     commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None], plugins: Sequence[Plugin] = ()
 ) -> None:
-    """Add the commands in these folders, of which the last one of a name counts, and `/PLUGIN:NAME` of plugins.
-
-    Files that are no commands are reported.
-    """
+    """Add the commands in folders (the last of a name counts) and `/PLUGIN:NAME`; files that are none are reported."""
     found: dict[str, SlashCommand] = {}
     files: list[tuple[Path, str, Callable[[str], str]]] = [
         (file, ":".join(file.relative_to(folder).with_suffix("").parts), str)

@@ -21,6 +21,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.spec import HookSpec
 from agentcli.extensions.mcp.config import describe_server, server_specs
+from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
@@ -142,7 +143,7 @@ def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectR
     programs = WorkspacePrograms(trusted)
     hooks = list[HookSpec]()
     try:  # reading the hooks adds the programs that they run
-        hooks = Hooks(trusted, is_bare=False, on_notice=on_notice, programs=programs).specs
+        hooks = Hooks(Plugins(config=trusted, on_notice=on_notice), programs).specs
     except ConfigError as error:  # a broken file runs nothing; after a repair it must be trusted again
         on_notice(str(error))
     for server in servers:

@@ -69,8 +69,8 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         if hook["type"] == "mcp_tool":
             values = {**spec.environment, **msgspec.json.decode(input)}
             return await call_tool(spec, fill_in(options.input, values), session.owner, self._ask)
-        event, has_place = input.decode(), "$ARGUMENTS" in hook["prompt"]
-        question = hook["prompt"].replace("$ARGUMENTS", event) if has_place else f"{hook['prompt']}\n\n{event}"
+        prompt = hook["prompt"] if "$ARGUMENTS" in hook["prompt"] else f"{hook['prompt']}\n\n$ARGUMENTS"
+        question = prompt.replace("$ARGUMENTS", input.decode())
         return await (ask_model if hook["type"] == "prompt" else ask_agent)(session.owner, question, options.model)
 
     @property
@@ -78,22 +78,15 @@ class ConfiguredHooks(RunningHooks, kw_only=True):
         return self.session.ask if self.session.mode() != "dontAsk" else None
 
     async def _run_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        session, user = self.session, f"the {spec.event} hook `{spec.title}`"
+        """Run a command, unless its files changed since they were trusted. It is unconfined, and leaves no process."""
+        publish, user = self.session.publish, f"the {spec.event} hook `{spec.title}`"
         async with self._asking:  # several hooks may run the same file: the person is asked once
             why = await refusal(
-                self.programs,
-                spec.shown_command,
-                user,
-                ask=self._ask,
-                on_notice=lambda text: session.publish(Notice(text)),
+                self.programs, spec.shown_command, user, ask=self._ask, on_notice=lambda text: publish(Notice(text))
             )
         if why:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
             return EventAnswer("deny" if spec.event in DENYING else "", why, problem=why)
-        return await self._start_command(spec, input)
-
-    async def _start_command(self, spec: HookSpec, input: bytes) -> EventAnswer:
-        """Run a hook, unconfined; what is left of its process group is killed in any case."""
         try:
             end = await run_short_program(
                 ("/bin/sh", "-c", spec.title), timeout_s=spec.timeout_s, max_bytes=MAX_ANSWER_BYTES,  # of each stream
@@ -189,8 +182,7 @@ def fill_in(template: dict[str, Any], event: Mapping[str, Any]) -> dict[str, Any
             return json.dumps(value)
         return json.dumps(value if isinstance(value, str) else json.dumps(value))[1:-1]
 
-    filled: dict[str, Any] = json.loads(_EVENT_VALUE.sub(value_at, json.dumps(template)))
-    return filled
+    return msgspec.json.decode(_EVENT_VALUE.sub(value_at, json.dumps(template)), type=dict[str, Any])
 
 
 def read_judgement(spec: HookSpec, text: str) -> EventAnswer:

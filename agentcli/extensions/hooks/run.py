@@ -42,9 +42,6 @@ _DECISIONS: dict[str, Decision] = {
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
-# Answers
-
-
 def combine_answers(answers: Sequence[EventAnswer]) -> EventAnswer:
     """Combine answers: a deny wins over an ask, an ask over an allow, and of equals the first."""
     strongest = max(answers, key=lambda answer: _STRENGTH[answer.decision], default=EventAnswer())
@@ -177,7 +174,7 @@ class HookSession(msgspec.Struct, kw_only=True):
     publish: Emit = lambda event: None
     mask: Callable[[str], str] = lambda text: text
     ask: Ask | None = None
-    transcript: Callable[[], str] | None = None
+    transcript: Callable[[], str] = lambda: ""
     owner: Session | None = None
 
 
@@ -205,24 +202,16 @@ class RunningHooks(msgspec.Struct, kw_only=True):
             subject, sent = call.name, self.input_sent(call.name, call.input)
             name = FIELD_NAMES.get(call.name, call.name)
             fields |= {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
-        matching = [
-            spec for spec in self.specs if spec.event == event and spec.is_for(subject, call.input if call else None)
-        ]
+        matching = [spec for spec in self.specs if spec.is_for(event, subject, call.input if call else {})]
         if agent_id.startswith(HOOK_AGENT):
             matching = [spec for spec in matching if spec.handler["type"] != "agent"]
         if not matching:
             return EventAnswer()
         session = self.session
-        transcript = session.transcript() if session.transcript else ""
-        about = {
-            "session_id": session.id,
-            "transcript_path": transcript,
-            "cwd": str(self.cwd),
-            "hook_event_name": event,
-        }
+        about = {"session_id": session.id, "transcript_path": session.transcript(), "cwd": str(self.cwd)}
         if agent_id != "main":  # a subagent, such as `explore-2`
             about |= {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]}
-        data = msgspec.json.encode({**about, "permission_mode": session.mode(), **fields})
+        data = msgspec.json.encode({**about, "hook_event_name": event, "permission_mode": session.mode(), **fields})
         # Of one command, and of equal hooks of other kinds, only the first is run.
         distinct = {spec.shown_command or msgspec.json.encode(spec.handler): spec for spec in reversed(matching)}
         runs = [self._answer(spec, data, subject, agent_id) for spec in reversed(distinct.values())]
@@ -246,10 +235,7 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         """Run one hook on its input, a JSON object."""
         raise NotImplementedError
 
-    # Calls
-
     def input_sent(self, tool: str, input: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call as the hooks are sent them."""
         return field_input(tool, input, self.cwd)
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:
@@ -274,14 +260,13 @@ class RunningHooks(msgspec.Struct, kw_only=True):
         return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
 
 
-class JoinedHooks:
+class JoinedHooks(msgspec.Struct):
     """Fires events for several hooks. Implements `EventHooks`."""
 
-    def __init__(self, *hooks: EventHooks) -> None:
-        self._hooks = hooks
+    hooks: Sequence[EventHooks]
 
     async def fire(self, event: EventName, **fields: Any) -> EventAnswer:
-        return combine_answers([await hooks.fire(event, **fields) for hooks in self._hooks])
+        return combine_answers([await each.fire(event, **fields) for each in self.hooks])
 
 
 async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
@@ -290,7 +275,7 @@ async def attach_hooks(session: Session, hooks: RunningHooks) -> None:
     hooks.session.publish, hooks.session.owner = session.publish, session
     hooks.session.mask = services.mask.text
     services.hooks = (*services.hooks, hooks)
-    delegates.events = JoinedHooks(delegates.events, hooks) if delegates.events else hooks
+    delegates.events = JoinedHooks((delegates.events, hooks)) if delegates.events else hooks
     source = "resume" if session.state.conversation.entries else "startup"
     answer = await hooks.fire("SessionStart", subject=source, source=source)
     if answer.context:

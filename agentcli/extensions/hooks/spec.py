@@ -55,9 +55,8 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
         """One line that names the hook to a person: its command, if it is one."""
         match self.handler:
             case {"type": "http", "url": url}:
-                return " ".join(
-                    ("POST", redacted_address(url), *map("${}".format, self.handler.get("allowedEnvVars", ())))
-                )
+                variables = "".join(f" ${name}" for name in self.handler.get("allowedEnvVars", ()))
+                return f"POST {redacted_address(url)}{variables}"
             case {"type": "mcp_tool", "server": server, "tool": tool}:
                 return f"mcp__{server}__{tool}"
             case {"type": "prompt" | "agent" as kind, "prompt": prompt}:
@@ -81,15 +80,16 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
             "" if self.event not in _TABLE["unfired"] else f"agentcli never fires {self.event}: this hook does not run"
         )
 
-    def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
-        """Return True if the hook is for a `subject`, such as a tool by any of its names, and for these arguments."""
+    def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
+        """Return True if the hook is for an event about a `subject`, such as a tool by any name, with this input."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
-        if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
+        is_matching = not self.matcher or any(re.fullmatch(self.matcher, name) for name in names)
+        if self.event != event or not is_matching:
             return False
         if not self.condition:
             return True
         rule, keys = parse_rule(self.condition), ("command", "path", "url", "agent", "name")
-        value = next((str(input[key]) for key in keys if key in input), "") if input else ""  # what a pattern is about
+        value = next((str(input[key]) for key in keys if key in input), "")  # what a pattern is about
         return rule.names(subject) and (not rule.pattern or fnmatchcase(value, rule.pattern))
 
 

@@ -44,7 +44,6 @@ class Plugins(Struct, kw_only=True, dict=True):
         return tuple(plugins.values())
 
     def with_servers(self) -> Sequence[Plugin]:
-        """Return the plugins that have MCP servers."""
         return [plugin for plugin in self.active if plugin.servers]
 
     def _read(self) -> Iterator[Plugin]:

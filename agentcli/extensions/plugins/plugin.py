@@ -1,8 +1,6 @@
-"""Reads the folders of plugins, in the form of Claude Code and in that of Agent Plugins 1.0.
+"""Reads the folders of plugins, in the forms of Claude Code and of Agent Plugins 1.0; a folder may have both."""
 
-A folder may have both forms: what both name is loaded once.
-"""
-
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,16 +22,7 @@ _USUAL = {
     "mcpServers": (".mcp.json", "mcp.json"),
 }  # fmt: skip
 # Parts of plugins that agentcli does not have: the keys of manifests, and the places in folders.
-_UNUSED_KEYS = (
-    "lspServers",
-    "outputStyles",
-    "themes",
-    "monitors",
-    "channels",
-    "userConfig",
-    "dependencies",
-    "settings",
-)
+_UNUSED_KEYS = "lspServers outputStyles themes monitors channels userConfig dependencies settings".split()
 _UNUSED_PLACES = ("output-styles", "themes", "monitors", "rules", "bin", ".lsp.json", "settings.json")
 
 
@@ -86,20 +75,21 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def hooks(self) -> list[tuple[Any, str]]:
         """The tables of its hooks, each with the file that it comes from."""
-        return [(table, str(file)) for table, file in self._tables("hooks")]
+        return list(self._tables("hooks"))
 
     @cached_property
     def servers(self) -> dict[str, Any]:
         """The entries of its MCP servers by their names in a session."""
         servers: dict[str, Any] = {}
         for table, file in self._tables("mcpServers"):
-            filled = msgspec.json.decode(self.fill(msgspec.json.encode(table).decode(), _quote_for_json))
+            # The values come inside quotation marks, so they are written as in a JSON text, without its own marks.
+            filled = json.loads(self.fill(json.dumps(table), lambda value: json.dumps(value)[1:-1]))
             for name, entry in filled.items() if isinstance(filled, dict) else ():
                 if isinstance(entry, dict) and isinstance(entry.get("env", {}), dict):
                     entry["env"] = self.variables | entry.get("env", {})
                     servers.setdefault(f"plugin_{self.name}_{name}", entry)
                 elif name != "$schema":
-                    raise ConfigError(f"the MCP server {name} is not an object.", file=str(file))
+                    raise ConfigError(f"the MCP server {name} is not an object.", file=file)
         return servers
 
     @property
@@ -138,15 +128,11 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     files.setdefault(":".join(file.relative_to(folder).with_suffix("").parts), file)
         return files
 
-    def _tables(self, kind: str) -> Iterator[tuple[Any, Path]]:
-        """Yield the tables of a kind, each with the file that it comes from."""
+    def _tables(self, kind: str) -> Iterator[tuple[Any, str]]:
+        """Yield the tables of a kind, each with the file that it comes from, or the plugin's folder."""
         for place in self._places(kind):
-            content = place if isinstance(place, Mapping) else read_object(place)
-            yield content.get(kind, content), self.root if isinstance(place, Mapping) else place
-
-
-def _quote_for_json(text: str) -> str:
-    return msgspec.json.encode(text).decode()[1:-1]
+            content, file = (place, self.root) if isinstance(place, Mapping) else (read_object(place), place)
+            yield content.get(kind, content), str(file)
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -173,8 +159,7 @@ def read_object(file: Path) -> dict[str, Any]:
 def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
     """Return the plugin in a folder; its programs may keep something in a folder of its name in `data`.
 
-    Raises:
-        ConfigError: If it is no plugin, or has a part that cannot be read or leads outside of the folder.
+    Raises `ConfigError` if it is no plugin, or has a part that cannot be read or leads outside of the folder.
     """
     manifests = [keys for keys in (read_object(root / name) for name in MANIFESTS) if keys]
     entry = read_object(root / ENTRY_FILE)

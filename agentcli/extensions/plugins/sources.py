@@ -52,10 +52,7 @@ def git_source(source: Any) -> tuple[str, str, str]:
 
 
 def download(source: Any, folder: Path) -> Path:
-    """Get the files of a repository into a new folder, without its history, and return the folder that is meant in it.
-
-    Raises `UserError`.
-    """
+    """Get a repository's files into a new folder, and return the folder that is meant in it. Raises `UserError`."""
     address, revision, path = git_source(source)
     fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--", address, revision)
     for arguments in (("init", "--quiet", "--template="), fetch, ("checkout", "--quiet", "--detach", "FETCH_HEAD")):
@@ -68,11 +65,11 @@ def download(source: Any, folder: Path) -> Path:
 async def _git(address: str, *arguments: str) -> None:
     """Run git apart from any repository that the caller is in."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
-    command = ("git", *_SETTINGS, *arguments)
     try:
         end = await run_short_program(
-            command, timeout_s=_TIMEOUT_S, max_bytes=100_000, environment=environment, ends_children=True
-        )
+            ("git", *_SETTINGS, *arguments), timeout_s=_TIMEOUT_S, max_bytes=100_000, environment=environment,
+            ends_children=True,
+        )  # fmt: skip
     except OSError as error:
         raise UserError(f"Could not run git ({error.strerror}), which gets plugins from repositories.") from error
     if end.exit_code != 0:

@@ -228,10 +228,7 @@ class PluginStore:
 
 
 def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Return the name of the marketplace in a folder, and its entries by plugin. Raises `ConfigError`.
-
-    A folder that is one plugin is a marketplace of it alone.
-    """
+    """Return a marketplace's name and its entries; one plugin is a marketplace of itself. Raises `ConfigError`."""
     file = root / MARKETPLACE_FILE
     if not (content := read_object(file)):
         name = read_plugin(root, data=root).name

@@ -51,11 +51,8 @@ def list_plugins(json: AsJson = False) -> None:
             continue
         row = plugin_row(plugin, is_enabled=known.is_enabled)
         counts = ", ".join(f"{kind.replace('_', ' ')}: {len(row[kind])}" for kind in _KINDS if row[kind])
-        changed = (
-            ""
-            if is_folder_trusted(store.paths, plugin.root)
-            else "  its files have changed, see agentcli plugin enable"
-        )
+        is_trusted = is_folder_trusted(store.paths, plugin.root)
+        changed = "" if is_trusted else "  its files have changed, see agentcli plugin enable"
         mark = "●" if known.is_enabled else "○"
         lines.append(f"{mark} {name}@{known.marketplace} {plugin.about('version')}  {counts}{changed}")
         rows.append(row)
@@ -157,14 +154,11 @@ def remove_marketplace(name: Annotated[str, typer.Argument(help="The marketplace
     echo(f"Removed {name}.")
 
 
-# What a plugin has
-
 _KINDS = ("commands", "agents", "skills", "hooks", "mcp_servers")
 
 
 def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], object] = str) -> dict[str, Any]:
     """Return a plugin and the names of its parts, as `--json` prints them; `report` gets what cannot be used."""
-    hooks = [spec.event for table, file in plugin.hooks for spec in read_hooks(table, file, report)]
     return {
         "name": plugin.name,
         "version": plugin.about("version"),
@@ -173,7 +167,7 @@ def plugin_row(plugin: Plugin, *, is_enabled: bool, report: Callable[[str], obje
         "commands": [f"/{plugin.name}:{name}" for name in plugin.commands],
         "agents": [f"{plugin.name}:{name}" for name in plugin.agents],
         "skills": [f"{plugin.name}:{skill.name}" for skill in _skills(plugin, report)],
-        "hooks": hooks,
+        "hooks": [spec.event for table, file in plugin.hooks for spec in read_hooks(table, file, report)],
         "mcp_servers": list(plugin.servers),
     }
 

@@ -32,7 +32,6 @@ _MAX_LISTED = 40  # resources that are listed with the instructions
 
 Store = Callable[[SkillEnded], object]  # appends an entry to the log
 By = Literal["person", "model"]
-Level = Literal[1, 2, 3]
 
 
 class SkillMessage(Struct, frozen=True):
@@ -49,7 +48,6 @@ class Activation(Struct, frozen=True):
     id: str
     skill: Skill
     by: By
-    level: Level = 2
     messages: tuple[SkillMessage, ...] = ()
 
     @property
@@ -111,17 +109,14 @@ class SkillRegistry:
         text = _read_instructions(skill) if instructions is None else instructions
         if not text.strip():
             raise UsageError(f"Could not use the skill {skill.name}: it has no instructions.")
-        activation = Activation(os.urandom(6).hex(), skill, by, 2, _messages(skill, text, request))
+        activation = Activation(os.urandom(6).hex(), skill, by, _messages(skill, text, request))
         if history is not None:
             history.append(Message("user", (Text(activation.instructions),)))
         self.active.append(activation)
         return activation
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End an active skill by its name, or the innermost one; the model can end no other.
-
-        Raises `UsageError` if no such skill is active, or it is not the innermost one.
-        """
+        """End an active skill by its name, or the innermost one; the model can end no other. Raises `UsageError`."""
         own = [activation for activation in self.active if activation.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "None of the skills you activated is active.")
@@ -205,10 +200,9 @@ class SessionSkills(Struct, kw_only=True):
 
     async def _expand_instructions(self, skill: Skill, request: str) -> str:
         """Return a skill's instructions with the request and the output of its commands. Raises `UserError`."""
-        body = skill.fill(_read_instructions(skill))
         template = Template(
             name=skill.name,
-            body=body,
+            body=skill.fill(_read_instructions(skill)),
             allowed=tuple(self._rules(skill)),
             file=skill.file,
             takes_words=skill.takes_words,
@@ -359,10 +353,7 @@ def _search(registry: SkillRegistry, word: str) -> ToolOutput:
 
 
 def _read_resource(registry: SkillRegistry, arguments: SkillCall) -> ToolOutput:
-    """Return a file of a skill's folder, or the list of its files; by default of the innermost active skill.
-
-    Raises `ToolError` and `UsageError`.
-    """
+    """Return a file of a skill, by default the innermost, or a list of them. Raises `ToolError` and `UsageError`."""
     innermost = registry.active[-1].skill.name if registry.active else ""
     skill = registry.get(arguments.name or innermost)
     if not skill.for_model and not registry.is_active(skill.name):

@@ -44,9 +44,6 @@ When a task fits one of these, first call `skill` with its name to get instructi
 _MORE = "to search, call skill with level 1 and a word as name"
 
 
-# Reading files of definitions, with a cache
-
-
 class CachedRead(msgspec.Struct, Generic[T], frozen=True, array_like=True):
     """The value that was read from a file when it had this stamp, or the problem that kept it from being read."""
 
@@ -89,9 +86,6 @@ def read_once(
             make_private_folder(cache_file.parent)
             replace_file(cache_file, msgspec.json.encode((_CACHE_VERSION, results)), syncs=False)
     return results
-
-
-# Catalogs and lists of skills
 
 
 class SkillFolder(msgspec.Struct, frozen=True):
@@ -210,7 +204,6 @@ def plugin_places(plugins: Sequence["Plugin"]) -> list[SkillFolder]:
 
 
 def skills_in(folders: Sequence[SkillFolder], config: Config) -> Catalog:
-    """Return the skills in these folders."""
     skills: list[Skill] = []
     problems: dict[str, str] = {}
     for place in folders:
@@ -266,18 +259,12 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         return [skill for skill in self.catalog if skill.for_model and (with_bundled or skill.source != "bundled")]
 
     def listing(self, window: int, agents: str) -> str:
-        """Return the list of skills at the beginning of each request; `window` is the model's, in tokens.
-
-        The list of `agents` takes a part of the same share.
-        """
+        """Return the list of skills for each request: a share of the `window`, in tokens, less the list of `agents`."""
         max_tokens = int(window * self.config.settings.skills.share) - len(agents.encode()) // BYTES_PER_TOKEN
         return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
-        """Let a session use skills; `outer` are those of the parent, if the session is a subagent's.
-
-        What activates them is imported when the first one is used.
-        """
+        """Let a session use skills, imported with the first one; `outer` are the parent's if it is a subagent's."""
 
         def make() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
