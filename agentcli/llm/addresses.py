@@ -78,10 +78,7 @@ def is_header_name(written: str) -> bool:
 
 
 def ollama_address(written: str) -> str:
-    """Return the address in OLLAMA_HOST, read as Ollama does.
-
-    A bare host, a port or both are enough. A server that listens on all addresses is reached on loopback.
-    """
+    """Return the address in OLLAMA_HOST as Ollama reads it: a host or a port is enough, and 0.0.0.0 means loopback."""
     scheme, _, address = written.strip().rpartition("://")
     place, slash, path = address.partition("/")
     if place.count(":") > 1 and not {"[", "@"} & {*place}:  # a bare IPv6 address
@@ -96,11 +93,7 @@ def ollama_address(written: str) -> str:
 
 
 def proxy_for(address: str) -> Proxy | None:
-    """Return the proxy that leads to `address`; None for a direct connection, as loopback always has.
-
-    Raises:
-        ConfigError: If the environment names an unusable proxy.
-    """
+    """Return the proxy that leads to `address`; None for a direct connection, as to loopback. Raises `ConfigError`."""
     try:
         url = urlsplit(address)
         _, host, port = origin_of(url)

@@ -92,10 +92,7 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply(block: str, files: dict[str, str]) -> bool:
-    """Put the definitions of a block in place of those of the same name, and new ones at the end.
-
-    Return False if none of them belongs to a file.
-    """
+    """Put a block's definitions in the place of those they replace, or at the end; return False if none has a file."""
     if (module := _parsed(block)) is None:
         return False
     lines, belongs, touched = block.split("\n"), False, set()

@@ -47,12 +47,9 @@ class Connections:
     async def send(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator["Response"]:
-        """Send a request and give its response, whose body is not read yet.
+        """Send a request and give its response, whose body is not read yet. Raises `ProviderError`.
 
         `addresses` are tried in place of those that the host's name has.
-
-        Raises:
-            ProviderError: If there is no connection, or it breaks.
         """
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
@@ -93,11 +90,7 @@ class Connections:
         return connection
 
     async def _connect(self, address: str, peer: Origin, url: SplitResult) -> "Response":
-        """Return a connection for requests to `url`. `address` is that of `peer`, which is the server or its proxy.
-
-        Raises:
-            OSError, ProviderError: If there is none.
-        """
+        """Return a connection for `url`; `address` is of `peer`, server or proxy. Raises `OSError`, `ProviderError`."""
         origin, proxy = origin_of(url), self._proxy
         if proxy is not None and proxy.is_socks:
             streams = await self._through_socks(proxy, origin)
@@ -319,11 +312,7 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a context that trusts SSL_CERT_FILE or SSL_CERT_DIR alone if one is set, else what the system trusts.
-
-    Raises:
-        ConnectionFailed: If the variable names no certificates.
-    """
+    """Return a context that trusts only SSL_CERT_FILE or SSL_CERT_DIR, else the system's. Raises `ConnectionFailed`."""
     return _context_for(*_own_certificates())
 
 

@@ -45,13 +45,7 @@ class Carrier(ABC):
 
     @asynccontextmanager
     async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        """Send a GET request, or a POST request with `body` as JSON, and give its response.
-
-        Its status is good, and its body is not read yet.
-
-        Raises:
-            ProviderError: If there is no key or no connection, and for a status that reports an error.
-        """
+        """Send a GET request, or a POST with `body` as JSON, and give its good response. Raises `ProviderError`."""
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
@@ -81,10 +75,7 @@ class Carrier(ABC):
 
 
 class HttpClient(Carrier):
-    """Sends requests to one server. Redirects are followed on the same host only.
-
-    `read_timeout` is the longest silence of the server in seconds.
-    """
+    """Sends requests to one server, and follows redirects on its host. `read_timeout` is its longest silence in s."""
 
     def __init__(
         self,
@@ -158,11 +149,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 async def check_status(response: Response, *, is_followed: bool = True) -> SplitResult | None:
-    """Return the address on the same host that a response redirects to; None for a good response.
-
-    Raises:
-        ProviderError: For a status that reports an error, and for a redirect that is not followed.
-    """
+    """Return where a response redirects to on its host; None for a good response. Raises `ProviderError` for others."""
     if response.status >= 400:
         raise_for_refusal(response, await read_start(response))
     if response.status < 300:

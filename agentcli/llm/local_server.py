@@ -43,10 +43,7 @@ _MAX_FOLDER_BYTES = 80  # the kernel takes 104 (macOS) for the path of a socket,
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A running server, as its control socket describes it.
-
-    `stamp` identifies the model file that it read. `linger_s` is how many seconds it outlives its last user.
-    """
+    """A running server. `stamp` identifies the model file it read; it outlives its last user by `linger_s` seconds."""
 
     pid: int
     port: int
@@ -85,12 +82,9 @@ async def acquire(
     linger_s: float = 0.0,
     on_wait: Callable[[str], None] | None = None,
 ) -> LocalServer:
-    """Return a server that has loaded the model, with a window of `context` tokens.
+    """Return a server that has loaded the model, with a window of `context` tokens. Raises `UserError`.
 
     `linger_s` counts only if the server is started here. `on_wait` is called with the reason for a longer wait.
-
-    Raises:
-        UserError: If the model cannot be read, or the engine is missing or fails.
     """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)

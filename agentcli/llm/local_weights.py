@@ -50,13 +50,7 @@ PINNED = PinnedModel(
 
 
 def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) -> Path:
-    """Return the model file in `folder` after checking its hash, and download it if it is missing.
-
-    A later call continues a download that was interrupted.
-
-    Raises:
-        UserError: If the file cannot be had, or is another one.
-    """
+    """Return the model file in `folder`, its hash checked; a missing one is downloaded first. Raises `UserError`."""
     target = folder / model.file_name
     if installed(folder, model=model) is not None:
         try:

@@ -41,10 +41,7 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True, kw_only=True):
-    """An API's limits for one request.
-
-    `edge` is the longest edge of an image in pixels, and `crowded_edge` the longest if there are more than `crowd`.
-    """
+    """An API's limits for one request. If there are more than `crowd` images, `crowded_edge` counts and not `edge`."""
 
     images: int = 0
     documents: bool = False

@@ -128,7 +128,6 @@ class Message(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text blocks, joined."""
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
     @property

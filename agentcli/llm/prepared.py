@@ -35,14 +35,8 @@ class PreparedMessages:
         self._boundaries = [0]  # positions of the replies: the messages between two of them can be built alone
         self._call_ids: set[str] = set()
         self._special: list[int] = []  # positions of the messages with media or a caller's cache breakpoints
-        self._form: object = None  # identifies the API and its options that `_wire` was built for
-        self._begin_wire()
-
-    def _begin_wire(self) -> None:
-        self._built = 0  # the number of parts, from one boundary to the next, that are in `_wire` or `_rebuilt`
-        self._wire: list[Raw] = []
-        # Parts that are built for each request: their position in `_wire`, and the first and the end of their messages.
-        self._rebuilt: list[tuple[int, int, int]] = []
+        self._form: object = None  # identifies the API and its options that `_built` is for
+        self._built: list[list[Raw] | None] = []  # the parts between two boundaries; None for one to be built anew
 
     def prepare(self, messages: tuple[Message, ...]) -> int:
         """Prepare what is new at the beginning of a request's messages; return the number of prepared messages."""
@@ -92,19 +86,17 @@ class PreparedMessages:
         special = self.special(messages)
         fitted = fit_media(messages, rules, special)
         if form != self._form:
-            self._form = form
-            self._begin_wire()
-        wire: list[Any] = [*self._wire]
-        for position, start, end in reversed(self._rebuilt):  # from the end, so that the other positions stay right
-            wire[position:position] = build(fitted[start:end])
-        for start, end in pairwise(self._boundaries[self._built :]):
+            self._form, self._built = form, []
+        wire: list[Any] = []
+        for number, (start, end) in enumerate(pairwise(self._boundaries)):
+            if number < len(self._built) and (prepared := self._built[number]) is not None:
+                wire += prepared
+                continue
             part = [*build(fitted[start:end])]
             wire += part
-            if any(start <= position < end for position in special):
-                self._rebuilt.append((len(self._wire), start, end))
-            else:
-                self._wire += [Raw(encode_json(message)) for message in part]
-            self._built += 1
+            if number == len(self._built):
+                is_fixed = not any(start <= position < end for position in special)
+                self._built.append([Raw(encode_json(message)) for message in part] if is_fixed else None)
         return [*wire, *build(fitted[len(self._messages) :])]
 
 

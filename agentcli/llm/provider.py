@@ -212,12 +212,9 @@ async def stream_with_retry(
     on_retry: OnRetry,
     before_try: Callable[[Request], Request] = lambda request: request,
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Yield the events of a reply; after a failure before its first text, wait and try again.
+    """Yield the events of a reply; after a failure before its first text, wait and try again. Raises the last failure.
 
     `before_try` returns the request of each try, and may raise an error to end them.
-
-    Raises:
-        ProviderError: The last failure.
     """
     tries, started, shown = 0, time.monotonic(), False
     while True:
@@ -239,10 +236,7 @@ async def stream_with_retry(
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:
-    """Return the seconds to wait before a retry (1 is the first).
-
-    They are what the server asks for, else twice those of the retry before, less up to 25 % at random.
-    """
+    """Return the seconds before retry 1, 2, …: as the server asks, else twice the last, less up to 25 % at random."""
     if error.retry_after is not None:
         return max(0.0, error.retry_after)
     import random  # it needs hashes

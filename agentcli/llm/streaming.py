@@ -170,10 +170,7 @@ def stream_openai(
 
 
 class LineParser:
-    """Splits bytes into the lines that hold something (NDJSON). Only the stream may begin with a byte order mark.
-
-    It reads each byte once. A subclass reads other items.
-    """
+    """Splits bytes into NDJSON lines, and reads each byte once; a byte order mark may begin the stream."""
 
     _end = b"\n"  # of an item
     _at_start = True

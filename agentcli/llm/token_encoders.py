@@ -172,10 +172,7 @@ class Encoders:
         return next(self._rows[key] for key in keys if key in self._rows)
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Set fields of the `EncoderRow` of `models`, a name, pattern or family; other fields keep their values.
-
-        Raises `ValueError` if there is no such encoder or field.
-        """
+        """Set fields of the `EncoderRow` of `models`, a name, pattern or family; others stay. Raises `ValueError`."""
         if encoder and not isinstance(encoder, str):
             self._custom[encoder.name] = encoder
             encoder = encoder.name
@@ -267,10 +264,7 @@ def text_tokens(texts: Sequence[str], model: str, encoders: Encoders) -> int:
 def message_tokens(
     messages: Iterable[AnyMessage], model: str, encoders: Encoders, *, system: str = "", tools: Iterable[AnyTool] = ()
 ) -> int:
-    """Return the tokens of messages, system text and tools.
-
-    Messages and tools are ours, or dicts in the form of the Messages API or Chat Completions.
-    """
+    """Return the tokens of messages and tools, which are ours or dicts of the Messages API or Chat Completions."""
     plain, family = [msgspec.to_builtins(message) for message in messages], family_of(model)
     parts = [part for message in plain for part in _parts(message, family)]
     texts = [system, *(_json(msgspec.to_builtins(tool)) for tool in tools), *(p for p in parts if isinstance(p, str))]

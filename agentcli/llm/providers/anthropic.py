@@ -5,7 +5,6 @@ thread, because that takes over a second.
 """
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -191,14 +190,8 @@ class SdkClient(Carrier):
 
     def _open(self, service: Service) -> Any:
         """Return the SDK's client with our own proxies and certificates. Raises `ProviderError`, `ConfigError`."""
-        was_collecting = gc.isenabled()
-        gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
-        try:
-            import anthropic  # noqa: F401  # for `_client`, while the collector rests
-            import httpx2
-        finally:
-            if was_collecting:
-                gc.enable()
+        import httpx2
+
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         tls, timeout = connection.tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)

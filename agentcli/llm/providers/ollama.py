@@ -1,7 +1,4 @@
-"""Ollama through its native chat API, because its other one has no window size. The wire format is at the end.
-
-Source: docs/api.md of that project, read 2026-11.
-"""
+"""Ollama through its native chat API (docs/api.md, read 2026-11), because its other one has no window size."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing

@@ -1,7 +1,4 @@
-"""Anthropic's Messages API, version 2026-10-21: the body of a request, and the reply's stream as our events.
-
-Source: platform.claude.com/docs, read 2026-11.
-"""
+"""Anthropic's Messages API 2026-10-21 (platform.claude.com/docs, read 2026-11): bodies, and replies as our events."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -52,10 +49,7 @@ _STATUS = {
 
 
 def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
-    """Return the body of `POST /v1/messages`.
-
-    Tools and system text come first, so that the bytes of an earlier request begin a later one and its cache is hit.
-    """
+    """Return the body of `POST /v1/messages`, tools and system text first: they begin as those of earlier requests."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
     new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON, prepared before
@@ -308,10 +302,7 @@ class AnthropicReader:
                 block.start |= {key: value for key, value in delta.items() if key != "type"}
 
     def _block_for(self, event: dict[str, Any], delta: Any, out: list[llm.StreamEvent]) -> _ContentBlock | None:
-        """Return the block a delta belongs to, and open one if the server did not.
-
-        Raises `ServerError` for arguments of a call whose name never came.
-        """
+        """Return a delta's block, opened if the server did not. Raises `ServerError` for arguments without a call."""
         block = self._block_at(event)
         if (kind := _OPENED_BY.get(delta)) and (block is None or block.kind != kind):
             return self._start({"index": event.get("index"), "content_block": {"type": kind}}, out)

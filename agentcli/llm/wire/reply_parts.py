@@ -136,10 +136,7 @@ class Prose:
                 break
 
     def _read_to_tag(self, out: list[StreamEvent], first: int) -> bool:
-        """Emit the held text up to the next tag; return False if more must arrive first.
-
-        The events of the newest text begin at `first`.
-        """
+        """Emit held text up to the next tag; return False if more must come. The newest events begin at `first`."""
         is_thinking = self._state == "thinking"
         if not self._may_end:  # behind the tag that counted
             self._emit_held(len(self._held), out)
@@ -235,10 +232,7 @@ class CallIds:
 
 
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
-    """Return the arguments of a call, or None if they are no object.
-
-    If the call `was_cut`, broken arguments are not repaired: the missing part would be a guess.
-    """
+    """Return a call's arguments, None if they are no object. If it `was_cut`, a repair would be a guess of the rest."""
     if not text.strip():
         return {}
     value = _strict(text)
