@@ -161,9 +161,6 @@ class CommandResult(Struct, frozen=True):
     later: Awaitable[CommandResult] | None = None
 
 
-# Dry runs
-
-
 class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
 

@@ -20,10 +20,7 @@ STANDARD_ITEMS = 10
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """The output levels of the settings: for all tools, and for single ones by name.
-
-    With `gives_all` programs get structured results however large they are.
-    """
+    """The output levels of the settings, usual and by tool. With `gives_all` programs get large results, too."""
 
     usual: OutputLevel = "standard"
     by_tool: Mapping[str, OutputLevel] = {}
@@ -45,9 +42,6 @@ class Levels(msgspec.Struct, frozen=True):
 def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
     """Return the structured result that goes with a content; beside a large content it is made only on demand."""
     return LazyResult(make) if len(content) > MAX_INLINE_BYTES else make()
-
-
-# Structured results
 
 
 def formatted(value: Any, level: OutputLevel) -> str:
@@ -84,14 +78,8 @@ def _format_items(items: Sequence[Any], level: OutputLevel) -> str:
     return "\n".join([f"{count}:", *rows, *more])
 
 
-# Long texts
-
-
 def pages_of(text: str, page_bytes: int = PAGE_BYTES) -> list[str]:
-    """Return a text in pages of at most `page_bytes` bytes of UTF-8.
-
-    A page ends behind a line if one ends in its second half, and never inside a character.
-    """
+    """Return pages of at most `page_bytes` bytes of UTF-8, which end behind a line if one ends in their second half."""
     data = text.encode()
     pages: list[str] = []
     start = 0
@@ -131,8 +119,6 @@ def cut_line(line: str, max_chars: int = MAX_LINE_CHARS) -> str:
     return line if len(line) <= max_chars else f"{line[:max_chars]}[{len(line) - max_chars:,} more characters]"
 
 
-# Summaries of large texts
-
 _MAX_PARSED_CHARS = 16_000_000  # nothing else runs while JSON is parsed
 _MAX_NAMES = 8
 _MAX_NAME_CHARS = 40
@@ -144,10 +130,7 @@ _LOG_LEVEL = lazy_pattern(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRI
 
 
 def data_summary(text: str) -> str:
-    """Describe JSON, a log, HTML, XML or any other text in one line.
-
-    Line numbers, as file_read writes them, and notes below the text do not count.
-    """
+    """Describe JSON, a log, HTML, XML or other text in one line, apart from file_read's line numbers and notes."""
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
     for _ in range(_MAX_NOTES):

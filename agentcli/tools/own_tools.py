@@ -206,10 +206,7 @@ def failed(name: str, error: BaseException) -> ToolError:
 
 
 async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a sync function in a thread of its own.
-
-    The thread of an executor would not do: the program waits for such threads when it exits.
-    """
+    """Call a sync function in a thread of its own: for an executor's, the program would wait when it exits."""
     loop, ended = asyncio.get_running_loop(), Future[tuple[Any, BaseException | None]]()
     ended.set_running_or_notify_cancel()  # from now on a cancelled call leaves it alone: the thread sets its result
     variables = copy_context()

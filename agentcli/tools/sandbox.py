@@ -78,10 +78,7 @@ def names_in(batch: str) -> list[str]:
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """The way in which lines match. With `multiline` a match may span lines, and `.` matches a line end as well.
-
-    `type` narrows the files to one of ripgrep's types.
-    """
+    """With `multiline` a match may span lines, and `.` matches line ends. `type` is one of ripgrep's types of files."""
 
     ignore_case: bool = False
     multiline: bool = False

@@ -135,7 +135,6 @@ class ToolContext(Generic[Deps]):
 
     @property
     def all_grants(self) -> Grants:
-        """The grants of the session and of this call."""
         return self.workspace.grants + self.terms.grants
 
     def readable(self, path: str) -> Path:
@@ -223,7 +222,6 @@ class Tool:
         return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
-        """Run the tool and return its output."""
         output = self.run(arguments, context)
         output = await output if isinstance(output, Awaitable) else output
         return output if isinstance(output, ToolOutput) else ToolOutput(output)
@@ -279,8 +277,6 @@ def kind_argument(tool: Tool) -> str:
     """Return the argument that rules about a tool may name in brackets: `Agent(explore)`, `Skill(pdf)`; else empty."""
     return {"create_subagent": "agent", "skill": "name"}.get(tool.name, "")
 
-
-# Schemas of arguments
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
@@ -353,9 +349,6 @@ def _flatten(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     if not flat.get("required", True):
         del flat["required"]
     return flat
-
-
-# Registries
 
 
 class ToolRegistry:

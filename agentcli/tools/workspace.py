@@ -31,10 +31,7 @@ class DataFile(Struct, frozen=True):
 
 
 class DataFiles(Protocol):
-    """The results of one session that are too large for its conversation. Equal contents are stored once.
-
-    Both methods block, and raise `OSError`.
-    """
+    """The results of a session too large for its conversation, equal ones stored once. Blocks, and raises `OSError`."""
 
     def store(self, content: bytes, call_id: str) -> DataFile: ...
 
@@ -309,7 +306,7 @@ class SearchProvider(Protocol):
         """Return at most `max_results` results, the best first, as the engine gives them. Raises `ToolError`."""
 
 
-class Web:
+class Web(Struct, kw_only=True):
     """The addresses that a session may fetch, and its search engine.
 
     `granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
@@ -318,18 +315,12 @@ class Web:
     decompressed page.
     """
 
-    def __init__(
-        self,
-        *,
-        granted_hosts: Sequence[str] = (),
-        find_search: Callable[[], SearchProvider | None] = lambda: None,
-        resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
-        total_s: float = 30.0,
-        max_bytes: int = 10_000_000,
-    ) -> None:
-        self.granted_hosts, self._find_search, self.resolve = tuple(granted_hosts), find_search, resolve
-        self.total_s, self.max_bytes = total_s, max_bytes
-        self._known: set[str] = set()  # addresses that the person typed or a search found
+    granted_hosts: Sequence[str] = ()
+    find_search: Callable[[], SearchProvider | None] = lambda: None
+    resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None
+    total_s: float = 30.0
+    max_bytes: int = 10_000_000
+    _known: set[str] = field(default_factory=set)  # addresses that the person typed or a search found
 
     def note_typed(self, text: str) -> None:
         """Note the addresses in a text that the person wrote: they may be fetched without a question."""
@@ -354,6 +345,6 @@ class Web:
         """Return search results, whose addresses may then be fetched without a question. Raises `ToolError`."""
         from agentcli.tools.web.pages import search_web
 
-        results = await search_web(self._find_search(), query, max_results=max_results)
+        results = await search_web(self.find_search(), query, max_results=max_results)
         self._known.update(result.url for result in results)
         return results

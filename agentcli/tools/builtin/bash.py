@@ -122,9 +122,6 @@ def _command(arguments: Bash, start: Path, context: ToolContext) -> Command:
     )
 
 
-# Output
-
-
 def _format(result: CommandResult, arguments: Bash, context: ToolContext, *, start: Path, note: str) -> ToolOutput:
     """Return the output of a command that started in `start`, and notes on what is unusual, such as an exit code.
 
@@ -277,9 +274,6 @@ def _explain_failures(output: str, workspace: Workspace, cwd: Path) -> Iterator[
         )
     elif _NO_HOST.search(output):
         yield "[the sandbox lets commands reach only hosts that the user has allowed with /sandbox host NAME]"
-
-
-# Jobs
 
 
 def _describe_detached(job: BackgroundJob, result: CommandResult, context: ToolContext) -> ToolOutput:

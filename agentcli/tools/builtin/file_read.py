@@ -94,7 +94,8 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     rows: list[str] = []
     size = 0
     for number, line in enumerate(read.lines, first):
-        row = f"{number}\t{_format_line(line)}"
+        text = cut_line(line.text.removesuffix("\r"))  # ends with `[… more characters]` if the line is too long
+        row = f"{number}\t{text}" + (f"[and {line.cut:,} bytes behind them]" if line.cut else "")
         size += len(row.encode()) + 1  # with the numbers, so that fewer lines may fit than were read
         if size > PAGE_BYTES and rows and arguments.limit != 0:
             break
@@ -111,11 +112,6 @@ def _format_lines(read: LinesRead, arguments: FileRead, shown: str) -> ToolOutpu
     is_whole = last - first + 1 == total
     summary = f"{total} line{'' if total == 1 else 's'}" if is_whole else f"lines {first}-{last} of {total}"
     return ToolOutput(content, {"text": text, "total_lines": total, "encoding": read.encoding}, summary)
-
-
-def _format_line(line: FileLine) -> str:
-    text = cut_line(line.text.removesuffix("\r"))  # ends with `[… more characters]` if the line is too long
-    return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text
 
 
 def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: str) -> ToolOutput:
@@ -198,10 +194,7 @@ _CHUNK_BYTES = 1 << 20  # read at a time
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
-    """The lines from number `first` (1-based) on: at most `max_lines`, and until they have `max_bytes`.
-
-    A line counts for at most `max_counted` of these bytes.
-    """
+    """At most `max_lines` lines from `first` (1-based) on, until `max_bytes`; each counts for at most `max_counted`."""
 
     first: int
     max_lines: int

@@ -228,9 +228,6 @@ def syntax_note(path: Path, content: bytes) -> str:
     return ""
 
 
-# Creating, replacing and editing
-
-
 class PartialWrite(FileWrite, frozen=True):
     """A replacement of which only some hunks are applied."""
 

@@ -122,9 +122,6 @@ def describe_gaps(outcome: SearchOutcome) -> list[str]:
     return lines
 
 
-# file_list
-
-
 async def run(arguments: FileList, context: ToolContext) -> ToolOutput:
     target, sandbox = searchable(arguments.path, context), context.workspace.sandbox
     if not target.is_folder:

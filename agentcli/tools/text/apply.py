@@ -68,10 +68,7 @@ def _may_be_inside_character(text: str, place: int) -> bool:
 
 
 def _find_replacements(text: str, edit: Edit) -> tuple[list[tuple[Match, str]], str]:
-    """Return what is replaced, each with the new text, and a note if it differs from `old_string` or is ambiguous.
-
-    Raises `ToolError` if the edit does not apply.
-    """
+    """Return what is replaced by which text, and a note if a match is inexact or ambiguous. Raises `ToolError`."""
     old, new = edit.old_string, edit.new_string
     if old == new:
         raise ToolError("old_string and new_string are the same.", kind="invalid_parameters")
@@ -196,8 +193,6 @@ def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> 
         position = match.end
     return "".join([*parts, decoded.text[position:]])
 
-
-# The nearest lines
 
 MAX_NEAREST_LINES = 40
 _MAX_COMPARED_LINES = 5_000  # letter by letter

@@ -79,9 +79,6 @@ def _middle(line: str, head: int, tail: int) -> str:
     return f"{start}{line[head : len(line) - tail]}{end}{newline}"
 
 
-# Hunks
-
-
 def diff_hunks(diff: str) -> tuple[str, ...]:
     """Return a hunk for each run of changed lines of one file's unified diff, however close it is to the next."""
     headers = [*_HEADER.finditer(diff)]
@@ -99,10 +96,7 @@ def path_of(diff: str) -> str:
 
 
 def split_files(text: str) -> list[str]:
-    """Split diffs of several files, and any text before them.
-
-    A `---` line inside a hunk, whose length its header gives, begins no file.
-    """
+    """Split diffs of several files, and text before them. A `---` line inside a hunk begins no file."""
     lines, starts = lines_of(text), [0]
     old = new = 0  # lines of the hunk that are still to come
     for number, line in enumerate(lines):
@@ -140,10 +134,7 @@ def _count(rows: Sequence[str], sign_of_others: str) -> int:
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the first new line, the old text and the new text of each hunk of one file's diff.
-
-    Lines are counted from 1; 0 stands for a new file without lines.
-    """
+    """Yield first new line (from 1; 0: a new file without lines), old and new text of each hunk of a file's diff."""
     parts = _HEADER.split(diff)  # the text before the first header, then its four groups and the body of each hunk
     for new_start, body in zip(parts[3::5], parts[5::5], strict=True):
         old, new = _old_and_new_lines(lines_of(body))
@@ -182,9 +173,6 @@ def _range(start: int, end: int) -> str:
     """Return a range of lines as the header of a hunk has it: `3,2` for lines 3 and 4, `3` for one, `2,0` for none."""
     length = end - start
     return f"{start + 1}" if length == 1 else f"{start + (length > 0)},{length}"
-
-
-# Lines
 
 
 def lf(text: str) -> str:
@@ -229,9 +217,6 @@ class _KnownChanges(difflib.SequenceMatcher[str]):
 
     def get_opcodes(self) -> list[Opcode]:  # type: ignore[override]  # tags are any text here
         return list(self._codes)
-
-
-# Merging
 
 
 def merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:

@@ -186,8 +186,6 @@ class _OwnCharacters(Struct, frozen=True):
         return lf(self.text[self.view.origin(self.start + start) : self.view.origin(self.start + end)])
 
 
-# Views of a text
-
 _LOOK_ALIKES = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛′ʼ＇", "'"),
@@ -278,8 +276,6 @@ MATCHERS: tuple[tuple[Callable[[str, str], list[Match]], str, str], ...] = (
     (partial(_find_lines, view_of=folded), "look-alike characters and indentation", _KEPT),
 )
 
-
-# Margins
 
 _STEPS = (1, 2, 3, 4, 8)  # characters of one step of indentation
 

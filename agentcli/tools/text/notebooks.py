@@ -123,12 +123,11 @@ def _new_cell(name: str, notebook: _Notebook) -> Cell:
 
 def _with_source(cell: Cell, kind: str, source: str) -> Cell:
     """Return the cell with this source; outputs of another source are dropped, because they are no longer true."""
-    is_text = isinstance(cell.get("source"), str)
     changed = {
         **{key: value for key, value in cell.items() if key not in ("outputs", "execution_count")},
         "cell_type": kind,
         "metadata": cell.get("metadata", {}),
-        "source": source if is_text else source.splitlines(keepends=True),
+        "source": source if isinstance(cell.get("source"), str) else source.splitlines(keepends=True),
         **({"execution_count": None, "outputs": []} if kind == "code" else {}),
     }
     if kind == "code":

@@ -33,10 +33,7 @@ _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio vide
 
 
 def markdown_of(page: str, base_url: str) -> dict[str, Any]:
-    """Return `title`, `markdown`, and `cut` if parts nested too deep are missing.
-
-    Menus are left out if there is enough other text.
-    """
+    """Return `title`, `markdown` without menus if there is enough other text, and `cut` if deep parts are missing."""
     head = re.split(r"<(?:body|svg)\b", page[:200_000], maxsplit=1, flags=re.IGNORECASE)[0]  # an svg has titles, too
     title = re.search(r"(?is)<title(?:\s[^<>]{0,2000})?>(.*?)(?:</title|\Z)", head)
     style_sheet = "\n".join(re.findall(r"(?is)<style(?:\s[^<>]{0,2000})?>(.*?)(?:</style|\Z)", page))
@@ -258,10 +255,7 @@ class _ColourWalk(HTMLParser):
         self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
 
     def end_text(self) -> None:
-        """Add the text collected so far to the page.
-
-        Text that certainly has the colour of its background is left out, text that may have it is marked.
-        """
+        """Add the text so far, without what certainly has its background's colour; what may have it is marked."""
         text, element = "".join(self._text), self._open[-1]
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
@@ -316,8 +310,7 @@ def main() -> None:
         lowest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(ValueError, OSError):  # macOS has the memory limit, but rejects every value for it
             resource.setrlimit(limit, (lowest, lowest))
-    page = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-    json.dump(markdown_of(page, sys.argv[1]), sys.stdout)
+    json.dump(markdown_of(sys.stdin.buffer.read().decode(errors="replace"), sys.argv[1]), sys.stdout)
 
 
 if __name__ == "__main__":

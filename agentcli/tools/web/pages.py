@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,8 +42,6 @@ def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherw
         return kind, f"Try again in {wait_s:g} s." if wait_s is not None else "Try again later."
     return refusals.get(status, ("execution_error", otherwise))
 
-
-# Fetching
 
 MAX_REDIRECTS = 5
 MAX_EXPANSION = 100  # decompressed bytes for one received, beyond a megabyte; pages reach about 50
@@ -190,8 +189,6 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
     return _Page(url, headers.get("content-type", ""), bytes(body))
 
 
-# Pages as text
-
 MAX_HTML_CHARS = 3_000_000  # of a page are turned into Markdown; a note says that the rest is left out
 CONVERSION_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters becomes
@@ -227,10 +224,7 @@ def _require_readable(content_type: str) -> None:
 
 
 async def _as_text(page: _Page, max_chars: int) -> WebPage:
-    """Return a page as text: HTML as Markdown, one long line of JSON formatted, other text as it is.
-
-    Raises `ToolError` if it is binary, or its HTML cannot be read.
-    """
+    """Return a page as text: HTML as Markdown, one line of JSON formatted, other text as it is. Raises `ToolError`."""
     kind, text = media_type(page.content_type), decoded(page.body, page.content_type)
     if page.body.startswith(_BINARY_STARTS) or _is_binary(text[:100_000]):
         raise ToolError(
@@ -299,8 +293,6 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
         ) from error
 
 
-# Searching
-
 TAVILY_URL = "https://api.tavily.com"
 MAX_QUERY_CHARS = 400  # Tavily rejects longer ones
 MAX_EXCERPT_CHARS = 1_000  # of one result
@@ -312,30 +304,25 @@ _SEARCH_REFUSALS: _Refusals = {
 }
 
 
-class _TavilyResult(msgspec.Struct, frozen=True):
-    title: str | None = None
-    url: str | None = None
-    content: str | None = None
-
-
 class _TavilyAnswer(msgspec.Struct, frozen=True):
-    results: list[_TavilyResult]
+    results: list[dict[str, Any]]
 
 
-class Tavily:
+class Tavily(msgspec.Struct, frozen=True):
     """Tavily's REST API (docs.tavily.com, /documentation/api-reference/endpoint/search) at `base_url`."""
 
-    def __init__(self, api_key: str, *, base_url: str = TAVILY_URL, time_limit_s: float = 30.0) -> None:
-        self._api_key, self._base_url, self._time_limit_s = api_key, base_url, time_limit_s
+    api_key: str
+    base_url: str = TAVILY_URL
+    time_limit_s: float = 30.0
 
     async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
         try:
-            client = HttpClient(self._base_url, {}, key=self._api_key, read_timeout=self._time_limit_s)
+            client = HttpClient(self.base_url, {}, key=self.api_key, read_timeout=self.time_limit_s)
         except ConfigError as error:
             raise ToolError(str(error), kind="dependency_error") from error
         request = {"query": query, "max_results": max_results, "search_depth": "basic"}
         try:
-            async with asyncio.timeout(self._time_limit_s):
+            async with asyncio.timeout(self.time_limit_s):
                 answer = msgspec.convert(await client.fetch_json("/search", request), _TavilyAnswer)
         except (TimeoutError, Timeout) as error:
             raise ToolError("The search did not answer in time. Try again.", kind="timeout") from error
@@ -345,7 +332,8 @@ class Tavily:
             raise _search_failure(error) from error
         finally:
             await client.aclose()
-        return [SearchResult(row.title or "", row.url or "", row.content or "") for row in answer.results]
+        rows = ((str(row.get(key) or "") for key in ("title", "url", "content")) for row in answer.results)
+        return [SearchResult(*row) for row in rows]
 
 
 def _search_failure(error: ProviderError) -> ToolError:
