@@ -50,7 +50,6 @@ class Template(Struct, frozen=True, kw_only=True):
     adds_argument: bool = True
 
     def fill(self, text: str, argument: str) -> str:
-        """Replace the placeholders in a text of the template."""
         try:
             words = shlex.split(argument)
         except ValueError:  # a quotation mark is not closed

@@ -35,11 +35,14 @@ class EventReader(Protocol):
     def is_finished(self) -> bool:
         """True once only the end, and the counts of tokens, may be missing."""
 
-    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None: ...
+    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what an event means to `out`. Raises `ProviderError` for an error that it reports."""
 
-    def done(self, out: list[StreamEvent]) -> Done: ...
+    def done(self, out: list[StreamEvent]) -> Done:
+        """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
 
-    def partial(self) -> Message: ...
+    def partial(self) -> Message:
+        """Return what arrived before a stream broke."""
 
 
 async def stream_reply(

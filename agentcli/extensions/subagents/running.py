@@ -176,7 +176,6 @@ class Subagents:
         return ask
 
     async def earlier(self) -> Sequence[SessionInfo]:
-        """Return the 20 newest stored subagents of this session."""
         return await self._children.store.list(user_id=self._children.owner, limit=20)
 
     async def transcript(self, id: str) -> Sequence[Entry]:

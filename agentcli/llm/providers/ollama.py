@@ -159,7 +159,6 @@ class OllamaReader:
         self._is_cut, self._usage = False, Usage()  # once the reply has ended
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
-        """Append what `line` means to `out`. Raises `ProviderError` for an error."""
         if line.get("error"):
             raise embedded_error(line)
         message = line.get("message") or {}
@@ -186,7 +185,6 @@ class OllamaReader:
         out += call_events(use)
 
     def done(self, out: list[StreamEvent]) -> Done:
-        """Return the whole reply. Raises `ProviderError` if it is not complete, or the prompt was cut."""
         if self._load_reason and not self.is_closed:
             raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
         if not self.is_closed:

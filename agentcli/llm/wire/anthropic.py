@@ -216,7 +216,6 @@ class AnthropicReader:
         self._stop_reason = self._note = ""  # as the server names it, and its explanation
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
-        """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
         match event.get("type"):
             case "content_block_delta":
                 self._add_delta(event, out)
@@ -249,7 +248,6 @@ class AnthropicReader:
         return bool(self._stop_reason) and all(block.is_whole for block in self._blocks)
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
-        """Return the whole reply, after the stream's end. Raises `ProviderError` if some of it did not arrive."""
         if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
         if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then all blocks are whole, also without their end

@@ -28,17 +28,7 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpdate
-from agentcli.llm.wire.reply_parts import (
-    ArrivingCalls,
-    CallIds,
-    Prose,
-    call_events,
-    calls_in_text,
-    count_in,
-    plain_id,
-    plain_name,
-    text_in,
-)
+from agentcli.llm.wire import reply_parts
 
 EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
 MAX_ID_CHARS = 40  # OpenAI's limit
@@ -186,7 +176,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
             {
                 "id": wire_id(use.id, quirks),
                 "type": "function",
-                "function": {"name": plain_name(use.name), "arguments": encode_json(use.input).decode()},
+                "function": {"name": reply_parts.plain_name(use.name), "arguments": encode_json(use.input).decode()},
             }
             for use in message.tool_uses
         ]
@@ -209,7 +199,7 @@ def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[s
     text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
-        wire["name"] = plain_name(names.get(result.tool_use_id, "tool"))
+        wire["name"] = reply_parts.plain_name(names.get(result.tool_use_id, "tool"))
     return wire
 
 
@@ -237,29 +227,30 @@ def wire_id(id: str, quirks: Quirks) -> str:
     """Return a call id that this server accepts: the id itself if possible, else its hash, the same every time."""
     if quirks.fixed_ids:
         return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-    return plain_id(id, MAX_ID_CHARS)
+    return reply_parts.plain_id(id, MAX_ID_CHARS)
 
 
 class ChatReader:
-    def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
+    def __init__(
+        self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: reply_parts.CallIds
+    ) -> None:
         self.model, self._provider, self._quirks = model, provider, quirks
         self._tool_names, self._ids = tool_names, ids
         self.is_finished = self._has_begun = False  # a finish reason came; anything of the reply came
         self.is_closed = False  # the server announced that nothing follows
         self._is_unstreamed = False  # the reply came as one JSON object
-        self._prose = Prose(begins_inside=quirks.reasoning_first)
+        self._prose = reply_parts.Prose(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []  # `reasoning_details`, to be sent back
-        self._calls = ArrivingCalls(ids)
+        self._calls = reply_parts.ArrivingCalls(ids)
         self._extras: dict[str, Any] = {}  # `extra_content` of calls, by their ids
         self._finish_reason = ""  # as the server names it
         self._refused = False  # True if the text is that of a refusal
         self._usage = Usage()
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
-        """Append what `chunk` means to `out`. Raises `ProviderError` for an error inside the stream."""
         if chunk.get("error") or chunk.get("object") == "error":
             raise embedded_error(chunk)
-        self.model = text_in(chunk.get("model")) or self.model
+        self.model = reply_parts.text_in(chunk.get("model")) or self.model
         self._count(chunk, out)
         for position, choice in enumerate(chunk.get("choices") or ()):
             index = choice.get("index")
@@ -276,14 +267,14 @@ class ChatReader:
             for text in filter(None, (delta.get("content"), delta.get("refusal"))):
                 if isinstance(text, list):  # Mistral's parts
                     text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
-                self._prose.add(text_in(text), out)
+                self._prose.add(reply_parts.text_in(text), out)
             self._refused |= bool(delta.get("refusal"))
             for call in delta.get("tool_calls") or ():
                 id = self._calls.feed(call, out)
                 if self._quirks.extra_content and (extra := call.get(EXTRAS)):
                     self._extras[id] = extra
             if reason := choice.get("finish_reason"):
-                self._finish_reason = text_in(reason)
+                self._finish_reason = reply_parts.text_in(reason)
                 if reason == "error":
                     raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
@@ -292,7 +283,11 @@ class ChatReader:
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if progress := chunk.get("prompt_progress"):  # llama.cpp
-            out.append(UsageUpdate(Usage(count_in(progress.get("processed"))), count_in(progress.get("total"))))
+            out.append(
+                UsageUpdate(
+                    Usage(reply_parts.count_in(progress.get("processed"))), reply_parts.count_in(progress.get("total"))
+                )
+            )
         places = (chunk, (chunk.get("choices") or [{}])[0], chunk.get("x_groq") or {})  # Moonshot, Groq
         usage = next((place["usage"] for place in places if place.get("usage")), None)
         if isinstance(usage, dict):
@@ -300,7 +295,6 @@ class ChatReader:
             out.append(UsageUpdate(self._usage))
 
     def done(self, out: list[StreamEvent]) -> Done:
-        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         was_cut = self._finish_reason in _CUT
         self._prose.close(out)
         has_ended = self.is_finished or (self._has_begun and (self.is_closed or self._is_unstreamed))
@@ -317,10 +311,10 @@ class ChatReader:
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = runs_text_calls or len(text) <= MAX_TEXT_OF_CALLS
-        if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
+        if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
             if runs_text_calls:
                 uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]
-                out += (event for use in uses for event in call_events(use))
+                out += (event for use in uses for event in reply_parts.call_events(use))
             else:
                 note = note or (
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
@@ -371,14 +365,14 @@ def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
     spellings = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
-    cached = count_in(next(filter(None, spellings), (timings or {}).get("cache_n")))
-    written = count_in(details.get("cache_write_tokens"))
+    cached = reply_parts.count_in(next(filter(None, spellings), (timings or {}).get("cache_n")))
+    written = reply_parts.count_in(details.get("cache_write_tokens"))
     cost = usage.get("cost")
     return Usage(
-        input_tokens=max(0, count_in(usage.get("prompt_tokens")) - cached - written),
-        output_tokens=count_in(usage.get("completion_tokens")),
+        input_tokens=max(0, reply_parts.count_in(usage.get("prompt_tokens")) - cached - written),
+        output_tokens=reply_parts.count_in(usage.get("completion_tokens")),
         cache_creation_input_tokens=written,
         cache_read_input_tokens=cached,
-        reasoning_tokens=count_in(completion.get("reasoning_tokens")),
+        reasoning_tokens=reply_parts.count_in(completion.get("reasoning_tokens")),
         cost_usd=max(0.0, float(cost)) if isinstance(cost, int | float) else None,
     )

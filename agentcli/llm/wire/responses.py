@@ -142,7 +142,6 @@ class ResponsesReader:
         self._reason, self._usage = "", Usage()  # why the reply is incomplete, if it is; the token counts
 
     def feed(self, event: dict[str, Any], out: list[llm.StreamEvent]) -> None:
-        """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
         if event.get("object") == "response":  # a server that does not stream
             event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
         match text_in(event.get("type")):
@@ -216,7 +215,6 @@ class ResponsesReader:
         self.is_finished = self.is_closed = True
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
-        """Return the whole reply, after the stream's end. Raises `ConnectionFailed` if the reply is not complete."""
         if not self.is_finished:
             raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
         message = self._message()
