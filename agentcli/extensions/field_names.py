@@ -1,7 +1,4 @@
-"""Translates calls between agentcli's names of tools and arguments and those of other agents.
-
-The log, the rules and the model keep agentcli's names; hooks and the Agent SDKs are written for the others.
-"""
+"""Translates calls between agentcli's names of tools and arguments, which the log keeps, and those of other agents."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""Slash commands of plugins, skills and subagents.
-
-`/plugin` lists plugins and switches them.
-`/skills` lists, activates and ends skills, and each skill is a command. `/agents` shows, steers and stops subagents,
-and each kind of subagent is a command.
-"""
+"""Slash commands of plugins, skills and subagents; each skill and each kind of subagent is a command, too."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""The errors of model requests: their kinds, and how a server's refusal is read.
-
-A refusal gives the kind of the error, its message and code, and how long to wait before the next try.
-"""
+"""The errors of model requests, and how a server's refusal is read: its kind, message, code, and how long to wait."""
 
 import re
 import time

@@ -1,7 +1,4 @@
-"""The messages and blocks of a conversation, the same for every provider, named as in the Messages API.
-
-`repair_messages` makes the least repair of the faults that every provider would refuse.
-"""
+"""The messages and blocks of a conversation, the same for every provider, named as in the Messages API."""
 
 import logging
 from collections.abc import Iterable, Sequence

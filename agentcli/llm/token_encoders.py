@@ -1,7 +1,4 @@
-"""Counts the tokens of texts and messages: by a server that counts exactly, else by an encoder and a margin.
-
-It serves callers who want a count. The tokens of requests are only estimated (`estimate` in models.py).
-"""
+"""Counts tokens for callers who want a count, by a server or an encoder; models.py estimates those of requests."""
 
 import asyncio
 import base64

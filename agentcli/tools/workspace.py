@@ -194,10 +194,7 @@ class Workspace(Struct, kw_only=True, dict=True):
         return self.sandbox.look(path, use, self.grants + grants)
 
     def usable_path(self, path: Path | str, access: Access, grants: Grants = NO_GRANTS) -> Path:
-        """Return the real path of a file that may be read or written; a text is a path as the model writes it.
-
-        Raises `ToolError` if it is a secret file or lies outside the workspace, and is not granted.
-        """
+        """Return the real path of a file, written as a model does, that may be read or written. Raises `ToolError`."""
         path = self.lexical_path(path) if isinstance(path, str) else path
         status = self.look(path, access, grants)
         if status.is_usable:

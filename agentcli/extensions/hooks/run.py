@@ -1,7 +1,4 @@
-"""Runs the hooks of an event all at once, and combines their answers into one.
-
-Hooks are written for several agents, so calls and arguments are sent to them under the names of others, too.
-"""
+"""Runs the hooks of an event all at once, and combines their answers; calls also have the names of other agents."""
 
 import asyncio
 import json

@@ -157,10 +157,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_plugin(root: Path, *, data: Path, marketplace: str = "") -> Plugin:
-    """Return the plugin in a folder; its programs may keep something in a folder of its name in `data`.
-
-    Raises `ConfigError` if it is no plugin, or has a part that cannot be read or leads outside of the folder.
-    """
+    """Return the plugin in a folder; its programs may use a folder of its name in `data`. Raises `ConfigError`."""
     manifests = [keys for keys in (read_object(root / name) for name in MANIFESTS) if keys]
     entry = read_object(root / ENTRY_FILE)
     if not manifests and not entry:

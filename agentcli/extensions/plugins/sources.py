@@ -79,10 +79,7 @@ async def _git(address: str, *arguments: str) -> None:
 
 
 def copy_folder(source: Path, target: Path, *, repository: Path) -> None:
-    """Copy a plugin's folder; links to other parts of its repository become copies.
-
-    Raises `UserError` if anything leads out of the repository, is not a file or folder, or if there is too much.
-    """
+    """Copy a plugin's folder; links inside its repository become copies. Raises `UserError`, also for too much."""
     count, size = 0, 0
 
     def check(folder: str, names: list[str]) -> set[str]:

@@ -78,10 +78,7 @@ class Subagents:
         self._background: dict[str, asyncio.Task[None]] = {}
 
     async def answer(self, call: Call, arguments: CreateSubagent) -> ToolOutput:
-        """Let a subagent do a task, and return its answer; for one in the background, a sentence at once.
-
-        Raises `ToolError` if the task is empty, there is no such agent, or the subagent cannot be started.
-        """
+        """Let a subagent do a task, and return its answer; in the background, a sentence. Raises `ToolError`."""
         if not arguments.task.strip():
             raise ToolError("The task is empty. Say all that the subagent needs to know.", kind="invalid_parameters")
         if (definition := self._children.agents.find(arguments.agent or DEFAULT)) is None:

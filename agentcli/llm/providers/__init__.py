@@ -1,7 +1,4 @@
-"""One module for each kind of API, and the base class of all providers. Providers do not know each other.
-
-The base class has the names of the model's row, estimated token counts, and the health check.
-"""
+"""One module for each kind of API, which do not know each other, and the base class of all providers."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING

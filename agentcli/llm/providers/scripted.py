@@ -82,10 +82,8 @@ class ScriptedProvider(BaseProvider):
         blocks: list[Block] = []
         if reply.usage is not None:  # first, so that a reply that breaks off has a price
             yield provider.UsageUpdate(reply.usage)
-        for kind, delta, written in (
-            (Thinking, provider.ThinkingDelta, reply.thinking),
-            (Text, provider.TextDelta, reply.text),
-        ):
+        parts = ((Thinking, provider.ThinkingDelta, reply.thinking), (Text, provider.TextDelta, reply.text))
+        for kind, delta, written in parts:
             text = _filled(written, request)
             for start in range(0, len(text), reply.chunk):
                 await asyncio.sleep(reply.delay_ms / 1000)

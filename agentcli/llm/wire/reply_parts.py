@@ -68,10 +68,7 @@ def count_in(value: Any) -> int:
 
 
 def join_deltas(events: list[StreamEvent]) -> list[StreamEvent]:
-    """Return the events with neighbouring deltas of one kind (and one call) joined, in the same order.
-
-    A piece of the stream then costs one event, however many tokens it holds.
-    """
+    """Return the events with neighbouring deltas of one kind (and one call) joined: a piece then costs one event."""
     if len(events) < 2:
         return events
     joined: list[StreamEvent] = []

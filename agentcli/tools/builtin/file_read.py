@@ -146,10 +146,7 @@ def _format_media(content: bytes, media_type: str, arguments: FileRead, shown: s
 
 
 def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[bytes, str]:
-    """Return the pages of a PDF from `offset` (1-based) on, at most `limit`, and which these are: `pages 2-3 of 9`.
-
-    Raises `ToolError` if the PDF is broken, has a password, or has more pages than a model takes.
-    """
+    """Return a PDF's pages from `offset` (1-based) on, at most `limit`, and which they are. Raises `ToolError`."""
     from pypdf import PdfReader, PdfWriter  # imports in 200 ms, and most sessions read no PDF
     from pypdf.errors import PyPdfError
 

@@ -22,10 +22,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # its warnings would appear 
 
 
 def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
-    """Return the image within the limits, its media type, and what was done; of an animation the first frame.
-
-    Raises `ToolError` if the image is broken, or has too many pixels to be decoded.
-    """
+    """Return an image within the limits, its media type, and what was done; the first frame of an animation."""
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)

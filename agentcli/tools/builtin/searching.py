@@ -1,7 +1,4 @@
-"""Runs file_list, and holds what it shares with grep_search: the folder to search, globs, notes on gaps.
-
-Files are listed nearest first, without those that the project's ignore rules leave out.
-"""
+"""Runs file_list, nearest files first, and holds what it shares with grep_search: folders, globs, notes on gaps."""
 
 import os
 import re
