@@ -325,16 +325,13 @@ def _unbraced(word: str) -> list[str]:
 
 
 def _simple_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command of a shell text, without the files that output goes to.
-
-    A text that no shell would read is split at spaces, quotes and operators.
-    """
+    """Yield the words of each simple command of a shell text, without the files that output goes to."""
     # Before, lines that a backslash continues are joined, and other line ends become `;`.
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         tokens = list(lexer)
-    except ValueError:
+    except ValueError:  # no shell would read it
         tokens = re.split(r"[\s'\"();<>|&`]+", text)
     words: list[str] = []
     is_output = False  # True for the word behind `>`

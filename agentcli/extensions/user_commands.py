@@ -130,10 +130,7 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return the command in a file, whose variables `fill` replaces, and the rules that allow its calls.
-
-    Raises `OSError`, `ValueError` or `UsageError` if the file is no command.
-    """
+    """Return a file's command, filled in, and its rules. Raises `OSError`, `ValueError` or `UsageError` if it has none."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())

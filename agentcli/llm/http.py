@@ -45,7 +45,7 @@ class Carrier(ABC):
 
     @asynccontextmanager
     async def send(self, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        """Send a GET request, or a POST with `body` as JSON, and give its good response. Raises `ProviderError`."""
+        """Send a GET request, or a POST with `body` as JSON; give its good, unread response. Raises `ProviderError`."""
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
@@ -75,7 +75,7 @@ class Carrier(ABC):
 
 
 class HttpClient(Carrier):
-    """Sends requests to one server, and follows redirects on its host. `read_timeout` is its longest silence in s."""
+    """Sends requests to one server and follows redirects on its host. `read_timeout` limits its silence, in seconds."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True, kw_only=True):
-    """An API's limits for one request. If there are more than `crowd` images, `crowded_edge` counts and not `edge`."""
+    """An API's limits. An image's edges have `edge` pixels at most, `crowded_edge` if there are more than `crowd`."""
 
     images: int = 0
     documents: bool = False

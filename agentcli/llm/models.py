@@ -202,8 +202,6 @@ class RequestTarget(msgspec.Struct, frozen=True):
         return f"{self.provider.name}/{self.provider.model}"
 
 
-# Tokens
-
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
 TOKENS_PER_MESSAGE = 4  # its role and separators
 SAFETY = 1.1  # the margin of an estimate

@@ -83,8 +83,7 @@ class HookSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_for(self, event: str, subject: str, input: Mapping[str, Any]) -> bool:
         """Return True if the hook is for an event about a `subject`, such as a tool by any name, with this input."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
-        is_matching = not self.matcher or any(re.fullmatch(self.matcher, name) for name in names)
-        if self.event != event or not is_matching:
+        if self.event != event or (self.matcher and not any(re.fullmatch(self.matcher, name) for name in names)):
             return False
         if not self.condition:
             return True

@@ -91,8 +91,6 @@ class PluginStore:
         with TemporaryDirectory(prefix=_NEW, dir=self._folder, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    # Marketplaces
-
     @contextmanager
     def _repository(self, source: str) -> Iterator[Path]:
         """Give the folder of a marketplace, downloaded if `source` is not a folder."""
@@ -140,8 +138,6 @@ class PluginStore:
                 raise UsageError(f"No marketplace has a plugin {name!r}{near}.")
             case found:
                 raise UsageError(f"{' and '.join(found)} have a plugin {name}. Say which: {name}@{found[0]}")
-
-    # Plugins
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Plugin]:

@@ -264,7 +264,7 @@ class Skills(msgspec.Struct, kw_only=True, dict=True):
         return listing({skill.name: skill.description for skill in self.offered}, max_tokens)
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
-        """Let a session use skills, imported with the first one; `outer` are the parent's if it is a subagent's."""
+        """Let a session use skills; their code is imported with the first. `outer` are those of a subagent's parent."""
 
         def make() -> SkillsInUse:
             from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry

@@ -1,7 +1,4 @@
-"""Reads SKILL.md files (agentskills.io). Skills for other tools load unchanged; what breaks the specification is noted.
-
-The frontmatter of commands and subagents is read here, too.
-"""
+"""Reads SKILL.md files (agentskills.io), also those for other tools, and the frontmatter of commands and subagents."""
 
 import os
 import re

@@ -321,14 +321,13 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
             recording=runtime.calls.recording,
         )
         limits = (run.arguments.max_turns, run.definition.max_turns, self.agents.config.settings.agents.max_turns)
-        max_turns = min(filter(None, limits))
         child = replace(
             runtime,
             models=replace(runtime.models, prefix_for=self.context.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
             steps=usual_steps(nested=nested),
-            limits=TurnLimits(max_turns=max_turns, max_tokens=runtime.limits.max_tokens, max_breaks=1),
+            limits=TurnLimits(max_turns=min(filter(None, limits)), max_tokens=runtime.limits.max_tokens, max_breaks=1),
             context=replace(runtime.context, policy=watch, watch=watch),
             collect=lambda session_id, entry: None,
         )
@@ -350,10 +349,7 @@ class ChildSessions(Struct, frozen=True, kw_only=True):
         return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.owner), []
 
     def _model(self, run: AgentRun, current: str) -> str:
-        """Return the model that the call, the settings or the definition name, else the parent's `current` one.
-
-        A model that cannot be used is an error only if the call names it. Raises `UsageError`.
-        """
+        """Return the model of call, settings or agent, else `current`. Raises `UsageError` if the call's is wrong."""
         name, asked = run.definition.name, run.arguments.model
         wanted = asked or self.agents.config.settings.agents.models.get(name) or run.definition.model
         if not wanted:

@@ -49,7 +49,7 @@ _STATUS = {
 
 
 def to_body(request: llm.Request, model: ModelInfo) -> dict[str, Any]:
-    """Return the body of `POST /v1/messages`, tools and system text first: they begin as those of earlier requests."""
+    """Return the body of `POST /v1/messages`. Its fixed parts come first, so that the cache of earlier ones is hit."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
     new = [message for message in messages if isinstance(message, dict)]  # the others are `Raw` JSON, prepared before

@@ -358,10 +358,7 @@ def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
-    """Return the token counts in any of the servers' spellings.
-
-    Servers count cached tokens as part of the prompt, `Usage` counts them apart. llama.cpp has them in `timings`.
-    """
+    """Return token counts in any spelling, cached ones apart from the prompt's. llama.cpp has them in `timings`."""
     details = usage.get("prompt_tokens_details") or {}
     completion = usage.get("completion_tokens_details") or {}
     spellings = (details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))

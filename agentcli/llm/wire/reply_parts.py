@@ -229,7 +229,7 @@ class CallIds:
 
 
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
-    """Return a call's arguments, None if they are no object. If it `was_cut`, a repair would be a guess of the rest."""
+    """Return a call's arguments; None if they are no object. Those of a call that `was_cut` are not repaired."""
     if not text.strip():
         return {}
     value = _strict(text)

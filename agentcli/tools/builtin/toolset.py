@@ -206,8 +206,6 @@ def _import_body(name: str) -> Any:
     return body
 
 
-# Small models
-
 # The few tools of a small model, with fewer arguments and shorter texts: all of them take about 300 tokens. A model of
 # 1.5 billion parameters chose its tool better with these than with the full texts. By name: the text for the model, the
 # required arguments, the optional ones.
