@@ -130,7 +130,7 @@ def add_user_commands(
 
 
 def _read_command(file: Path, name: str, fill: Callable[[str], str]) -> tuple[SlashCommand, Sequence[Rule]]:
-    """Return a file's command, filled in, and its rules. Raises `OSError`, `ValueError` or `UsageError` if it has none."""
+    """Return a file's command, filled in, and its rules. Raises `OSError`, `ValueError` or `UsageError` for none."""
     if not all(_NAME.fullmatch(part) for part in name.split(":")):
         raise ValueError("its name contains characters that commands cannot have")
     keys, body = split_frontmatter(fill(read_small_file(file).decode()).encode())
