@@ -44,8 +44,7 @@ class ProgramPins:
         keep: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._cwd, self._root = str(cwd), str(root)
-        self._trusted = trusted
-        self._keep = keep
+        self._trusted, self._keep = trusted, keep
         self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
         # By command: all files that it names, the pinned digests, and those seen by `changed`.
         self._named: dict[str, set[NamedFile]] = {}

@@ -38,8 +38,7 @@ class LocalProvider(BaseProvider):
         self, info: ModelInfo, *, start: Callable[[], Awaitable["LocalServer"]], read_timeout: float = 600.0
     ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="none"))
-        self._start = start
-        self._read_timeout = read_timeout
+        self._start, self._read_timeout = start, read_timeout
         self._server: LocalServer | None = None
         self._carrier: HttpClient | None = None
         self._starting = asyncio.Lock()

@@ -35,7 +35,6 @@ _LONG_ROW = re.compile(rf"^(\d+):(.{{{MAX_SHOWN_CHARS + 1},}})", re.MULTILINE)
 async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
     target = searching.searchable(arguments.path, context)
     limit = searching.result_limit(arguments, context)
-    workspace = context.workspace
 
     async def search(glob: str) -> tuple[Matches | MatchedFiles, SearchOutcome]:
         query = Search(
@@ -57,7 +56,7 @@ async def run(arguments: GrepSearch, context: ToolContext) -> ToolOutput:
             found = Matches(limit, has_marks=has_marks, context=arguments.context, show=target.show)
             if (arguments.output_level or context.level) == "full":
                 found.max_chars = sys.maxsize
-        return found, await workspace.sandbox.search(query, found.add, context.all_grants)
+        return found, await context.workspace.sandbox.search(query, found.add, context.all_grants)
 
     found, outcome = await searching.search_literal_brackets(
         searching.relative_glob(arguments.glob, target), search, has_found=lambda result: result[0].files > 0
@@ -127,10 +126,8 @@ class Matches:
     def __init__(self, limit: int, *, has_marks: bool, context: int, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0
         self.max_chars = MAX_SHOWN_CHARS
-        self._limit = limit
-        self._has_marks = has_marks
-        self._context = context
-        self._show = show
+        self._limit, self._show = limit, show
+        self._has_marks, self._context = has_marks, context
         self._kept: list[_File] = []  # with a limit: sorted, and only those with the first matches
         self._kept_matches = 0  # the matches in the kept files
         self._current_path: bytes | None = None  # the file whose parts come now
@@ -206,9 +203,7 @@ class MatchedFiles:
 
     def __init__(self, limit: int, *, are_counted: bool, show: Callable[[bytes], str]) -> None:
         self.total = self.files = 0
-        self._limit = limit
-        self._are_counted = are_counted
-        self._show = show
+        self._limit, self._show, self._are_counted = limit, show, are_counted
         self._found: list[FoundRows] = []
 
     def add(self, found: Sequence[FoundRows]) -> None:

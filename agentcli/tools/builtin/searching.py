@@ -157,9 +157,7 @@ class NearestPaths:
     """
 
     def __init__(self, limit: int, *, below: str, with_folders: bool, depth: int | None) -> None:
-        self._limit = limit
-        self._below = below
-        self._with_folders = with_folders
+        self._limit, self._below, self._with_folders = limit, below, with_folders
         self._max_slashes = below.count("/") + depth - 1 if depth else None  # in the name of a file to be shown
         self._folders: set[str] = set()  # the folders that hold a file
         self._levels: defaultdict[int, list[str]] = defaultdict(list)  # batches of names, by the slashes in a name

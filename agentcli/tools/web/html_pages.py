@@ -69,8 +69,7 @@ class _Reader:
     """Decides for the library what becomes of every element, link and image."""
 
     def __init__(self, hidden_names: frozenset[str], *, with_menus: bool) -> None:
-        self._hidden = hidden_names
-        self._with_menus = with_menus
+        self._hidden, self._with_menus = hidden_names, with_menus
         self._code_depth = _NO_CODE  # of the code block that the parser is in; deeper elements are inside it
         self.left_out_menus = False  # True if the page has menus
         self.is_cut = False
