@@ -12,8 +12,6 @@ from msgspec import Struct
 
 from agentcli.errors import ConfigError
 
-OLLAMA_PORT = 11_434
-PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
@@ -87,7 +85,7 @@ def ollama_address(written: str) -> str:
     if not colon or place.endswith("]"):  # the colons of an IPv6 address belong to the host
         host, colon, port = place, "", ""
     if not scheme:  # an address with a scheme has the port of that scheme
-        colon, port = ":", port or str(OLLAMA_PORT)
+        colon, port = ":", port or "11434"  # Ollama's own
     reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
 
@@ -113,7 +111,7 @@ def proxy_for(address: str) -> Proxy | None:
     scheme, _, place = written.rpartition("://")
     scheme = {"": "http", "socks": "socks5"}.get(scheme.lower(), scheme)  # desktops write socks://
     written = f"{scheme}://{place}"
-    if not is_address(written, PROXY_SCHEMES) or (proxy := urlsplit(written)).path not in ("", "/"):
+    if not is_address(written, tuple(_PORTS)) or (proxy := urlsplit(written)).path not in ("", "/"):
         raise ConfigError(
             "no usable proxy address: write it as http://HOST:PORT (or https, socks5, socks5h), or unset it.",
             key=f"{name.upper()}_PROXY",

@@ -27,7 +27,6 @@ MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or a
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib finds the format by the first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -206,7 +205,7 @@ class Response:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
-        unzip = zlib.decompressobj(_GZIP_OR_ZLIB)
+        unzip = zlib.decompressobj(32 + zlib.MAX_WBITS)  # 32: it finds the format by the first bytes
         while self._pieces or not self._is_complete:
             received, self._pieces = b"".join(self._pieces), []
             self.received += len(received)

@@ -10,10 +10,7 @@ from agentcli.errors import AgentcliError
 from agentcli.llm.messages import Message, decode_json
 
 MAX_MESSAGE_CHARS = 500  # of a refusal whose form is not known
-_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 _DURATION = r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?"  # 6m0s, as OpenAI writes it
-_FIRST_EPOCH = 1_000_000_000  # seconds; a smaller number is a duration
-_FIRST_EPOCH_MS = 100_000_000_000  # a greater number of seconds would be a time after the year 5000
 _MAX_WAIT_S = 32 * 86_400.0  # usage limits last a month at most
 
 Mask = Callable[[str], str]
@@ -237,11 +234,11 @@ def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
     """Return the seconds until a time: a number of units, `6m0s`, seconds or milliseconds since 1970, or a date."""
     text = text.strip()
     try:
-        if re.fullmatch(_NUMBER, text):
+        if re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text):
             seconds = float(text) * unit_s
-            if seconds >= _FIRST_EPOCH_MS:
+            if seconds >= 100_000_000_000:  # milliseconds; as seconds it would be after the year 5000
                 seconds /= 1000
-            if seconds >= _FIRST_EPOCH:
+            if seconds >= 1_000_000_000:  # a time; a smaller number is a duration
                 seconds -= time.time()
         elif text and (parts := re.fullmatch(_DURATION, text)):
             hours, minutes, rest_s = (float(part or 0) for part in parts.groups())

@@ -33,12 +33,6 @@ from agentcli.version import __version__
 
 START_DEADLINE_S = 120.0  # for loading a model; the pinned one takes 2 to 6 s
 ANSWER_DEADLINE_S = 5.0  # a running server answers within milliseconds
-MIN_FREE_TO_LINGER = 4 * 1024**3  # bytes of memory before the start; with less, the server ends with its last user
-PROMPT_CACHE_MIB = 512  # for the prompts of other conversations, so that two programs can take turns
-# Prompt tokens between two checks whether the caller is still there: about 5 s on two slow cores. The engine's own
-# 2048 kept both cores busy for 46 s after a request had been given up.
-BATCH_TOKENS = 256
-FIRST_USER_S = 15.0  # for the connection of the program that starts the server, which it makes before that
 _MAX_FOLDER_BYTES = 80  # the kernel takes 104 (macOS) for the path of a socket, with its name of 17 and a zero
 
 
@@ -100,7 +94,7 @@ async def acquire(
             )
         for other in control.parent.glob("*.sock"):  # ends servers without users: two models need twice the memory
             await _order(other, b"yield\n")
-        if _free_memory() < MIN_FREE_TO_LINGER:
+        if _free_memory() < 4 * 1024**3:  # with less memory it ends with its last user
             linger_s = 0.0
         stays = f" (kept for {linger_s:g} s after use; agentcli local stop)" if linger_s else ""
         on_wait(f"starting the local model{stays}")
@@ -318,7 +312,7 @@ class Users:
 
     async def serve(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.end)
-        self._ending = asyncio.get_running_loop().call_later(FIRST_USER_S, self.end)
+        self._ending = asyncio.get_running_loop().call_later(15.0, self.end)  # if nobody has come by then
         server = await asyncio.start_unix_server(self._hold, sock=listener)
         self._engine, port = await asyncio.to_thread(_load, self._info)  # it stops when its object is collected
         self._greeting = msgspec.json.encode(msgspec.structs.replace(self._info, port=port)) + b"\n"
@@ -359,10 +353,12 @@ def _load(info: ServerInfo) -> tuple[object, int]:
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx = info.model, info.context
     params.n_parallel = 1  # other requests wait, and each has the whole context
-    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    # Prompt tokens between two checks whether the caller is still there: about 5 s on two slow cores. The engine's own
+    # 2048 kept both cores busy for 46 s after a request had been given up.
+    params.n_batch = params.n_ubatch = 256
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [info.api_key]
     params.ui = params.endpoint_slots = params.warmup = False
-    params.cache_ram_mib = PROMPT_CACHE_MIB
+    params.cache_ram_mib = 512  # for the prompts of other conversations, so that two programs can take turns
     # The pinned model is known by its size, whatever its name; every other model has its own template.
     if Path(info.model).stat().st_size == PINNED.size:
         params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")

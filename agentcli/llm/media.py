@@ -18,11 +18,9 @@ from agentcli.llm.messages import Base64Source, Block, Document, Image, Message,
 MAX_IMAGE_BYTES = 5 * 1024 * 1024 // 4 * 3  # that a provider accepts; they are 5 MB as base64
 MAX_EDGE = 1_568  # pixels; providers scale larger images down
 MAX_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with all the text, others 50
-KEPT_SHARE = 0.75  # of the limit, when the oldest go; several go at a time, so that the beginning changes seldom
 TOKENS_PER_IMAGE = 1_600  # for an image of the largest useful size, and for one of unknown size
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
 TOKENS_PER_PAGE = 3_000
-BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
 _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
@@ -127,7 +125,7 @@ def image_tokens(data: str, family: str) -> int:
 
 def document_tokens(data: str, family: str) -> int:
     """Count the tokens of a PDF in base64 by its pages, or by its size if it is broken; Gemini takes 258 a page."""
-    pages = facts_of(data).pages or 1 + len(data) * 3 // 4 // BYTES_PER_PAGE
+    pages = facts_of(data).pages or 1 + len(data) * 3 // 4 // 50_000  # bytes of a page, if it is broken
     return pages * (258 if family == "gemini" else TOKENS_PER_PAGE)
 
 
@@ -223,7 +221,7 @@ def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Ite
         used = [*map(add, used, _size_in_request(media[number]))]
         share = 1.0
         while len(kept) > 1 and any(size > limit * share for size, limit in zip(used, limits, strict=True)):
-            share, oldest = KEPT_SHARE, kept.popleft()
+            share, oldest = 0.75, kept.popleft()  # several go at a time, so that the beginning changes seldom
             used = [*map(sub, used, _size_in_request(media[oldest]))]
             yield oldest
 

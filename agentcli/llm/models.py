@@ -212,7 +212,6 @@ MAX_TOKENS_PER_MESSAGE = 8
 MEDIA_MARGIN = 1.5  # the most tokens of an image or a document, for each token of our count
 
 MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
-HALF_LIFE = 1_000  # estimated tokens after which earlier counts have half their weight
 MIN_FACTOR, MAX_FACTOR = 0.2, 4.0  # beyond these, the provider counted something else
 _FOREIGN = bytes(range(128, 256))  # the bytes of all characters beyond ASCII
 
@@ -272,7 +271,7 @@ class Calibration:
         """Learn from texts of this size that the provider counted as `counted` tokens."""
         estimated = size.bytes / BYTES_PER_TOKEN
         if estimated >= MIN_LEARNED and MIN_FACTOR <= counted / estimated <= MAX_FACTOR:
-            weight = 0.5 ** (estimated / HALF_LIFE)  # of what was learned before
+            weight = 0.5 ** (estimated / 1_000)  # of what was learned before
             estimated_before, counted_before = self._learned.get(model, (0.0, 0.0))
             self._learned[model] = estimated_before * weight + estimated, counted_before * weight + counted
 

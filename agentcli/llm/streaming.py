@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agentcli.llm.wire.chat_completions import Quirks
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
-MAX_DRAIN_S = 0.25
 # A character like 😀 is escaped as a high and a low surrogate, \ud83d\ude00. The first pattern finds the quotation mark
 # before a text that begins with a low one; the second a high one at the end of a text, behind whole escapes.
 _LOW_FIRST = lazy_pattern(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
@@ -109,7 +108,7 @@ async def stream_reply(
 async def _drain(pieces: AsyncIterator[Any]) -> None:
     # For a moment, so that the connection can be reused.
     with suppress(TimeoutError, errors.ProviderError):
-        async with asyncio.timeout(MAX_DRAIN_S):
+        async with asyncio.timeout(0.25):
             async for _ in pieces:
                 pass
 

@@ -39,7 +39,6 @@ UNKNOWN = "unknown"
 TOKENS_PER_MESSAGE = 4  # role and separators ("How to count tokens with tiktoken", OpenAI cookbook)
 TOKENS_TO_REPLY = 3  # the start of every reply (same)
 TIMEOUT_S = 3.0
-REST_S = 30.0  # before a counter that failed is asked again: a conversation has hundreds of texts
 
 _json = partial(json.dumps, ensure_ascii=False, default=str)
 _rests_until: dict[str, float] = {}
@@ -313,7 +312,7 @@ def exact_count(address: str, model: str, text: str) -> int | None:
         logging.getLogger("agentcli").warning(
             "The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why
         )
-        _rests_until[address] = time.monotonic() + REST_S
+        _rests_until[address] = time.monotonic() + 30.0  # so that not each text of a conversation waits
         return None
     finally:
         pool.shutdown(wait=False)

@@ -12,7 +12,6 @@ from agentcli.tools.tool import LazyResult, OutputLevel
 MAX_UNPAGED_BYTES = 30_000  # a larger result is shown page by page
 PAGE_BYTES = 29_500  # of a page, below which a tool adds notes
 MAX_INLINE_BYTES = 1_000_000  # a larger result is stored as a data file
-FULL_WINDOW = 0.8  # share of the model's window from which on results are brief
 MAX_LINE_CHARS = 2_000
 BRIEF_CHARS = 100
 STANDARD_CHARS = 500
@@ -36,7 +35,7 @@ class Levels(msgspec.Struct, frozen=True):
         """
         if chosen := asked or self.by_tool.get(tool) or own:
             return chosen
-        return "brief" if window_share > FULL_WINDOW else self.usual
+        return "brief" if window_share > 0.8 else self.usual
 
 
 def lazy_if_large(content: str, make: Callable[[], Any]) -> Any:
@@ -123,7 +122,6 @@ _MAX_PARSED_CHARS = 16_000_000  # nothing else runs while JSON is parsed
 _MAX_NAMES = 8
 _MAX_NAME_CHARS = 40
 _SAMPLE_LINES = 50  # from which the kind of a text is recognized
-_MAX_NOTES = 4  # lines that a tool adds below its output
 
 _LINE_NUMBERS = lazy_pattern(r"^[1-9]\d*\t", re.MULTILINE)  # file_read writes them before lines
 _LOG_LEVEL = lazy_pattern(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
@@ -133,7 +131,7 @@ def data_summary(text: str) -> str:
     """Describe JSON, a log, HTML, XML or other text in one line, apart from file_read's line numbers and notes."""
     text = text.strip()
     lines = (_LINE_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
-    for _ in range(_MAX_NOTES):
+    for _ in range(4):  # the most lines that a tool adds below its output
         if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):  # such as `[exit code 1]`
             lines.pop()
     count = _count(len(lines), "line")

@@ -28,8 +28,6 @@ from agentcli.tools.builtin.toolset import CreateSubagent
 from agentcli.tools.tool import Ask, ToolContext
 
 MAX_ANSWER_BYTES = 1_000_000
-MAX_JUDGEMENT_TOKENS = 2_500  # most of them for thinking
-MAX_AGENT_TURNS = 50
 _READING_TOOLS = ("file_read", "file_list", "grep_search", "read_more")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _EVENT_VALUE = re.compile(r'"\$\{([\w.-]+)\}"|\$\{([\w.-]+)\}')  # a whole text in JSON, or a part of one
@@ -124,7 +122,7 @@ async def ask_model(owner: Session, question: str, model: str) -> str:
     if (small := owner.runtime.models.small) is None:
         raise UsageError("it can ask no model here")
     target = RequestTarget(*await small(owner.state, model))
-    max_tokens = min(MAX_JUDGEMENT_TOKENS, target.info.max_output)
+    max_tokens = min(2_500, target.info.max_output)  # most of them for thinking
     effort: Effort | None = "low" if target.info.takes_effort else None
     request = Request(_JUDGE, (user_message(question),), max_tokens=max_tokens, effort=effort)
     return await reply_beside(owner, target, request)
@@ -145,7 +143,7 @@ async def ask_agent(owner: Session, question: str, model: str) -> str:
         raise UsageError("there are no subagents in this session")
     agents.shared_name = HOOK_AGENT
     tools = tuple(name for name in _READING_TOOLS if name in calls.tools)
-    arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=MAX_AGENT_TURNS)
+    arguments = CreateSubagent(task=task, agent="explore", tools=tools, model=model or None, max_turns=50)
     turn = TurnCalls(session=calls, state=state, emit=owner.publish, store=store, budgets=state.budgets)
     call = Call(ToolUse("hook", "create_subagent", msgspec.to_builtins(arguments)), turn)
     return str((await agents.answer(call, arguments)).content)

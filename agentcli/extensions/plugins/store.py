@@ -19,7 +19,6 @@ from agentcli.extensions.plugins.sources import copy_folder, download
 from agentcli.settings.files import FileLock, Paths, make_private_folder, replace_file
 from agentcli.settings.trust import folder_digest, folder_fingerprint, is_folder_trusted, trust_folder
 
-MARKETPLACE_FILE = ".claude-plugin/marketplace.json"
 _NEW = ".new-"  # how the names of unfinished folders begin
 _FILES = "files-"  # and those of finished ones
 
@@ -225,7 +224,7 @@ class PluginStore:
 
 def read_marketplace(root: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return a marketplace's name and its entries; one plugin is a marketplace of itself. Raises `ConfigError`."""
-    file = root / MARKETPLACE_FILE
+    file = root / ".claude-plugin/marketplace.json"
     if not (content := read_object(file)):
         name = read_plugin(root, data=root).name
         return name, {name: {"name": name, "source": "./"}}

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
-MAX_FOLDERS = 2_000  # in which one place is searched
 _MAX_DEPTH = 4
 _MAX_NOTICES = 3
 _MAX_DESCRIPTION = 1_024  # characters in the list for the model
@@ -162,7 +161,7 @@ def skill_files(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """Yield the folders that have a SKILL.md, in the order of their names, and the stamp of that file."""
     root = "" if place.root is None else os.path.realpath(place.root).rstrip("/") + "/"  # all paths start with ""
     waiting = [(str(place.folder), 0)]
-    for _ in range(MAX_FOLDERS):
+    for _ in range(2_000):  # the most folders in which one place is searched
         if not waiting:
             break
         folder, depth = waiting.pop()

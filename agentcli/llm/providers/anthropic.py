@@ -128,8 +128,6 @@ class CloudProvider(MessagesProvider):
 
 # The SDK, which signs requests for the clouds
 
-GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-AZURE_SCOPE = "https://ai.azure.com/.default"
 # These log bodies, keys and signatures at lower levels.
 _LOGGERS = ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3")
 # The advice if the vendor's own libraries find no credentials.
@@ -300,7 +298,7 @@ class _GoogleToken:
         import google.auth
         import requests
 
-        self._credentials, self.project = google.auth.default(scopes=[GOOGLE_SCOPE])
+        self._credentials, self.project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         self._session = requests.Session()
         if trusted := os.environ.get("SSL_CERT_FILE"):
             self._session.verify = trusted
@@ -321,7 +319,7 @@ def _azure_token(token: str | None) -> Callable[[], Any]:
         return lambda: token
     from azure import identity
 
-    provider = identity.get_bearer_token_provider(identity.DefaultAzureCredential(), AZURE_SCOPE)
+    provider = identity.get_bearer_token_provider(identity.DefaultAzureCredential(), "https://ai.azure.com/.default")
     return lambda: asyncio.to_thread(provider)
 
 

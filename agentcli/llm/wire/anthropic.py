@@ -30,7 +30,6 @@ from agentcli.llm.wire import ArrivingBlock, reply_parts
 CACHE = {"type": "ephemeral"}
 HOUR = "1h"
 MAX_BREAKPOINTS = 4  # the API's limit
-SMALL_WINDOW = 200_000  # tokens; models with a larger one take more images
 # platform.claude.com/docs, "Vision"
 MEDIA = MediaRules(images=600, documents=True, image_bytes=5 * 1024 * 1024, edge=8_000, crowd=20, crowded_edge=2_000)
 _THINKING = ("thinking", "redacted_thinking")  # blocks of reasoning, which take no breakpoint
@@ -95,7 +94,7 @@ def _continues_without_thinking(messages: list[dict[str, Any]]) -> bool:
 def media_rules(model: ModelInfo) -> MediaRules:
     if model.is_known and not model.takes_images:
         return msgspec.structs.replace(MEDIA, images=0)
-    return MEDIA if model.window > SMALL_WINDOW else msgspec.structs.replace(MEDIA, images=100)
+    return MEDIA if model.window > 200_000 else msgspec.structs.replace(MEDIA, images=100)
 
 
 def _messages(request: llm.Request, model: ModelInfo) -> list[Any]:

@@ -31,8 +31,6 @@ from agentcli.llm.provider import Done, Request, StreamEvent, ToolSpec, UsageUpd
 from agentcli.llm.wire import reply_parts
 
 EXTRAS = "extra_content"  # a field of a call; our Opaque block of a reply keeps those of its calls by their ids
-MAX_ID_CHARS = 40  # OpenAI's limit
-MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, if only a message comes of them
 _FIXED_ID = re.compile(r"\A[A-Za-z0-9]{9}\Z")
 _CUT: dict[str, StopReason] = {
     "length": "max_tokens", "model_context_window_exceeded": "model_context_window_exceeded"
@@ -227,7 +225,7 @@ def wire_id(id: str, quirks: Quirks) -> str:
     """Return a call id that this server accepts: the id itself if possible, else its hash, the same every time."""
     if quirks.fixed_ids:
         return id if _FIXED_ID.match(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-    return reply_parts.plain_id(id, MAX_ID_CHARS)
+    return reply_parts.plain_id(id, 40)  # OpenAI's limit
 
 
 class ChatReader:
@@ -310,7 +308,7 @@ class ChatReader:
         is_known = self._finish_reason in (*_CUT, "", "stop", "tool_calls", "content_filter")
         note = "" if is_known else f"unknown finish reason {self._finish_reason!r}"
         text, runs_text_calls = "".join(self._prose.text), self._quirks.read_text_calls
-        is_searched = runs_text_calls or len(text) <= MAX_TEXT_OF_CALLS
+        is_searched = runs_text_calls or len(text) <= 100_000  # for a mere message, a longer text is not searched
         if not uses and not was_cut and is_searched and (written := reply_parts.calls_in_text(text, self._tool_names)):
             if runs_text_calls:
                 uses = [ToolUse(self._ids.take(), name, arguments) for name, arguments in written]

@@ -19,7 +19,6 @@ from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCal
 from agentcli.llm.wire import ArrivingBlock
 from agentcli.patterns import lazy_pattern
 
-MAX_NAME_CHARS = 64
 MAX_REPAIR_CHARS = 4_096  # to add a missing brace to 12 KB took 34 ms
 OPEN, CLOSE = "<think>", "</think>"
 _NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
@@ -27,7 +26,6 @@ _ANY_TAG = lazy_pattern("</?think>")
 _FENCE = lazy_pattern(r"\s*(`{3,}|~{3,})")
 _FENCED = lazy_pattern(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)  # arguments in a code block
 _TRAILING_COMMA = lazy_pattern(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # strings are kept as they are
-_MAX_FENCE_LINE = 100  # characters of a line that may be a fence
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # behind one of these, a text talks about the tag
 # The forms in which models write calls as plain text.
 _CALL_MARKS = (
@@ -168,7 +166,7 @@ class Prose:
             return
         self._last = piece[-1]
         *lines, self._line = (self._line + piece).split("\n")
-        self._line = self._line[:_MAX_FENCE_LINE]
+        self._line = self._line[:100]  # a longer line is no fence
         for line in lines:
             if not self._fence:
                 self._fence = found[1] if (found := _FENCE.match(line)) else ""
@@ -204,7 +202,7 @@ def plain_id(id: str, max_chars: int = 64) -> str:
 
 def plain_name(name: str) -> str:
     """Return a tool's name in a form that every API accepts; models also call tools that do not exist, by any name."""
-    return _NOT_IN_NAMES.sub("_", name)[:MAX_NAME_CHARS] or "unknown"
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
 class CallIds:

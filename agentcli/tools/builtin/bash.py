@@ -23,7 +23,6 @@ from agentcli.tools.workspace import Workspace, display_name
 
 MAX_TIMEOUT_MS = 3_600_000
 _ASKED_LATER = "[It is a dry run. Its changes reach the workspace only after it has ended and the user has agreed.]"
-_MAX_CHARS_AT_ONCE = 2_000  # of an output that is looked through in less time than it takes to hand it to a thread
 _MAX_COMMAND_CHARS = 100  # of a job's command that are shown
 # Full output is shown page by page; of a standard one the notes below it are shown, too.
 _MAX_BYTES = {"brief": 1_800, "standard": PAGE_BYTES - 1_500, "full": 1_000_000}
@@ -67,7 +66,7 @@ async def _run(arguments: Bash, context: ToolContext, *, is_own: bool = False, t
             return _dry_run_report(await at_the_end, start, context, finish)
 
         return replace(output, content=f"{_ASKED_LATER}\n{output.content}", later=later)
-    if len(result.output) <= _MAX_CHARS_AT_ONCE:
+    if len(result.output) <= 2_000:  # looked through in less time than it takes to hand it to a thread
         return finish(result)
     return await asyncio.to_thread(finish, result)
 

@@ -31,7 +31,6 @@ from agentcli.tools.text.encoding import (
 from agentcli.tools.tool import ToolContext, ToolOutput
 from agentcli.tools.workspace import Workspace
 
-DEFAULT_LINES = 2_000
 # A block that the provider rejects stays in the conversation, and every later request fails with it, so nothing is sent
 # that could be rejected. The limits are those of Anthropic's Messages API, the strictest there is: an image has at most
 # 5 MB as base64 and 8,000 pixels on each side, 2,000 in a request with more than 20, and is scaled to 1,568 before a
@@ -55,7 +54,7 @@ def read_file(arguments: FileRead, path: Path, workspace: Workspace) -> ToolOutp
     """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
     shown, first = workspace.shown(path), arguments.offset or 1
     choice = LineRange(
-        first=first, max_lines=arguments.limit or DEFAULT_LINES, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
+        first=first, max_lines=arguments.limit or 2_000, max_bytes=PAGE_BYTES, max_counted=MAX_LINE_CHARS
     )
     if arguments.limit == 0:  # all of the file, for programs
         choice = LineRange(first=first, max_lines=MAX_TEXT_LINES, max_bytes=MAX_TEXT_BYTES, max_counted=MAX_KEPT_BYTES)
@@ -187,7 +186,6 @@ def _select_pages(content: bytes, arguments: FileRead, shown: str) -> tuple[byte
 # Lines of a text file of any size: it is read once from beginning to end, and in constant memory
 
 MAX_KEPT_BYTES = 1 << 20  # of one line; the rest of it is only counted
-_CHUNK_BYTES = 1 << 20  # read at a time
 
 
 class LineRange(Struct, frozen=True, kw_only=True):
@@ -283,7 +281,7 @@ def _bodies(head: bytes, file: BinaryIO, hash_chunk: Callable[[bytes], None], gu
             yield body
         else:
             yield decoder.decode(body).encode("utf-8", "surrogatepass")
-        chunk = file.read(_CHUNK_BYTES)
+        chunk = file.read(1 << 20)
     if decoder is not None:
         decoder.decode(b"", final=True)
 

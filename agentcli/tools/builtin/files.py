@@ -45,8 +45,6 @@ HOW_TO_NAME_CHARSET = (
     "(bash: iconv -f … -t UTF-8)."
 )
 
-_MAX_SIMILAR_S = 1.0  # seconds for finding similar names
-_MAX_SIMILAR_NAMES = 3
 _MAX_DEPTH = 100  # of a file; one whose name is only similar is sorted as if it were so deep
 
 _WHAT_TO_DO = {
@@ -172,9 +170,9 @@ async def _find_similar(path: Path, workspace: Workspace) -> list[str]:
 
     with suppress(ToolError, OSError, TimeoutError):  # such as a folder outside the workspace
         folder = await asyncio.to_thread(nearest_folder)
-        async with asyncio.timeout(_MAX_SIMILAR_S):
+        async with asyncio.timeout(1.0):
             await workspace.sandbox.search(Listing(folder), take)
-    return [name for _, name in sorted(found)[:_MAX_SIMILAR_NAMES]]
+    return [name for _, name in sorted(found)[:3]]
 
 
 def _distance(wanted: str, name: str) -> int:
@@ -200,7 +198,6 @@ def file_failure(action: str, shown: str, error: OSError, state: str = "") -> To
 
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
 IS_INVALID = "Note: this is no valid"
-_MAX_SHOWN_CHARS = 200  # of the wrong line
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ".py": (f"Python {sys.version_info.major}.{sys.version_info.minor}", ast.parse),
     ".json": ("JSON", json.loads),
@@ -219,7 +216,7 @@ def syntax_note(path: Path, content: bytes) -> str:
             read(text)
     except SyntaxError as error:
         lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]  # none if the error is behind the last line
-        line = f"\n{lines[0][:_MAX_SHOWN_CHARS]}" if lines else ""
+        line = f"\n{lines[0][:200]}" if lines else ""
         return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
     except UnicodeDecodeError:  # Python code may name another encoding in its first lines
         return ""

@@ -8,8 +8,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from agentcli.errors import ToolError
 from agentcli.llm.media import MAX_EDGE, MAX_IMAGE_BYTES
 
-MAX_PIXELS = 80_000_000  # 320 MB of memory; an image of few bytes can claim thousands of times as many
-
 # The ways to encode the image, from the best to the smallest: its longest edge, the format, the format's settings.
 _ENCODINGS: tuple[tuple[int, str, dict[str, int | bool]], ...] = (
     (MAX_EDGE, "PNG", {"optimize": False}),
@@ -26,7 +24,7 @@ def fit_image(content: bytes, shown: str) -> tuple[bytes, str, str]:
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             before, was_jpeg, is_animated = image.size, image.format == "JPEG", getattr(image, "is_animated", False)
-            if before[0] * before[1] > MAX_PIXELS:
+            if before[0] * before[1] > 80_000_000:  # 320 MB of memory, which an image of few bytes can claim
                 raise Image.DecompressionBombError(f"{before[0]:,} x {before[1]:,}")
             image.draft("RGB", (MAX_EDGE, MAX_EDGE))  # a JPEG is then decoded at a fraction of its size
             picture = ImageOps.exif_transpose(image)  # turned as the camera was held

@@ -16,7 +16,6 @@ _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 STANDARD_CHARS = 28_000  # of a page: with the heading and the notes it fits into one result
 BRIEF_CHARS = 4_000
 FULL_CHARS = 200_000
-DEFAULT_RESULTS = 5
 _NO_TEXT = "[no text: the page may show some only once its scripts have run]"
 
 
@@ -135,7 +134,7 @@ def _heading(page: WebPage) -> str:
 
 
 async def _search(arguments: WebSearch, web: Web) -> ToolOutput:
-    results = await web.search(arguments.query, max_results=arguments.max_results or DEFAULT_RESULTS)
+    results = await web.search(arguments.query, max_results=arguments.max_results or 5)
     structured = {"results": msgspec.to_builtins(list(results))}
     if not results:
         return ToolOutput("No results.", structured, "no results")

@@ -194,9 +194,7 @@ def _splice(decoded: DecodedText, replacements: Sequence[tuple[Match, str]]) -> 
     return "".join([*parts, decoded.text[position:]])
 
 
-MAX_NEAREST_LINES = 40
 _MAX_COMPARED_LINES = 5_000  # letter by letter
-_MIN_RATIO = 0.6  # of a line that counts as similar (difflib)
 _MAX_PAIRS = 1_000  # of equal lines, one in each text: a more frequent line, such as `return`, says nothing
 
 
@@ -210,7 +208,7 @@ def describe_nearest(text: str, wanted: str) -> str:
     if start is None:
         return "Nothing in it is similar. Read the file again."
     start = max(0, start)  # the wanted text may begin with lines that the file does not have
-    end = min(len(lines), start + min(len(sought), MAX_NEAREST_LINES) + 1)
+    end = min(len(lines), start + min(len(sought), 40) + 1)
     numbered = "\n".join(f"{n + 1}\t{cut_line(lines[n])}" for n in range(start, end))
     return f"The nearest lines are:\n{without_surrogates(cut_middle(numbered))}"
 
@@ -247,4 +245,4 @@ def _find_by_longest_line(lines: Sequence[str], sought: Sequence[str]) -> int | 
         matcher.set_seq1(lines[index][:MAX_LINE_CHARS])
         if matcher.real_quick_ratio() > best_ratio and (ratio := matcher.quick_ratio()) > best_ratio:
             best_ratio, best_index = ratio, index
-    return best_index - place if best_ratio >= _MIN_RATIO else None
+    return best_index - place if best_ratio >= 0.6 else None  # less is not similar

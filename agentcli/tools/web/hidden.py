@@ -52,14 +52,13 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
 
 _NAME = re.compile(r"[.#][\w-]+")
 _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
-_MAX_SHEET_CHARS = 500_000
 
 
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
     """Return selectors and declarations of the outer rules; those of `@media` and the like contain inner rules."""
     rules: list[tuple[str, str]] = []
     depth, start, opened = 0, 0, 0  # open braces, and the positions of an outer rule's start and of its brace
-    sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_MAX_SHEET_CHARS], flags=re.DOTALL)
+    sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:500_000], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
             case "{":

@@ -23,9 +23,6 @@ from PIL.ImageColor import getrgb
 from agentcli.tools.web.hidden import declarations, hides, hiding_names, outer_rules, visible_text
 
 MAX_DEPTH = 256  # elements inside each other; pages have up to about 50
-MIN_CHARS = 500  # a page with fewer characters is shown with its menus
-MAX_LINK_CHARS = 500  # longer addresses carry data for a script
-MAX_ALT_CHARS = 300  # of an image's description
 _FOLLOWED = re.compile(r"(?:https?|mailto):", re.IGNORECASE)  # schemes of links that are shown
 # No browser of today shows these, or only after a script has run; the text of an svg may be hidden in many ways.
 # The library itself drops `noscript` and `template`.
@@ -41,7 +38,7 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
     page = without_unreadable(page, style_sheet)
     reader = _Reader(hidden_names, with_menus=False)
     markdown = _convert(page, base_url, reader)
-    if len(markdown) < MIN_CHARS and reader.left_out_menus:
+    if len(markdown) < 500 and reader.left_out_menus:
         reader = _Reader(hidden_names, with_menus=True)
         markdown = _convert(page, base_url, reader)
     return {
@@ -106,7 +103,7 @@ class _Reader:
         return {"type": "custom", "output": link if target else shown}
 
     def visit_image(self, element: Any, source: str | None, alt: str | None, title: str | None) -> Any:
-        described = re.sub(r"[\[\]\s]+", " ", alt or "")[:MAX_ALT_CHARS].strip()
+        described = re.sub(r"[\[\]\s]+", " ", alt or "")[:300].strip()
         target = _address(source, element.attributes().get("src"))
         if not described:
             return "skip"
@@ -122,7 +119,7 @@ def _address(target: str | None, written: str | None) -> str:
     target, written = (re.sub(r"[\x00-\x20\x7f]+", "", html.unescape(text or "")) for text in (target, written))
     has_other_scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written) and not _FOLLOWED.match(written)
     leads_away = _FOLLOWED.match(target) and not has_other_scheme and not written.startswith("#")
-    is_shown = leads_away and len(target) <= MAX_LINK_CHARS
+    is_shown = leads_away and len(target) <= 500  # longer addresses carry data for a script
     return target.replace("(", "%28").replace(")", "%29") if is_shown else ""
 
 

@@ -44,7 +44,6 @@ def _judge_status(status: int, wait_s: float | None, refusals: _Refusals, otherw
 
 
 MAX_REDIRECTS = 5
-MAX_EXPANSION = 100  # decompressed bytes for one received, beyond a megabyte; pages reach about 50
 _HEADERS = {
     "user-agent": f"agentcli/{__version__}",
     "accept": "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0.8, */*;q=0.1",
@@ -184,13 +183,12 @@ async def _read_page(url: WebUrl, response: Response, max_bytes: int) -> _Page:
         body += piece
         if len(body) > max_bytes:
             raise too_large
-        if len(body) > 1_000_000 and len(body) > MAX_EXPANSION * response.received:
+        if len(body) > 1_000_000 and len(body) > 100 * response.received:  # pages reach about 50
             raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
     return _Page(url, headers.get("content-type", ""), bytes(body))
 
 
 MAX_HTML_CHARS = 3_000_000  # of a page are turned into Markdown; a note says that the rest is left out
-CONVERSION_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MAX_HTML_CHARS characters becomes
 _SLACK = 1_000  # characters that are read beyond the limit, in place of those that show nothing
 _SNIFFED = 2_048  # characters at the start of a body by which its kind is recognized
@@ -279,7 +277,7 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
     end = await run_short_program(
-        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url), timeout_s=CONVERSION_S,
+        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url), timeout_s=20.0,
         max_bytes=_MAX_ANSWER_BYTES, environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
         stdin=page.encode("utf-8", errors="replace"),
     )  # fmt: skip
