@@ -194,7 +194,7 @@ class Workspace(Struct, kw_only=True, dict=True):
         return self.sandbox.look(path, use, self.grants + grants)
 
     def usable_path(self, path: Path | str, access: Access, grants: Grants = NO_GRANTS) -> Path:
-        """Return the real path of a file, written as a model does, that may be read or written. Raises `ToolError`."""
+        """Return the real path of a file that may be read or written; models write it as text. Raises `ToolError`."""
         path = self.lexical_path(path) if isinstance(path, str) else path
         status = self.look(path, access, grants)
         if status.is_usable:

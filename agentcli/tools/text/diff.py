@@ -134,7 +134,7 @@ def _count(rows: Sequence[str], sign_of_others: str) -> int:
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
-    """Yield first new line (from 1; 0: a new file without lines), old and new text of each hunk of a file's diff."""
+    """Yield the first new line (0: a new file without lines), the old and the new text of each hunk of a diff."""
     parts = _HEADER.split(diff)  # the text before the first header, then its four groups and the body of each hunk
     for new_start, body in zip(parts[3::5], parts[5::5], strict=True):
         old, new = _old_and_new_lines(lines_of(body))
