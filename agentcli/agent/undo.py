@@ -192,7 +192,9 @@ async def undo(
     # False if all files conflict: then nobody is asked, and the report says so.
     is_possible = bool(plan.changes) or {file.how for file in plan.files} == {"kept"}
     verb = direction.capitalize()
-    text = "\n".join([f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction)])
+    text = "\n".join(
+        [f"{verb} {turn.name}:", *_remarks(turn, host.shown), *_rows(plan.files, host.shown, direction, is_done=False)]
+    )
     if how == "list":
         return UndoResult(text, turn, plan.files, is_wanted=False)
     is_asked = how != "yes" and is_possible
@@ -227,13 +229,15 @@ async def _carry_out(
         return files
 
 
+# What happens to a file, before and after it is done.
 _LABELS = {
-    "restored": "↩ restored",
-    "removed": "- removed",
-    "merged": "⇄ merged",
-    "conflict": "! conflict",
-    "kept": "= kept",
+    "restored": ("↩ would restore", "↩ restored"),
+    "removed": ("- would remove", "- removed"),
+    "merged": ("⇄ would merge", "⇄ merged"),
+    "conflict": ("! conflict", "! conflict"),
+    "kept": ("= kept", "= kept"),
 }
+_REDONE = {"restored": ("↪ would reapply", "↪ reapplied")}
 
 
 def _remarks(turn: TurnChanges, shown: Callable[[Path], str]) -> list[str]:
@@ -280,9 +284,16 @@ def _headline(turn: TurnChanges, direction: Direction, files: Sequence[interface
     return f"{did} {turn.name}. To {reverse} it: {command}{reverse}"
 
 
-def _rows(files: Sequence[interfaces.RestoredFile], shown: Callable[[Path], str], direction: Direction) -> list[str]:
+def _rows(
+    files: Sequence[interfaces.RestoredFile],
+    shown: Callable[[Path], str],
+    direction: Direction,
+    *,
+    is_done: bool = True,
+) -> list[str]:
     """Format a line for each file, conflicts first; of many files only the first."""
-    labels = _LABELS | ({"restored": "↪ reapplied"} if direction == "redo" else {})
+    both = _LABELS | (_REDONE if direction == "redo" else {})
+    labels = {how: texts[is_done] for how, texts in both.items()}
     width = max((len(labels[file.how]) for file in files), default=0)
     rows = []
     for file in sorted(files, key=lambda file: file.how != "conflict")[:_MAX_LISTED]:

@@ -64,6 +64,13 @@ def choices_for(question: events.AnyQuestion, rules: Sequence[str] = ()) -> list
             return [Choice("once", "y", "Yes", yes), *_lasting_choices(question, rules), Choice("no", "n", label, no)]
 
 
+def yes_or_no(key: str, labels: Sequence[str]) -> int | None:
+    """Return the place of the label that `y` or `n` answers where one begins with Yes and one with No; else None."""
+    words = [label.replace(",", " ").partition(" ")[0].lower() for label in labels]
+    word = {"y": "yes", "n": "no"}.get(key, "")
+    return words.index(word) if word and {"yes", "no"} <= set(words) else None
+
+
 def _lasting_choices(question: events.CallApproval | events.ChangesApproval, rules: Sequence[str]) -> Iterator[Choice]:
     """Yield the choices beside a yes for this once: for the session, for good by the narrowest rule, a dry run."""
     lasting = Approve(question.id, True, "session")

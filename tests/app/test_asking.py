@@ -505,17 +505,54 @@ def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_slash_command_is_no_answer(open_terminal: Open, tmp_path: Path, plain: bool) -> None:
+def test_a_slash_command_is_no_answer_and_waits_until_the_question_is_answered(
+    open_terminal: Open, tmp_path: Path, plain: bool
+) -> None:
     terminal = open_terminal([run("touch made"), {"text": "all"}], *(["--plain"] if plain else []), "go")
     terminal.see("Choose" if plain else r"Run this command\?")
     terminal.settle(0.5)
     at_human_speed(terminal, "/agents")
     terminal.type("\r")
-    terminal.see("Answer the question first" if plain else "No subagents")
-    terminal.settle(2.0)
+    terminal.see(
+        "Answer the question first" if plain else r"\$ touch made\nRun this command(.|\n)*/agents waits in the input"
+    )
+    terminal.settle(1.0)
     terminal.type("y\r" if plain else "y")
-    terminal.see("\nall")
+    terminal.see("\nall" if plain else r"\nall(.|\n)*› /agents")
     assert (tmp_path / "project/made").exists()
+
+
+def test_what_a_question_is_about_stays_right_above_it(open_terminal: Open) -> None:
+    terminal = open_terminal([run("seq 9", "touch made"), {"text": "all"}], "go")
+    terminal.asked()
+    terminal.type("\x0f")  # Ctrl-O prints what the first command said
+    assert "▾" in terminal.see(r"\n  1\n(.|\n)*\$ touch made\nRun this command")
+
+
+def test_hunks_are_decided_at_the_pace_of_a_hand(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "project" / "b.py").write_text("1\na\n2\na\n3\na\n4\n")
+    edits = [{"old_string": f"{n}\n", "new_string": f"new {n}\n"} for n in range(1, 5)]
+    terminal = open_terminal([calls(("file_edit", {"path": "b.py", "edits": edits})), {"text": "made"}], "go")
+    terminal.asked()
+    for key in "hyyny":
+        terminal.type(key)
+        terminal.settle(0.2)
+    terminal.see("3 of 4 hunks(.|\n)*\nmade")
+    assert (tmp_path / "project" / "b.py").read_text() == "new 1\na\nnew 2\na\n3\na\nnew 4\n"
+    assert terminal.text().endswith("script.jsonl")
+    assert "› Ask" in terminal.text()
+
+
+def test_a_sentence_at_a_hunk_decides_nothing_more(open_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "project" / "b.py").write_text("1\n2\n3\n")
+    edits = [{"old_string": "1", "new_string": "one"}, {"old_string": "3", "new_string": "three"}]
+    terminal = open_terminal([calls(("file_edit", {"path": "b.py", "edits": edits})), {"text": "made"}], "go")
+    terminal.asked()
+    terminal.type("h")
+    terminal.see("Apply hunk 1 of 2")
+    at_human_speed(terminal, "is that all?")
+    assert "Apply hunk 1 of 2" in terminal.see("is not taken: letters here are answers")
+    assert "Apply hunk 1 of 2" in terminal.settle(1.0)
 
 
 # In a row

@@ -12,12 +12,12 @@ from agentcli.agent.state import todo_items
 from agentcli.conversation.instructions import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
-from agentcli.frontends.terminal.composer import Composer, InputContext
+from agentcli.frontends.terminal.composer import MARKS, Composer, InputContext
 from agentcli.frontends.terminal.console import HINT, Console, notification
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import MAX_ROWS_BESIDE, Dialogs
 from agentcli.frontends.terminal.input.completion import PromptCompleter
-from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker
+from agentcli.frontends.terminal.input.prompt import KeyLabels, Picker, fitting
 from agentcli.frontends.terminal.keys import MAX_UNFOLDED_LINES, KeyActions, key_bindings
 from agentcli.frontends.terminal.output.activity import TICK_S, message_text
 from agentcli.frontends.terminal.output.screen import Frame
@@ -26,8 +26,8 @@ from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import edit_text, run_program, run_with_terminal
 from agentcli.frontends.terminal.reviews import marked_cell
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_row
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, wrapped
+from agentcli.frontends.terminal.status import Status, StatusCommand, TerminalOpener, short_model, status_rows
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, folded, wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 from agentcli.tools.builtin.toolset import TodoItem
@@ -82,7 +82,7 @@ class TerminalApp:
             console=console, controller=controller, composer=composer, dialogs=dialogs, labels=labels
         )
         console.keys = key_bindings(self._actions)
-        console.area.mark, console.area.placeholder = lambda: dialogs.mark_and_hint[0], self._placeholder
+        console.area.mark, console.area.placeholder = lambda: MARKS[dialogs.purpose][0], self._placeholder
         for command in screen_commands(controller, opener, console, self._appearance, dialogs):
             commands.add(command)
         arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
@@ -160,10 +160,10 @@ class TerminalApp:
         if self._tick_timer is None and self._view.activity.is_moving:
             self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         console, dialogs = self._console, self._dialogs
-        hint = dialogs.mark_and_hint[1] or console.hint.text
-        custom = "" if hint else self._status_command.text
-        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
-        status = [line] if max_rows > 2 else []
+        hint = MARKS[dialogs.purpose][1] or console.hint.text
+        custom = self._status_command.rows[: 1 if dialogs.is_open else None]  # a question needs the rows
+        status = status_rows(self.controller.status, columns, custom=custom, hint=hint, vi_mode=console.vi_mode)
+        status = status[: max(0, max_rows - 2)]
         room = max_rows - len(status)
         if dialogs.hides_input:
             panel = self._panel_rows(columns, room)
@@ -229,10 +229,13 @@ class TerminalApp:
 
     def _card_rows(self, columns: int) -> list[Row]:
         lines: list[Row] = []
-        if self._actions.shows_keys:  # a row for each action; a narrow window shows only the first of its keys
-            keys = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self._labels.help()]
+        if self._actions.shows_keys:  # a narrow window shows only the first of an action's keys
+            room = max(10, columns // 3)
+            keys = [(fitting(labels, room, ", ") or labels[0], text) for labels, text in self._labels.help()]
             width = max(len(names) for names, _ in keys) + 2
-            lines = [[("accent", f"  {names:<{width}}"), ("muted", text)] for names, text in keys]
+            for names, text in keys:
+                row: Row = [("accent", f"  {names:<{width}}"), ("muted", text)]
+                lines += folded(row, columns, hang=width + 2)
         if self._actions.shows_todo:
             lines += todo_lines(self._tasks()) or [[("muted", "  No to-do list yet.")]]
         elif self.controller.is_busy and not self._dialogs.is_open and self._dialogs.purpose == "prompt":
@@ -326,6 +329,7 @@ class TerminalApp:
         if output.count("\n") > MAX_UNFOLDED_LINES:
             view.folded.append(FoldedText(f"!{command}", output))
         view.print_gap()
+        self._dialogs.show_again()
         session.submit(CommandRan(command, "\n".join(part for part in (output.rstrip(), end) if part), to_model))
 
     def put_into_input(self, text: str) -> None:
@@ -342,9 +346,3 @@ class TerminalApp:
             self._composer.put_before(self._composer.as_typed(content))
         self.changed()
         return True
-
-
-def _fitting(labels: list[str], max_columns: int) -> str:
-    while len(labels) > 1 and len(", ".join(labels)) > max_columns:
-        labels = labels[:-1]
-    return ", ".join(labels)

@@ -22,7 +22,8 @@ from agentcli.frontends.hosts import OpenerHost, open_after
 from agentcli.frontends.run_end import jobs_that_end, named
 from agentcli.frontends.terminal.input.typed_text import Pastes
 from agentcli.frontends.terminal.output.activity import message_text
-from agentcli.frontends.terminal.output.turn_view import TurnView, replay
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.session_text import replay
 from agentcli.frontends.terminal.status import NothingChosen, SessionStatus, Status, TerminalActions, TerminalOpener
 from agentcli.llm.messages import Block, Text
 
@@ -358,7 +359,10 @@ class TerminalController(OpenerHost):
     async def confirm(self, shown: str, question: str) -> bool | None:
         self.view.print_gap()
         self.view.print_line(shown)
-        return await self.choose(question, [("Yes", ""), ("No", "nothing is changed")]) == 0
+        try:
+            return await self.choose(question, [("Yes", ""), ("No", "nothing is changed")]) == 0
+        except NothingChosen:
+            return False
 
     async def edit(self, text: str) -> str | None:
         return await self._terminal.edit(text)

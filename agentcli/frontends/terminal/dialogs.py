@@ -10,17 +10,17 @@ from prompt_toolkit.buffer import Buffer
 from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
+from agentcli.errors import UserError
 from agentcli.frontends.choices import Choice
-from agentcli.frontends.terminal.composer import MARKS, Composer, Purpose
+from agentcli.frontends.terminal.composer import Composer, Purpose
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.prompt import Picker
+from agentcli.frontends.terminal.letters import KEY_ALONE_S, TYPING_PAUSE_S, TypedLetters
 from agentcli.frontends.terminal.panel import QuestionPanel
 from agentcli.frontends.terminal.programs import edit_text, run_pager, show_to_end
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
-TYPING_PAUSE_S = 0.8  # keys that follow each other so soon belong to one sentence
-KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
 REACTION_S = 0.25  # no key answers a question sooner: nobody has read it
 LINGER_S = 0.6  # an answered question keeps its place so long while nobody types: the next one mostly comes up there
 MAX_ROWS_BESIDE = 3  # of running work that are shown beside a question
@@ -45,21 +45,13 @@ class Dialogs:
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
-        self._view.is_asking = lambda: bool(self._panels)
-        self._shown: QuestionPanel | None = None
+        self._shown: QuestionPanel | None = None  # the question whose subject is the last thing that was printed
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self.is_writing = False  # a message is finished before the question takes keys
-        # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
-        self._held, self._is_held_early = "", False
-        self._hold_timer: asyncio.TimerHandle | None = None
+        self._letters = TypedLetters(console, decide=self.decide, begin_text=self._begin_text)
         self._draft = self._text_before = ""  # of the prompt behind questions, of the input while it takes an answer
         self._area.buffer.on_text_changed += self._text_changed
-
-    @property
-    def mark_and_hint(self) -> tuple[str, str]:
-        """The mark before the input, and a hint on what it is used for."""
-        return MARKS[self.purpose]
 
     @property
     def is_open(self) -> bool:
@@ -71,6 +63,7 @@ class Dialogs:
             was_shown = await run_pager(text, self._console.environment, line=line)
         if not was_shown:
             self._view.print_line(text.split("\n", line - 1)[-1])
+        self.show_again()
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         if self.picker is not None:
@@ -94,8 +87,9 @@ class Dialogs:
     def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
         """Open a list at once, for the next key. The result is None when the person leaves it."""
         self.end_picking()
+        self._end_shown()  # what the list is about may have been held back; the question comes again after the list
         self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
-        self._picked.add_done_callback(lambda _: self._console.changed())
+        self._picked.add_done_callback(lambda _: self._show_next())
         self._console.changed()
         return self._picked
 
@@ -115,7 +109,8 @@ class Dialogs:
 
     @property
     def takes_keys(self) -> bool:
-        return self.panel is not None and self.purpose == "prompt" and not self.is_writing
+        is_shown = self._shown is not None and self._shown is self.panel
+        return is_shown and self.purpose == "prompt" and not self.is_writing
 
     @property
     def hides_input(self) -> bool:
@@ -134,12 +129,31 @@ class Dialogs:
         self._notify(f"Waiting for your answer: {question.title}")
 
     def _show_next(self) -> None:
-        if (panel := self.panel) is not None and panel is not self._shown:
+        """Show the first question, once no list and no secret is asked for: its choices stand right below it."""
+        self._console.changed()
+        panel = self.panel
+        if panel is not self._shown:
+            self._end_shown()
+        if panel is not None and self._shown is None and self.picker is None and self.purpose != "secret":
             self._shown, self._answered = panel, None
-            self.is_writing = self.purpose == "prompt" and self._is_mid_sentence()
+            goes_on = self.is_writing and bool(self._area.buffer.text)
+            self.is_writing = self.purpose == "prompt" and (goes_on or self._is_mid_sentence())
             self._set_draft_aside()
             self._start_reading()
             self._show(panel, panel.preview(self._console.columns))
+
+    def _end_shown(self) -> None:
+        self._shown = None
+        self._view.end_question()
+
+    def suspend(self) -> None:
+        self._console.suspend()
+        self.show_again()
+
+    def show_again(self) -> None:
+        """Print what came meanwhile, and the question again below it."""
+        self._end_shown()
+        self._show_next()
 
     def _start_reading(self, after_s: float = 0.0) -> None:
         """Take no answer until somebody can have read the question; its choices look different then."""
@@ -148,16 +162,14 @@ class Dialogs:
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], max_rows: int = 0) -> None:
         """Print as much of a preview as the window has room for, or `max_rows`; keys bring in the rest."""
-        columns = self._console.columns
-        is_next, panel.rest = bool(panel.rest), fragments
+        columns, review = self._console.columns, panel.review
+        is_next, panel.rest, panel.review = bool(panel.rest), [], None  # a hunk scrolls in what room is left
         room = self._console.output.get_size().rows - MAX_ROWS_BESIDE - ROWS_AROUND
-        page = room - len(panel.rows(columns))  # with the few choices that there are while something is left
-        panel.rest = []
-        if rows_of(fragments, columns) <= page:
-            page = room - len(panel.rows(columns))
+        page = room - len(panel.rows(columns))
+        panel.review = review
         shown, panel.rest = first_rows(fragments, columns, max_rows or max(1, page))
         panel.rows_left = rows_of(panel.rest, columns) if panel.rest else 0
-        self._view.print_block(shown, "question")
+        self._view.print_question(shown)
         if not panel.rest and is_next:
             self._start_reading()  # the key that scrolled to this place is no answer
 
@@ -165,7 +177,8 @@ class Dialogs:
         text, now = self._area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
             self._area.replace_text("")
-            self._hold(text, is_early=True)  # the answer before this one, given twice, or a word's beginning
+            # The answer before this one, given twice, or a word's beginning.
+            self._letters.hold(self._panels[0], text, is_early=True)
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
@@ -204,7 +217,7 @@ class Dialogs:
         before = self.panel
         self._panels = [panel for panel in self._panels if panel.question.id != call_id]
         if before is not None and before is not self.panel:
-            self._drop_held()
+            self._letters.drop()
             if self.purpose in ("comment", "words"):
                 self._draft += self._area.buffer.text
             if self.purpose != "secret":
@@ -220,35 +233,8 @@ class Dialogs:
 
     # Keys at a question
 
-    def _hold(self, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
-        self._held, self._is_held_early = letters, is_early
-        self._hold_timer = asyncio.get_running_loop().call_later(for_s, self._take_held)
-
-    def _drop_held(self) -> str:
-        held, self._held = self._held, ""
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-        return held
-
-    def _take_held(self) -> None:
-        """Take a letter that stood alone, unless it was meant for the question before."""
-        letter = self._drop_held()[-1:]  # more than one if the letter was repeated
-        self._console.changed()
-        choice = self.panel.choice_for(letter) if self.panel is not None else None
-        if choice is not None and not self._is_held_early and self.takes_keys:
-            self.decide(choice)
-
     def type(self, text: str) -> None:
-        """Take a key that writes: alone it may choose, else it begins a text."""
-        panel, before = self._panels[0], self._drop_held()
-        # A letter that came too early to be an answer may be given again.
-        if panel.choice_for(text) is not None and (not before or (self._is_held_early and before == text)):
-            self._hold(before + text, is_early=time.monotonic() - self._shown_at < REACTION_S)
-        elif before or panel.words[0] != "comment":
-            self._begin_text(before + text)
-        else:  # nothing but the beginning of a sentence, if more follows
-            self._hold(text, is_early=True, for_s=TYPING_PAUSE_S)
-            self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
+        self._letters.type(self._panels[0], text, is_early=time.monotonic() - self._shown_at < REACTION_S)
 
     def _begin_text(self, text: str) -> None:
         """Begin an answer where the question takes one in words; else a message, for which the question waits."""
@@ -264,16 +250,17 @@ class Dialogs:
         self.start_answer(purpose, text or before)
 
     def paste(self, data: str) -> None:
-        self._begin_text(self._drop_held())
+        self._begin_text(self._letters.drop())
         self._composer.paste(data)
         self.is_writing &= bool(self._area.buffer.text)
 
     def press(self, key: str) -> None:
         panel = self._panels[0]
-        if key == "enter" and self._held:
-            self._take_held()
+        self._console.hint.show("", 0.0)
+        if key == "enter" and self._letters.held:
+            self._letters.take(panel)
             return
-        self._drop_held()
+        self._letters.drop()
         match key:
             case "enter" if time.monotonic() - self._shown_at >= (TYPING_PAUSE_S if self._draft else REACTION_S):
                 self.decide(panel.selected)  # where a draft was just set aside, Enter may have been meant for it
@@ -292,8 +279,10 @@ class Dialogs:
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
+        self._letters.drop()
+        if not self.takes_keys:  # a letter that was held until now
+            return
         panel = self._panels[0]
-        self._drop_held()
         match choice.id:
             case "words":
                 self.answer_in_words()
@@ -302,7 +291,12 @@ class Dialogs:
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
-                self._console.hint.show("Scroll to the end first: PageDown, End, or v for the pager.")
+                keys = (
+                    "PageDown. For several hunks: Esc, then End."
+                    if panel.review
+                    else "PageDown, End, or v for the pager."
+                )
+                self._console.hint.show(f"Scroll to the end first: {keys}.")
             case "edit":
                 self._controller.spawn(self._edit_plan(panel))
             case "hunks" | "comments":
@@ -327,19 +321,22 @@ class Dialogs:
             self._start_reading()
 
     async def _edit_plan(self, panel: QuestionPanel) -> None:
-        """Let the person edit the plan, and approve it as it is then. Raises `UserError`."""
+        """Let the person edit the plan, and approve it as it is then."""
         plan = panel.question.preview
-        async with self._console.released():
-            changed = await edit_text(plan, self._console.environment)
+        try:
+            async with self._console.released():
+                changed = await edit_text(plan, self._console.environment)
+        except UserError as error:
+            self._console.hint.show(str(error), 8.0)
+            return
         if changed.strip() and panel is self.panel:
+            self._view.end_question()
             self._view.print_markdown(changed)
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def _review(self, choice_id: str, comment: str = "") -> None:
         if (answer := self._panels[0].review_choice(choice_id, comment)) is not None:
             self._answer(answer)
-        else:
-            self._start_reading()
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
@@ -359,6 +356,7 @@ class Dialogs:
     # Answers in the input
 
     async def ask_secret(self, question: str) -> str | None:
+        self._end_shown()
         self._view.print_line(question, "accent")
         self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")
@@ -367,6 +365,7 @@ class Dialogs:
         finally:
             if self._secret.cancelled():
                 self.end_answer()
+            self._show_next()
 
     def start_answer(self, purpose: Purpose, text: str = "") -> None:
         """Let the input take an answer; its text comes back afterwards."""
@@ -396,5 +395,6 @@ class Dialogs:
                 self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.review is not None:
             self._review("words", text)
+            self._start_reading()  # a second Enter is no answer
         elif text or purpose == "comment":
             self._answer(panel.answer_in_words(text))

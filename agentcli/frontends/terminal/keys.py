@@ -94,6 +94,10 @@ class KeyActions(Struct, eq=False, kw_only=True):
             self.composer.area.replace_text("")
         elif not self.composer.text.strip():
             self.controller.go_on()
+        elif self.dialogs.panel is not None and self.controller.commands.is_command(self.buffer.text.strip()):
+            word = self.buffer.text.split()[0]
+            self.dialogs.end_writing()
+            self.console.hint.show(f"{word} waits in the input until you have answered.", 8.0)
         else:
             shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
@@ -239,12 +243,14 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if part.is_diff:
             block = diff_fragments(part.text, width=self.console.columns, max_lines=None, wraps=True)
         view.print_block(block)
+        self.dialogs.show_again()
+
+    def narrow_list(self, text: str = "") -> None:
+        if self.picker.type(text):
+            self.dialogs.end_picking(taken=True)
 
     def toggle_todo(self) -> None:
         self.shows_todo = not self.shows_todo
-
-    def narrow_list(self, text: str = "") -> None:
-        self.picker.type(text)
 
 
 class _When:
@@ -328,7 +334,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         ("mode", actions.next_mode, Always()),
         ("todo", actions.toggle_todo, Always()),
         ("redraw", console.redraw, Always()),
-        ("suspend", console.suspend, Always()),
+        ("suspend", actions.dialogs.suspend, Always()),
         ("unfold", actions.unfold, ~when.picking),
         ("background", lambda: controller.session.submit(Background()), when.writing & runs_command),
         ("stash", composer.stash, when.prompting),

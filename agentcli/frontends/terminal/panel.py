@@ -11,7 +11,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, parse_mode
 from agentcli.agent.permissions.rules import Rule, parse_rules
 from agentcli.errors import UsageError
-from agentcli.frontends.choices import HEADINGS, Choice, choices_for
+from agentcli.frontends.choices import HEADINGS, Choice, choices_for, yes_or_no
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.reviews import (
     MARK,
@@ -117,10 +117,13 @@ class QuestionPanel:
     def choice_for(self, key: str) -> Choice | None:
         """Return the choice of a letter, or of a digit by its place; other keys may begin a text."""
         if isinstance(self.question, events.Question):
+            answer = yes_or_no(key, self.question.options)
+            key = key if answer is None else f"{answer + 1}"
             return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
         by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
         by_key |= {"e": _RULE} if self.rules and self.review is None else {}
-        return (by_key | {choice.key: choice for choice in self.choices}).get(key)
+        first_yes = [("y", choice) for choice in self.choices if choice.is_yes][:1]  # a plan's have digits
+        return (by_key | dict(first_yes) | {choice.key: choice for choice in self.choices}).get(key)
 
     @property
     def rule(self) -> str:

@@ -11,6 +11,7 @@ from typing import TextIO
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
+from agentcli.frontends.choices import yes_or_no
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.controller import TerminalController
@@ -58,7 +59,6 @@ class PlainTerminal(TerminalActions):
         self._controller = TerminalController(opener, self, commands, self._view)
         commands.add(trust_command(self._controller, opener))
         self._panels: list[QuestionPanel] = []
-        self._view.is_asking = lambda: bool(self._panels)
         self._choosing: asyncio.Future[str] | None = None
         self._leaving, self._exit_code = asyncio.Event(), 0
         self._leave_deadline = 0.0  # before which a Ctrl-C leaves
@@ -128,7 +128,8 @@ class PlainTerminal(TerminalActions):
             self._show(panel, panel.preview(WIDTH, is_whole=True) if shows_all else panel.rest, shows_all=shows_all)
             return
         if not choice and not isinstance(panel.question, Question) and self._controller.commands.is_command(line):
-            self._view.print_line(f"Answer the question first (Enter declines), then type {line} again.", "warning")
+            first = f"Answer the question first (Enter declines), then type {line} again.\n"
+            self._view.print_question([("warning", first)])
             self._ask(panel)
             return
         self._panels.pop(0)
@@ -138,6 +139,7 @@ class PlainTerminal(TerminalActions):
         self._show_first()
 
     def _show_first(self) -> None:
+        self._view.end_question()
         if self._panels:
             self._show(self._panels[0], self._panels[0].preview(WIDTH))
 
@@ -148,7 +150,7 @@ class PlainTerminal(TerminalActions):
         panel.rest = []
         if size.lines and size.columns and not shows_all:
             shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
-        self._view.print_block(shown, "question")
+        self._view.print_question(shown)
         self._ask(panel)
 
     def _ask(self, panel: QuestionPanel) -> None:
@@ -157,8 +159,7 @@ class PlainTerminal(TerminalActions):
             count = rows_of(panel.rest, os.get_terminal_size(self._stdin).columns)
             text = f"Enter for more ({count:,} more rows), v for all of it, n for no, or say what to do instead: "
         else:
-            for line in panel.in_lines():
-                self._view.print_line(line)
+            self._output.print([("", f"{line}\n") for line in panel.in_lines()])
             words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
             text = f"Choose, or {words}: "
         self._output.print([("", text)])
@@ -202,6 +203,8 @@ class PlainTerminal(TerminalActions):
         if is_above_input and answer and not answer.isdecimal():
             self._controller.submit(answer)
             return await self.choose(title, options, current=current, is_above_input=True)
+        if (place := yes_or_no(answer[:1].lower(), [label for label, _ in options])) is not None:
+            return ChoiceIndex(place)
         return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
@@ -248,6 +251,8 @@ class PlainTerminal(TerminalActions):
     def turn_ended(self, why: str) -> None:
         still_open = self._controller.session.open_questions  # which the background asks
         self._panels = [panel for panel in self._panels if panel.question.id in still_open]
+        if not self._panels:
+            self._view.end_question()
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self.await_prompt()
 

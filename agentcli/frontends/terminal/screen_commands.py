@@ -14,9 +14,8 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.dialogs import Dialogs
-from agentcli.frontends.terminal.input.prompt import SearchList
 from agentcli.frontends.terminal.programs import run_clipboard_programs
-from agentcli.frontends.terminal.session_text import SessionText
+from agentcli.frontends.terminal.session_text import SearchList, SessionText
 from agentcli.frontends.terminal.status import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.frontends.terminal.trust import trust_command

@@ -1,18 +1,23 @@
-"""The text of a session: finds what was said in it, and lays all of it out for the pager."""
+"""The text of a session: finds what was said in it, lays all of it out for the pager, prints its end again."""
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from agentcli.agent import events
 from agentcli.agent.commands.sessions import age
-from agentcli.conversation.entries import Assistant, ContextNote, Entry, Result, User
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, ContextNote, Entry, Result, Unreadable, User
 from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.input.prompt import Picker
 from agentcli.frontends.terminal.output.activity import message_text
-from agentcli.llm.messages import Text, ToolUse
+from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.observation import call_title
 
+MAX_ENTRIES = 30  # of a stored conversation that are shown
 MAX_FOUND = 200  # parts that a search returns
 MAX_GAP = 8  # characters between two letters of a word that was typed in part
 CHARS_BEFORE = 12  # of an excerpt, before what was found
@@ -93,6 +98,22 @@ class SessionText:
         return label[:MAX_EXCERPT_CHARS], f"{part.label} · {age(time.time() - part.time)}"
 
 
+class SearchList(Picker):
+    """A list of what `search` returns for the typed text. It runs when a frame asks for rows: keys come in bursts."""
+
+    def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
+        super().__init__(title, ())
+        self._search, self._query = search, printable(query)
+        self._searched: str | None = None  # the query whose results are the options
+
+    @property
+    def shown(self) -> list[int]:
+        if self._query != self._searched:
+            self._searched = self._query
+            self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
+        return [*range(len(self._options))]
+
+
 def _parts(entries: Iterable[Entry]) -> Iterator[TranscriptPart]:
     """Yield what was said, oldest first."""
     calls: dict[str, ToolUse] = {}
@@ -117,3 +138,35 @@ def _spread(word: str) -> re.Pattern[str]:
     """Match the letters of a word in their order within a longer word; each letter is taken where it comes first."""
     first, *others = map(re.escape, word)
     return re.compile(first + "".join(rf"[^\s{letter}]{{0,{MAX_GAP}}}{letter}" for letter in others))
+
+
+def replay(conversation: Conversation, view: TurnView) -> None:
+    """Print the newest part of a stored conversation."""
+    bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
+    bodies = [body for body in bodies if not (isinstance(body, User) and body.is_reminder)]
+    if len(bodies) > MAX_ENTRIES:
+        view.print_line(f"… {len(bodies) - MAX_ENTRIES:,} earlier entries", "muted")
+    calls: dict[str, ToolUse] = {}
+    for body in bodies[-MAX_ENTRIES:]:
+        match body:
+            case User(content):
+                view.print_prompt(message_text(content))
+            case Assistant(content=content):
+                calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+                for block in content:
+                    if isinstance(block, Text) and block.text.strip():
+                        view.print_markdown(block.text)
+            case Result(result=result, name=name):
+                call = calls.get(result.tool_use_id)
+                facts = (body.duration_ms, body.summary, body.structured, body.error_kind)
+                finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=body.answer)
+                view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
+            case Unreadable(error):
+                view.print_line(f"[{error}]", "warning")
+    for id in conversation.open_calls:  # the program ended while they ran
+        if call := calls.get(id):
+            result = ToolResult(id, "", is_error=True)
+            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")
+            view.print_call(cut, view.format_title(call_title(call.name, call.input)))
+    if bodies:
+        view.print_gap()

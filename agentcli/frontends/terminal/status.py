@@ -21,14 +21,19 @@ from agentcli.errors import UserError
 from agentcli.frontends.hosts import SessionOpener
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, plain, row_width
+from agentcli.frontends.terminal.text.theme import RAW
 from agentcli.llm.messages import Block
+from agentcli.patterns import lazy_pattern
 from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
 MAX_OUTPUT_BYTES = 65_536
+MAX_CUSTOM_ROWS = 3  # of a status command's output
+MAX_COLOUR_CHARS = 100  # of the sequences before a text that are kept
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
 LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversation again is shown
+_COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
@@ -123,7 +128,9 @@ class TerminalOpener(SessionOpener, Protocol):
         """Release what the sessions share, once they are closed."""
 
 
-class SessionUse(msgspec.Struct, frozen=True, kw_only=True):
+class SessionUse(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"tokens": "context_tokens", "window": "context_window"}
+):
     """The tokens of the next request, the model's window, and prices in dollars.
 
     `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
@@ -159,25 +166,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """Return the object that a status command gets: docs/terminal.md lists its fields."""
-        use, place = self.use, self.place
-        return msgspec.json.encode(
-            {
-                "model": self.model,
-                "mode": self.mode,
-                "effort": self.effort,
-                "context_tokens": use.tokens,
-                "context_window": use.window,
-                "context_share": round(use.share, 4),
-                "cost_usd": use.cost_usd,
-                "budget_usd": use.budget_usd,
-                "cold_usd": use.cold_usd,
-                "branch": place.branch,
-                "jobs": self.jobs,
-                "cwd": place.cwd,
-                "session_id": place.session_id,
-                "is_busy": self.is_busy,
-            }
-        )
+        fields = msgspec.to_builtins(self)
+        use, place = fields.pop("use"), fields.pop("place")
+        return msgspec.json.encode({**fields, **use, **place, "context_share": round(self.use.share, 4)})
 
     def to_claude_json(self) -> bytes:
         """Return the object in the form that status commands of Claude Code read."""
@@ -196,14 +187,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
-    """Return the status line; a narrow window drops parts from its end. `custom` stands in place of the figures."""
+def status_rows(
+    status: Status, columns: int, *, custom: Sequence[Row] = (), hint: str = "", vi_mode: str = ""
+) -> list[Row]:
+    """Return the status line; a narrow window drops parts from its end. `custom` rows stand in place of the figures."""
     mode = MODE_TEXTS[status.mode][0] if status.place.session_id or status.mode != "default" else ""
     parts = [
         ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
         ("warning", hint),
         (_MODE_ROLES.get(status.mode, "accent"), mode),
-        *([("muted", custom)] if custom else _figures(status)),
+        *([] if custom else _figures(status)),
     ]
     row: Row = []
     for role, text in parts:
@@ -211,7 +204,21 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
         if row and text and row_width(row) + row_width(added) > columns:
             break
         row += added if text else []
-    return clipped(row, columns)
+    if custom:
+        row += [*([("muted", " · ")] if row else []), *custom[0]]
+    return [clipped(line, columns) for line in (row, *custom[1:])]
+
+
+def coloured_rows(output: str) -> list[Row]:
+    """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
+    text: list[Fragment] = []
+    codes = ""
+    for number, part in enumerate(_COLOURS.split(output)):
+        if number % 2:  # the parameters of a sequence; a 0 in the middle ends what stands before it
+            codes = f"{codes[-MAX_COLOUR_CHARS:]};{part}".lstrip(";") if part.strip("0;:") else ""
+        else:
+            text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
+    return [row for row in lines_of(text) if plain(row).strip()][:MAX_CUSTOM_ROWS]
 
 
 def _figures(status: Status) -> Iterator[tuple[str, str]]:
@@ -239,7 +246,7 @@ def short_model(name: str) -> str:
 
 
 class StatusCommand:
-    """Runs the person's command whenever the figures have changed; `text` is the first line of its last output."""
+    """Runs the person's command whenever the figures have changed; `rows` are the first lines of its last output."""
 
     def __init__(
         self,
@@ -251,7 +258,7 @@ class StatusCommand:
         self._command, self._environment, self._changed, self._form = command.strip(), environment, changed, form
         self._status: Status | None = None  # of the newest run
         self._running: asyncio.Task[None] | None = None
-        self.text = ""
+        self.rows: list[Row] = []
 
     def refresh(self, status: Status) -> None:
         """Run the command for these figures, unless it has run for them or runs just now."""
@@ -275,7 +282,7 @@ class StatusCommand:
             output = end.stdout.decode(errors="replace") if end.exit_code == 0 else ""
         except OSError:  # as for a command that fails: nothing is shown, and the next change tries again
             output = ""
-        self.text = printable(output).partition("\n")[0]
+        self.rows = coloured_rows(output)
         self._changed()
 
 

@@ -20,7 +20,7 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, row_width, width, without_end_blanks
+from agentcli.frontends.terminal.text.fragments import Row, clipped, merged, plain, row_width, width, without_end_blanks
 from agentcli.patterns import lazy_pattern
 from agentcli.settings.terminal import SENT_AS, KeySettings
 
@@ -287,12 +287,11 @@ def _roles(style: str) -> str:
 
 MAX_OPTIONS = 8  # that are shown at a time
 MIN_CUT_COLUMNS = 8  # of a detail that is cut between words
-MIN_DETAIL_COLUMNS = 12  # with the marks at the start of a row and the gap between the columns
 
 
-def fitting(parts: Sequence[str], columns: int) -> str:
+def fitting(parts: Sequence[str], columns: int, gap: str = " · ") -> str:
     """Join as many of the first parts as fit into a row."""
-    joined = (" · ".join(parts[:count]) for count in range(len(parts), 0, -1))
+    joined = (gap.join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((text for text in joined if width(text) <= columns), "")
 
 
@@ -346,10 +345,17 @@ class Picker:
         if count := len(self.shown):
             self._selected = (min(self._selected, count - 1) + by) % count
 
-    def type(self, text: str) -> None:
-        """Add to the text that narrows the list; an empty text removes its last character."""
+    def type(self, text: str) -> bool:
+        """Add to the text that narrows the list; an empty one removes its end. Return True if it selects Yes or No."""
+        from agentcli.frontends.choices import yes_or_no  # not for the first frame
+
+        answer = None if self._query else yes_or_no(text, [label for label, _ in self._options])
+        if answer is not None:
+            self._selected = answer
+            return True
         self._query = self._query + printable(text).replace("\n", " ") if text else self._query[:-1]
         self._selected = 0
+        return False
 
     @property
     def cursor(self) -> int:
@@ -357,43 +363,26 @@ class Picker:
 
     def rows(self, columns: int, max_rows: int) -> list[Row]:
         shown = self.shown
-        # Details stand behind the widest label that leaves room for the first word of one.
+        # Details stand behind the widest label that leaves them half of the row.
         widths = (width(label) for label, detail in self._options if detail)
-        label_width = max((cells for cells in widths if cells <= columns - MIN_DETAIL_COLUMNS), default=0)
-        details = (6 + max(label_width, width(label)) + width(detail) for label, detail in self._options if detail)
-        is_narrow = any(cells > columns for cells in details)  # then the marked option has its detail on a row below
-        room = max(1, min(MAX_OPTIONS, max_rows - 2 - is_narrow))  # between the title and the last row
+        label_width = max((cells for cells in widths if cells <= columns // 2), default=0)
+        room = max(1, min(MAX_OPTIONS, max_rows - 3))  # between the title and the last row, with a row for a detail
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))  # so that the marked one is in the middle
         hint = "(type to narrow)" if len(self._options) > MAX_OPTIONS else ""
         rows = [clipped([("accent", self.title), ("muted", f" {self._query or hint}")], columns)]
+        draw = partial(option_row, label_width=label_width, columns=columns)
         for position, number in enumerate(shown[first : first + room], first):
-            signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
-            draw = partial(option_row, *self._options[number], label_width=label_width, columns=columns)
-            rows.append(draw(is_marked=position == at, signs=signs))
-            if is_narrow and position == at and self._options[number][1]:
-                rows.append(clipped([("muted", f"    {' '.join(self._options[number][1].split())}")], columns))
+            label, detail = self._options[number]
+            has_signs = self._current is not None and not self.is_above_input  # there nothing is in force yet
+            signs: Row = [("ok", "● " if number == self._current else "  ")] if has_signs else []
+            row = draw(label, detail, is_marked=position == at, signs=signs)
+            is_cut = position == at and " ".join(detail.split()) not in plain(row)
+            rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]
         if not shown:
             rows.append(clipped([("muted", "  no match")], columns))
         count = f"{len(shown)} choice{'' if len(shown) == 1 else 's'}"
-        narrow, usual = (f"  {count} · Enter{action} · Esc to cancel" for action in ("", " to select"))
-        forms = [*[f"{usual} · Ctrl-S to keep it for good"] * self.can_keep, usual]
-        form = next((form for form in forms if width(form) <= columns), narrow)
-        rows.append(clipped([("muted", form)], columns))
+        leave = [] if self.is_above_input else ["Esc to cancel"]  # the first start needs a choice
+        keys = [count, "Enter to select", *leave, *["Ctrl-S to keep it for good"] * self.can_keep]
+        rows.append(clipped([("muted", f"  {fitting(keys, columns - 2)}")], columns))
         return rows[: max(0, max_rows)]
-
-
-class SearchList(Picker):
-    """A list of what `search` returns for the typed text. It runs when a frame asks for rows: keys come in bursts."""
-
-    def __init__(self, title: str, search: Callable[[str], Sequence[tuple[str, str]]], query: str) -> None:
-        super().__init__(title, ())
-        self._search, self._query = search, printable(query)
-        self._searched: str | None = None  # the query whose results are the options
-
-    @property
-    def shown(self) -> list[int]:
-        if self._query != self._searched:
-            self._searched = self._query
-            self._options = [(printable(label), printable(detail)) for label, detail in self._search(self._query)]
-        return [*range(len(self._options))]

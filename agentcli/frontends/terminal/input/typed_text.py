@@ -1,7 +1,6 @@
 """Text as it is typed: pastes and images are short tokens in it. Stores the prompts of each project, and drafts."""
 
 import base64
-import fcntl
 import hashlib
 import itertools
 import os
@@ -193,7 +192,7 @@ MAX_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming
 MAX_FILE_BYTES = 2 * KEPT_BYTES
 MAX_ENTRY_BYTES = 500_000  # of its line; a longer one is not written
-_LOCK_TRIES = 200  # 5 ms apart
+LOCK_TIMEOUT_S = 1.0
 
 
 class _HistoryLine(msgspec.Struct, omit_defaults=True):
@@ -267,10 +266,12 @@ def _read_tail(file: Path) -> bytes:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append a line; trim a file that is too large, if a lock on the folder keeps other processes out meanwhile."""
-    folder = os.open(file.parent, os.O_RDONLY)
+    """Append a line; trim a file that is too large, if no other process writes to it."""
+    lock, is_locked = FileLock(file.with_name(f"{file.name}.lock"), timeout_s=LOCK_TIMEOUT_S, poll_s=0.005), False
+    with suppress(OSError):  # the person waits, and some file systems have no locks
+        lock.acquire()
+        is_locked = True
     try:
-        is_locked = _lock(folder)
         with file.open("ab+", buffering=0) as stream:  # a line is one write, so that lines of two processes do not mix
             os.fchmod(stream.fileno(), 0o600)
             size = stream.tell()
@@ -279,20 +280,7 @@ def _append(file: Path, line: bytes) -> None:
         if is_locked and size > MAX_FILE_BYTES:
             replace_file(file, _read_tail(file), syncs=False)
     finally:
-        os.close(folder)
-
-
-def _lock(folder: int) -> bool:
-    """Return True if the lock was free within a moment: the person waits, and some file systems have no locks."""
-    for _ in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(0.005)
-        except OSError:
-            return False
-    return False
+        lock.release()
 
 
 # Drafts

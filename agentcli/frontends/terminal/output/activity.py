@@ -10,7 +10,7 @@ from agentcli.agent import events
 from agentcli.conversation.entries import Entry, Queued, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed, printable, with_tilde
-from agentcli.frontends.terminal.text.fragments import Row, clipped, lines_of, row_width, wrapped, wrapped_tail
+from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
 from agentcli.llm.messages import Block, Image, Text
 from agentcli.patterns import lazy_pattern
@@ -193,7 +193,7 @@ class Activity(Struct, kw_only=True):
             return []
         head: Row = [("accent", f"▾ {call.title}")]
         keys: Row = [("muted", f"  Esc to close · /agents tell {id} TEXT to steer it")]
-        rows = lines_of(wrapped([("", call.transcript)], columns - 2))[-max(1, max_rows - 2) :]
+        rows = wrapped_tail(call.transcript, max(1, columns - 2), max(1, max_rows - 2))
         body: list[Row] = [[("", "  "), *row] for row in rows]
         return [clipped(row, columns) for row in (head, *body, keys)]
 
@@ -278,8 +278,8 @@ class Activity(Struct, kw_only=True):
             if isinstance(pending, events.PromptProgress) else "Thinking" if self.thinking else "Working"
         )  # fmt: skip
         text = f" {work} {now - started:.0f} s"
-        thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS) if self.thinking else []
-        lines: list[Row] = [[("muted", f"  {line}")] for line in thoughts]
+        thoughts = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS, "muted") if self.thinking else []
+        lines: list[Row] = [[("", "  "), *line] for line in thoughts]
         return [clipped(row, columns) for row in ([("accent", spinner(now)), ("muted", text)], *lines)]
 
     def _queue_rows(self, columns: int, max_rows: int) -> list[Row]:

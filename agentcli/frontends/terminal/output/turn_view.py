@@ -2,14 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import AsDiff
 from agentcli.agent.ops import OWN_CALL, Approve
-from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import STRATEGY_NAMES, Assistant, Queued, Result, Unreadable, User
+from agentcli.conversation.entries import STRATEGY_NAMES, Queued
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.output.activity import (
     MAX_TAIL_CHARS,
@@ -24,11 +23,10 @@ from agentcli.frontends.terminal.output.tool_views import FoldedText, claim_line
 from agentcli.frontends.terminal.text.code import diff_fragments, warm_up
 from agentcli.frontends.terminal.text.fragments import Fragment, wrapped
 from agentcli.frontends.terminal.text.markdown import MarkdownStream
-from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
+from agentcli.llm.messages import Block
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import call_title, diff_counts
 
-MAX_ENTRIES = 30  # of a stored conversation that are shown
 MAX_FOLDED = 50
 MAX_PROMPT_LINES = 20  # of a prompt that waited, or that is stored
 LONG_TURN_S = 30.0  # after which the end of a turn says how long it took and what it used
@@ -62,7 +60,6 @@ class TurnView:
         Paths below `home` are shortened. An empty `unfold_key` means that nothing can be unfolded.
         """
         self._printer = printer
-        self._print = printer.print
         self.activity = Activity()
         self._clean = PrintableStream()
         self._is_live = is_live
@@ -79,26 +76,25 @@ class TurnView:
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
         self.opened_agent = ""  # the subagent whose work is shown as it goes on
-        self.is_asking: Callable[[], bool] = lambda: False  # True while a question waits for the person
-        self._held_lines: list[tuple[str, str]] = []  # about other work, until the question is answered
+        # What other work prints while a question is open, so that nothing comes between its subject and its choices.
+        self._held: list[Fragment] | None = None
 
     def reset(self) -> None:
         """Begin another session: print the unfinished text of the one before and forget the rest."""
+        self.end_question()
         self._end_text()
         self.activity = Activity()
         self._answers.clear()
         self._taken_back.clear()
         self.folded.clear()
-        self._held_lines.clear()
         self._last_kind = ""
         self.opened_agent = ""
 
     def show(self, event: events.Event) -> None:
         activity = self.activity
-        self._print_beside()
         if event.agent_id != "main":
             if line := activity.follow_subagent(event, self.format_title):
-                self._print_beside(line)
+                self.print_line(*line)
             if isinstance(event, events.SubagentEnded) and event.agent_id == self.opened_agent:
                 self.opened_agent = ""
             return
@@ -152,7 +148,7 @@ class TurnView:
         match event:
             case events.Notice(text):
                 answer = self._markdown if self._has_text else None
-                self._print_beside((text, "warning"))
+                self.print_line(text, "warning")
                 self._markdown = answer or self._markdown  # what is still to come belongs to the same block
             case events.ProviderSwitched(before, after):
                 self.print_line(f"{before} → {after}", "muted")
@@ -165,11 +161,26 @@ class TurnView:
 
     # Printing
 
-    def _print_beside(self, *lines: tuple[str, str]) -> None:
-        """Print lines about other work, but none between the preview of a question and its choices."""
-        self._held_lines += lines
-        while self._held_lines and not self.is_asking():
-            self.print_line(*self._held_lines.pop(0))
+    def _print(self, fragments: Sequence[Fragment]) -> None:
+        if self._held is None:
+            self._printer.print(fragments)
+        else:
+            self._held += fragments
+
+    def print_question(self, fragments: Sequence[Fragment]) -> None:
+        """Print what a question is about, or more of it. Until `end_question`, all else is held back."""
+        if self._held is None:
+            self._end_text()
+            self._begin_block("question")
+            self._held = []
+        self._printer.print(fragments)
+
+    def end_question(self) -> None:
+        """Print what was held back while the question was open."""
+        held, self._held = self._held, None
+        if held:
+            self._end_line()
+            self._print(held)
 
     def print_line(self, text: str, roles: str = "") -> None:
         self.print_block(self._wrapped([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
@@ -229,8 +240,9 @@ class TurnView:
         """Print the person's answer below the question; the call's line need not repeat it."""
         if line:
             self._answers[answer.id] = answer
-            self.print_block(line, "question")
-            self._last_kind = "calls"  # whose line follows; another question is separated from it
+            self.print_question(line)
+            if not self._held:
+                self._last_kind = "calls"  # whose line follows; another question is separated from it
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""
@@ -296,7 +308,11 @@ class TurnView:
             self._print([*self._markdown.feed(rest), *self._markdown.close()] if self._is_live else [("", rest)])
             self._markdown = self._new_stream()
             self.activity.answer = None
-        if not self._printer.at_line_start:
+        self._end_line()
+
+    def _end_line(self) -> None:
+        is_at_start = self._held[-1][1].endswith("\n") if self._held else self._printer.at_line_start
+        if not is_at_start:
             self._print([("", "\n")])
 
     def _new_stream(self) -> MarkdownStream:
@@ -348,38 +364,6 @@ class TurnView:
             cost = f" · ${done.cost_usd:.4f}" if done.cost_usd else ""
             self.print_line(f"{duration(took * 1000)} · {tokens}{cost}", "muted")
         self.print_gap()
-
-
-def replay(conversation: Conversation, view: TurnView) -> None:
-    """Print the newest part of a stored conversation."""
-    bodies = [e.body for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
-    bodies = [body for body in bodies if not (isinstance(body, User) and body.is_reminder)]
-    if len(bodies) > MAX_ENTRIES:
-        view.print_line(f"… {len(bodies) - MAX_ENTRIES:,} earlier entries", "muted")
-    calls: dict[str, ToolUse] = {}
-    for body in bodies[-MAX_ENTRIES:]:
-        match body:
-            case User(content):
-                view.print_prompt(message_text(content))
-            case Assistant(content=content):
-                calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
-                for block in content:
-                    if isinstance(block, Text) and block.text.strip():
-                        view.print_markdown(block.text)
-            case Result(result=result, name=name):
-                call = calls.get(result.tool_use_id)
-                facts = (body.duration_ms, body.summary, body.structured, body.error_kind)
-                finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=body.answer)
-                view.print_call(finished, view.format_title(call_title(name, call.input if call else {})))
-            case Unreadable(error):
-                view.print_line(f"[{error}]", "warning")
-    for id in conversation.open_calls:  # the program ended while they ran
-        if call := calls.get(id):
-            result = ToolResult(id, "", is_error=True)
-            cut = events.ToolFinished(id, call.name, result, 0.0, "cut off; it may have partially run")
-            view.print_call(cut, view.format_title(call_title(call.name, call.input)))
-    if bodies:
-        view.print_gap()
 
 
 _ENDINGS = {

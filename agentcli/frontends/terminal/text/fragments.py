@@ -49,7 +49,7 @@ _UNSURE = lazy_pattern(
 )
 TAB = 8
 _TABS_AND_LINE_ENDS = lazy_pattern(r"(\t|\n)")
-MAX_TAIL_CHARS = 10_000  # looked at of a text of which only the end is shown
+MAX_TAIL_CHARS = 2_000  # laid out of a text of which only the end is shown, or up to twice as many
 
 
 def is_unsure(text: str) -> bool:
@@ -119,31 +119,12 @@ def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     return cut  # it fits after all: `width` counts a cell for each control character in ASCII text
 
 
-def wrapped_tail(text: str, columns: int, max_rows: int) -> list[str]:
-    """Return the last rows of a text that is wrapped at any character."""
-    rows: list[str] = []
-    lines = text[-MAX_TAIL_CHARS:].rstrip("\n").split("\n")
-    while lines and len(rows) < max_rows:
-        line, _ = with_spaces(lines.pop())
-        # Whole rows are left out, so that those that stay do not move as the line grows.
-        hidden = max(0, len(line) // columns - 2 * max_rows) * columns if line.isascii() else 0
-        rows = _rows_of(line[hidden:], columns) + rows
-    return rows[max(0, len(rows) - max_rows) :]
-
-
-def _rows_of(line: str, columns: int) -> list[str]:
-    """Break a line wherever a row is full. Character by character: each frame does this for up to 10,000 of them."""
-    rows, column = [""], 0
-    for character in line:
-        cells = max(0, wcwidth(character))
-        if cells > columns:
-            character, cells = "…", 1
-        if column + cells > columns and rows[-1]:
-            rows.append("")
-            column = 0
-        rows[-1] += character
-        column += cells
-    return rows
+def wrapped_tail(text: str, columns: int, max_rows: int, roles: str = "") -> list[Row]:
+    """Return the last rows of a text that is broken at words."""
+    # Left out in large steps, so that the rows that stay do not move as the text grows.
+    start = max(0, len(text) // MAX_TAIL_CHARS - 1) * MAX_TAIL_CHARS
+    lines = text[start:].rstrip("\n").split("\n")[-max_rows:]
+    return [row for line in lines for row in folded([(roles, line)], columns, hang=0)][-max_rows:]
 
 
 def with_spaces(text: str, column: int = 0) -> tuple[str, int]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.settings.terminal import COLOUR_NAMES
 
+RAW = "sgr:"  # before SGR parameters in place of roles
+
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
 # The attributes of roles, the same in every palette.
@@ -89,6 +91,8 @@ class Theme:
         return self._codes[roles]
 
     def _build_code(self, roles: Sequence[str]) -> str:
+        if roles[0].startswith(RAW):
+            return roles[0].removeprefix(RAW) if self.palette != "none" else ""
         if change := next((role for role in reversed(roles) if role in _CHANGES), ""):
             return self._build_change_code(change, roles)
         code = ""

@@ -105,7 +105,7 @@ def test_a_huge_file_is_read_at_its_end_only_and_trimmed(file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     assert [json.loads(kept)["project"] for kept in file.read_text().splitlines()][-2:] == ["/other", "/p"]
     assert entries(ProjectHistory(file, "/p")) == ["new"]
-    assert [path.name for path in file.parent.iterdir()] == ["history"]
+    assert sorted(path.name for path in file.parent.iterdir()) == ["history", "history.lock"]
 
 
 def test_an_entry_as_long_as_a_book_is_kept_for_the_session_only(file: Path) -> None:
@@ -129,9 +129,9 @@ def test_without_the_lock_an_entry_is_written_all_the_same(
     file: Path, monkeypatch: pytest.MonkeyPatch, *, is_held: bool
 ) -> None:
     file.parent.mkdir()
-    other = os.open(file.parent, os.O_RDONLY)
+    other = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT)
     if is_held:
-        monkeypatch.setattr(limits, "_LOCK_TRIES", 2)
+        monkeypatch.setattr(limits, "LOCK_TIMEOUT_S", 0.01)
         fcntl.flock(other, fcntl.LOCK_EX)
     else:
 

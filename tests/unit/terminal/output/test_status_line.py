@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,11 @@ from agentcli.frontends.terminal.status import (
     SessionUse,
     Status,
     StatusCommand,
-    status_row,
+    coloured_rows,
+    status_rows,
 )
-from agentcli.frontends.terminal.text.fragments import plain, row_width
+from agentcli.frontends.terminal.text.fragments import Row, plain, row_width
+from agentcli.frontends.terminal.text.theme import Theme
 from tests.processes import is_running
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -44,14 +47,19 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
-async def first_line(command: str, status: Status = FULL) -> str:
+async def output_rows(command: str, status: Status = FULL) -> list[Row]:
     running = StatusCommand(command, ENVIRONMENT, lambda: None)
     await running.run(status)
-    return running.text
+    return running.rows
 
 
 def answer(command: str, status: Status = FULL) -> str:
-    return asyncio.run(first_line(command, status))
+    return "\n".join(map(plain, asyncio.run(output_rows(command, status))))
+
+
+def status_row(status: Status, columns: int, **more: Any) -> Row:
+    (row,) = status_rows(status, columns, **more)
+    return row
 
 
 def test_a_command_of_claude_code_gets_the_form_that_it_reads() -> None:
@@ -91,9 +99,9 @@ def ends(pid: int) -> bool:
     TEXT,
 )
 def test_the_line_fits_any_window(status: Status, columns: int, custom: str, hint: str) -> None:
-    row = status_row(status, columns, custom=custom, hint=hint)
-    assert row_width(row) <= columns
-    assert "\n" not in plain(row)
+    rows = status_rows(status, columns, custom=coloured_rows(custom), hint=hint)
+    assert all(row_width(row) <= columns for row in rows)
+    assert "\n" not in "".join(map(plain, rows))
 
 
 def test_what_matters_most_comes_first_and_stays_longest() -> None:
@@ -103,7 +111,16 @@ def test_what_matters_most_comes_first_and_stays_longest() -> None:
     assert plain(status_row(FULL, 60)) == "accept edits · 62% context · $1.50 of $10.00 · 2 jobs"
     assert plain(status_row(FULL, 8)) == "accept …"
     assert plain(status_row(FULL, 100, hint="Saved.")) == f"Saved. · {whole}"
-    assert plain(status_row(FULL, 100, custom="mine")) == "accept edits · mine"
+    assert plain(status_row(FULL, 100, custom=[[("", "mine")]])) == "accept edits · mine"
+    assert plain(status_row(FULL, 24, custom=[[("", "mine is longer")]])) == "accept edits · mine is …"
+
+
+def test_the_rows_of_a_status_command_keep_their_colours_and_nothing_else() -> None:
+    output = "\x1b[32mon \x1b[1mmain\x1b[0m plain\x1b]0;title\a\x1b[2J\n\nsecond\x1b[5A\n" + "more\n" * 9
+    rows = coloured_rows(output)
+    assert [*map(plain, rows)] == ["on main plain", "second", "more"]
+    assert Theme("ansi").paint(rows[0]) == "\x1b[32mon \x1b[;32;1mmain\x1b[;2m plain\x1b[m"
+    assert Theme("none").paint(rows[0]) == "on main plain"
 
 
 def test_a_model_is_named_without_its_provider_and_a_file_without_its_folder() -> None:
@@ -115,9 +132,9 @@ def test_a_price_that_is_not_known_is_not_a_zero() -> None:
     assert "$?" in plain(status_row(Status(model="m", use=SessionUse(cost_usd=None, budget_usd=1.0)), 80))
 
 
-def test_a_status_command_gets_json_and_gives_its_first_line(tmp_path: Path) -> None:
+def test_a_status_command_gets_json_and_gives_its_first_lines(tmp_path: Path) -> None:
     command = script(tmp_path, f"cat > {tmp_path}/seen; printf '\\033[31mred\\033[m\\a\\nmore\\n'")
-    assert answer(command) == "red␇"
+    assert answer(command) == "red␇\nmore"
     assert json.loads((tmp_path / "seen").read_text()) == {
         "model": "anthropic/opus",
         "mode": "acceptEdits",
@@ -134,7 +151,7 @@ def test_a_status_command_gets_json_and_gives_its_first_line(tmp_path: Path) -> 
         "session_id": "id",
         "is_busy": True,
     }
-    assert answer(f"'{command}' 'an argument'") == "red␇"
+    assert answer(f"'{command}' 'an argument'") == "red␇\nmore"
 
 
 @pytest.mark.parametrize("command", ["", "   ", "no-such-program", "'open", "/", "false"])
@@ -162,11 +179,11 @@ def test_status_commands_that_hang_are_killed_with_their_children(tmp_path: Path
         (folder := tmp_path / str(number)).mkdir()
         commands.append(script(folder, body.replace("PID", str(folder / "pid"))))
 
-    async def all_at_once() -> list[str]:
-        return await asyncio.gather(*(first_line(command) for command in commands))
+    async def all_at_once() -> list[list[Row]]:
+        return await asyncio.gather(*(output_rows(command) for command in commands))
 
     began = time.monotonic()
-    assert asyncio.run(all_at_once()) == [""] * len(bodies)
+    assert asyncio.run(all_at_once()) == [[]] * len(bodies)
     assert time.monotonic() - began < COMMAND_TIMEOUT_S + 20
     for number in range(len(bodies)):
         assert ends(int((tmp_path / str(number) / "pid").read_text())), bodies[number]
@@ -177,7 +194,7 @@ def test_a_status_command_ends_with_the_program(tmp_path: Path) -> None:
     command = script(tmp_path, f"echo $$ > {pid}; sleep 60")
 
     async def leave_early() -> None:
-        task = asyncio.create_task(first_line(command))
+        task = asyncio.create_task(output_rows(command))
         while not pid.exists() or not pid.read_text().strip():
             await asyncio.sleep(0.01)
         task.cancel()

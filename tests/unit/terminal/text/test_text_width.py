@@ -57,19 +57,27 @@ def test_text_leads_to_the_same_place_in_one_piece_and_in_many(column: int, text
     assert at <= columns
 
 
-@given(TEXT, st.integers(1, 300), st.integers(0, 6))
+@given(TEXT, st.integers(1, 300), st.integers(1, 6))
 @example("日本", 1, 3)
 def test_the_end_of_a_text_fits_the_rows_it_is_given(text: str, columns: int, most: int) -> None:
     rows = wrapped_tail(text, columns, most)
     assert len(rows) <= most
-    assert all(width(row) <= columns for row in rows)
+    assert all(row_width(row) <= columns for row in rows)
 
 
 @given(st.integers(1, 2_000), st.integers(1, 60))
 def test_a_growing_line_moves_only_when_a_row_is_full(length: int, columns: int) -> None:
     text = "".join(chr(97 + n % 26) for n in range(length))
     rows = [text[start : start + columns] for start in range(0, length, columns)]
-    assert wrapped_tail(text, columns, 3) == rows[-3:]
+    assert [*map(plain, wrapped_tail(text, columns, 3))] == rows[-3:]
+
+
+def test_the_end_of_a_text_is_broken_at_words() -> None:
+    assert [*map(plain, wrapped_tail("first I must think about this", 12, 3))] == [
+        "first I must",
+        "think about",
+        "this",
+    ]
 
 
 @given(st.lists(st.text("ab日\u0301\t\n", max_size=6)))

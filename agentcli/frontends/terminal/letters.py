@@ -1,0 +1,77 @@
+"""Tells letters that answer a question from those that begin a sentence."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from agentcli.frontends.choices import Choice
+from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.panel import QuestionPanel
+from agentcli.frontends.terminal.reviews import HunkReview
+
+TYPING_PAUSE_S = 0.8  # keys that follow each other so soon belong to one sentence
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
+
+
+class TypedLetters:
+    """Letters that were typed at a question: `decide` takes an answer, `begin_text` what begins a text."""
+
+    def __init__(
+        self, console: Console, *, decide: Callable[[Choice], None], begin_text: Callable[[str], None]
+    ) -> None:
+        self._console, self._decide, self._begin_text = console, decide, begin_text
+        # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
+        self.held, self._are_early = "", False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sentence_until = 0.0  # until then, letters at a hunk are no answers
+
+    def hold(self, panel: QuestionPanel, letters: str, *, is_early: bool, for_s: float = KEY_ALONE_S) -> None:
+        self.held, self._are_early = letters, is_early
+        self._timer = asyncio.get_running_loop().call_later(for_s, self.take, panel)
+
+    def drop(self) -> str:
+        held, self.held = self.held, ""
+        if self._timer is not None:
+            self._timer.cancel()
+        return held
+
+    def take(self, panel: QuestionPanel) -> None:
+        """Take a letter that stood alone, unless it was meant for the question before."""
+        choice = panel.choice_for(self.drop()[-1:])  # more than one if the letter was repeated
+        self._console.changed()
+        if choice is not None and not self._are_early:
+            self._decide(choice)
+
+    def type(self, panel: QuestionPanel, text: str, *, is_early: bool) -> None:
+        """Take a key that writes: alone it may choose, else it begins a text; at a hunk it never does."""
+        before, choice = self.drop(), panel.choice_for(text)
+        opening = panel.choice_for(before) if text in ("y", "n") and not self._are_early else None
+        if isinstance(panel.review, HunkReview):
+            self._type_at_hunk(panel, before, text)
+        elif opening is not None and opening.id == "hunks":  # whoever knows what comes types `h` and `y` in a row
+            self._decide(opening)
+            self.hold(panel, text, is_early=False)
+        # A letter that came too early to be an answer may be given again.
+        elif choice is not None and (not before or (self._are_early and before == text)):
+            self.hold(panel, before + text, is_early=is_early)
+        elif before or panel.words[0] != "comment":
+            self._begin_text(before + text)
+        else:  # nothing but the beginning of a sentence, if more follows
+            self.hold(panel, text, is_early=True, for_s=TYPING_PAUSE_S)
+            self._console.hint.show(f"“{text}” is not an answer here.", 2.0)
+
+    def _type_at_hunk(self, panel: QuestionPanel, before: str, text: str) -> None:
+        """Take an answer about a hunk at once; one about several hunks waits for letters that make it a sentence."""
+        now, review, choice = time.monotonic(), panel.review, panel.choice_for(text)
+        if choice is None or now < self._sentence_until:
+            self._sentence_until = now + TYPING_PAUSE_S
+            self._console.hint.show(f"“{text}” is not taken: letters here are answers, one at a time.", 2.0)
+            return
+        if before and (held := panel.choice_for(before)):
+            self._decide(held)
+        if panel.review is not review:  # that was the last hunk
+            return
+        if choice.id in ("take_all", "take_file"):
+            self.hold(panel, text, is_early=False)
+        else:
+            self._decide(choice)
