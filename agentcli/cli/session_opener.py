@@ -141,6 +141,14 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(config.settings))
+        if topic == "hooks":
+            from agentcli.extensions.programs import Hooks
+            from agentcli.extensions.subcommands import format_hooks
+            from agentcli.safety.secrets.masking import mask
+
+            problems: list[str] = []
+            shown = format_hooks(Hooks(config, is_bare=False, on_notice=problems.append).specs)
+            return mask("\n".join([shown, *problems]))
         from agentcli.cli.doctor import Subject
         from agentcli.cli.subcommands.doctor import examine, format_findings
 

@@ -81,7 +81,11 @@ FILE = "SKILL.md"
 
 Source = Literal["project", "user", "plugin", "bundled", "library"]
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
-STRATEGY_NAMES = {"truncate": "long entries cut", "extract": "digest of old turns", "summarize": "summary of old turns"}
+STRATEGY_NAMES = {
+    "truncate": "long entries cut",
+    "extract": "old turns summarized without the model",
+    "summarize": "summary of old turns",
+}
 CompactionTrigger = Literal["auto", "manual", "overflow"]
 PaidReason = Literal["aside", "refused", "summary", "broken", "subagent", "server"]
 

@@ -66,4 +66,4 @@ async def _choose(config: Config, host: CommandHost, name: str) -> Outcome:
     if name not in (*styles, "default"):
         raise UsageError(f"There is no output style {name!r}{did_you_mean(name, styles)}.")
     where = await host.store_setting("instructions.output_style", name)
-    return f"{where} It applies from the next start of agentcli on."
+    return f"{where} It takes effect the next time you start agentcli."

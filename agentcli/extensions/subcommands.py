@@ -1,7 +1,7 @@
 """`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.conversation.entries import FILE
 from agentcli.conversation.history import shorten
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.extensions.hooks.spec import EVENTS
+from agentcli.extensions.hooks.spec import EVENTS, HookSpec
 from agentcli.extensions.plugins.active import Plugins
 from agentcli.extensions.programs import Hooks, WorkspacePrograms
 from agentcli.extensions.skills.activation import SkillRegistry
@@ -209,10 +209,13 @@ def list_hooks(json: AsJson = False) -> None:
     renamed = {"timeout_s": "timeout", "on_error": "onError", "condition": "if"}  # as the settings have them
     rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
+    print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], format_hooks(specs), as_json=json)
+
+
+def format_hooks(specs: Sequence[HookSpec]) -> str:
     lines = [f"{spec.event:<18} {spec.matcher or '*':<16} {spec.title}  ({spec.source})" for spec in specs]
     lines += dict.fromkeys(f"{spec.note}." for spec in specs if spec.note)
-    text = "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
-    print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], text, as_json=json)
+    return "\n".join(lines) or "No hooks are set. To add some, see docs/hooks.md."
 
 
 async def _fire(config: Config, event: Any, use: ToolUse) -> tuple[list[HookRan], EventAnswer]:

@@ -125,7 +125,7 @@ def test_esc_leads_back_from_the_words_to_the_choices(open_terminal: Open) -> No
     terminal = open_terminal([edit(), {"text": "edited"}], "go")
     terminal.asked()
     terminal.type("\t")
-    terminal.see("no, because:\n")
+    terminal.see("No, because:\n")
     terminal.type("nonsense\x1b")
     assert "nonsense" not in terminal.see("Make this edit")
     terminal.type("y")
@@ -216,7 +216,7 @@ SAID_FIRST = [
     ("touch made", "Writes made $ touch made", False),
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
-    ("git push origin main", "Connects to hosts agentcli can't determine $ git push", True),
+    ("git push origin main", "Connects to unknown hosts $ git push", True),
     ("git push -uf origin main", "Forces the push: it can overwrite commits on the remote · connects to hosts", True),
     ("doctl account get", "Runs doctl: can't predict what it does", True),
     ("sudo make all", "Runs as another user, with sudo · runs make: can't predict what it does", True),

@@ -67,12 +67,19 @@ def test_a_question_beside_the_work_has_its_price_in_the_result(place: Place) ->
     assert ran.result["usage"]["input_tokens"] == 5
 
 
+def test_hooks_are_listed_inside_a_session(place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text('[[hooks.Stop]]\ncommand = "make lint"\n')
+    assert "Stop" in (shown := place.run("-m", place.script(), "-p", "/hooks").out)
+    assert "make lint" in shown
+
+
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
         ("/usgae", "Unknown command /usgae. Did you mean /usage?"),
         ("/zzzzz now", "Unknown command /zzzzz."),
-        ("/hooks", "/hooks has another place here. To list the hooks, run `agentcli hooks list`."),
+        ("/todos", "/todos is not a command here. To see the to-do list, press Ctrl-T."),
         ("/theme dark", "/theme works only in the terminal."),
         ("/copy", "/copy works only in the terminal."),
         ("/effort colossal", "Unknown effort 'colossal'"),
@@ -163,7 +170,7 @@ def test_piped_text_joins_only_commands_that_expand_to_a_prompt(place: Place) ->
         said = ["Say hello to Ann.\n\n<stdin>\ndata\n\n</stdin>"]
         assert prompts_of(place, ran.result["session_id"]) == said
         ran = place.run("-m", place.script(), "-p", "/effort high", *output, stdin="data\n")
-        assert ran.result["result"].startswith("Effort, starting with the next request: high.")
+        assert ran.result["result"].startswith("Effort is high from the next request on")
 
 
 @pytest.mark.sampled(1)
@@ -203,7 +210,7 @@ def test_a_control_runs_a_command_also_while_a_turn_runs(place: Place) -> None:
     assert kinds == ["system", "result"]
     (told,) = ran.of("system", "command")
     assert (told["command"], told["is_error"]) == ("/effort", False)
-    assert told["output"].startswith("Effort, starting with the next request: high.")
+    assert told["output"].startswith("Effort is high from the next request on")
     (acknowledged,) = ran.of("system", "control")
     assert (acknowledged["id"], acknowledged["ok"]) == ("e1", True)
 
@@ -372,7 +379,7 @@ def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place:
     assert effort.startswith("● default  model default\n  low      fast")
     assert permissions.startswith("Mode default: asks before edits")
     assert mode == "Mode plan: changes nothing and presents a plan."
-    assert kept == f"Effort, starting with the next request: high. Saved in {place.home / 'config.toml'}."
+    assert kept == f"Effort is high from the next request on. Saved in {place.home / 'config.toml'}."
     assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
     assert "\n● high" in effort_after
     assert permissions_after.startswith("Mode plan")

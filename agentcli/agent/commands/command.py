@@ -13,13 +13,12 @@ from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
 _ADDED_GROUPS = ("Your own", SKILLS, "Agents", "MCP")
-Topic = Literal["config", "doctor"]
+Topic = Literal["config", "doctor", "hooks"]
 # The terminal's own: elsewhere they say that they need it.
 SCREEN_COMMANDS = ("find", "theme", "copy", "login", "logout", "remote", "trust")
 
 # Commands of other programs that have another place here.
 _ELSEWHERE = {
-    "hooks": "To list the hooks, run `agentcli hooks list`.",
     "todos": "To see the to-do list, press Ctrl-T.",
     "vim": "To edit with vi's keys, run `agentcli config set terminal.editing_mode vi`.",
     "statusline": "To choose the status line, run `agentcli config set terminal.status_command COMMAND`.",
@@ -226,7 +225,7 @@ class CommandSet:
         if name in SCREEN_COMMANDS:
             raise UsageError(f"/{name} works only in the terminal.")
         if name in _ELSEWHERE:
-            raise UsageError(f"/{name} has another place here. {_ELSEWHERE[name]}")
+            raise UsageError(f"/{name} is not a command here. {_ELSEWHERE[name]}")
         if reason := self.find_reason(name):
             raise UsageError(reason)
         import difflib

@@ -86,9 +86,10 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _parse_effort(level)
     session.submit(SetEffort(effort))
-    text = f"Effort, starting with the next request: {effort or session.runtime.models.effort or 'model default'}."
-    more = await host.store_setting("tokens.effort", effort) if keeps else ""
-    return f"{text} {more or f'For this session only. To make it the default: /effort {level} keep'}"
+    text = f"Effort is {effort or session.runtime.models.effort or 'the model default'} from the next request on"
+    if keeps:
+        return f"{text}. {await host.store_setting('tokens.effort', effort)}"
+    return f"{text}, in this session only. To make it the default: /effort {level} keep"
 
 
 def _parse_effort(text: str) -> Effort:
@@ -102,10 +103,12 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
     share, min_tokens = use.request / use.window, MIN_SHARE * use.window
     other = sum(tokens for tokens in use.parts.values() if tokens < min_tokens)
-    rows = [*use.parts.items(), ("other", other), ("free", max(0, use.window - use.request))]
+    rows = [*use.parts.items(), ("free", max(0, use.window - use.request))]
     lines = [f"{use.model}: the next request uses about {use.request:,} of {use.window:,} tokens ({share:.0%})"]
-    lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows if n >= max(1, min_tokens)]
-    lines.append("The total is the provider's count; the sources are estimated, and scaled to add up to it.")
+    rows = [(name, n) for name, n in rows if n >= max(1, min_tokens)]
+    rows[-1:-1] = [("other", other)] if other else []  # however few: all sources add up to the total
+    lines += [f"  {name:<12}  {n:>9,}  {n / use.window:>6.1%}" for name, n in rows]
+    lines.append("The total is the provider's count; how much of it each source takes is estimated.")
     if share >= NEARLY_FULL:
         lines.append("The window is nearly full: /compact summarizes older turns, /clear starts a new session.")
     return "\n".join(lines)
@@ -204,8 +207,10 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
     lines.append(("session", ", ".join([*parts, _seconds(whole)])))
     for name, tool in sorted(whole.tools.items(), key=lambda item: -item[1].calls)[:MAX_TOOLS]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
-        text = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
-        lines.append((name, f"{text}, about {tool.tokens:,} tokens{errors}"))
+        succeeded = f"{tool.success_rate:.0%} succeeded" if tool.success_rate else "none succeeded"
+        took = f", {tool.mean_ms:,.0f} ms on average" if tool.mean_ms >= 1 else ""
+        text = f"{counted(tool.calls, 'call')}, {succeeded}{took}, about {tool.tokens:,} tokens{errors}"
+        lines.append((name, text))
     for account, kind, limit, spent in session.state.budgets.limits():
         text = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
         lines.append((f"{account.scope}'s budget", text))
@@ -213,7 +218,7 @@ def _further_usage(session: Session) -> list[tuple[str, str]]:
 
 
 def _seconds(used: UsageCollector) -> str:
-    return f"{used.total.duration_ms / 1000:,.1f} s of requests"
+    return f"{used.total.duration_ms / 1000:,.1f} s waiting for the model"
 
 
 class CacheLoss(Struct, frozen=True, kw_only=True):

@@ -109,6 +109,7 @@ STATUS_COMMANDS = (
     SlashCommand("status", "show the model, the mode, the session and its folders", _status),
     SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
     SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
+    SlashCommand("hooks", "list the hooks in use", partial(_describe, "hooks")),
 )
 
 

@@ -381,11 +381,10 @@ def _installs(segment: Segment) -> bool:
 def _unpredictable_line(command: CommandAnalysis) -> str:
     """Return the line about effects of a command that only the shell knows, where the others are known."""
     effects = command.effects
-    verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
-    parts = [f"{' and '.join(verbs)} files"] if verbs else []
-    if UNKNOWN in effects.hosts:
-        return f"{' and '.join([*parts, 'connects to hosts'])} agentcli can't determine"
-    return f"{' and '.join(parts)} agentcli can't predict" if parts else ""
+    verbs = [verb for verb, paths in (("delete", effects.deletes), ("write", effects.writes)) if UNKNOWN in paths]
+    lines = [f"may {' or '.join(verbs)} files; agentcli can't tell which"] if verbs else []
+    lines += ["connects to unknown hosts"] if UNKNOWN in effects.hosts else []
+    return ", ".join(lines)
 
 
 def _effect_line(verb: str, things: Iterable[str]) -> str:

@@ -340,7 +340,7 @@ class TerminalApp:
         """Put prompts back into the input; into an input that is in use, the person brings them back with a key."""
         if self._composer.area.buffer.text or self._dialogs.purpose != "prompt":
             text = f"Your message is kept. {self._labels.first('previous')} in the empty input brings it back."
-            self._console.hint.show(text, 8.0, outlasts_typing=True)
+            self._view.print_line(text, "warning")
             return False
         for content in reversed(prompts):  # each is put before the later ones
             self._composer.put_before(self._composer.as_typed(content))

@@ -35,7 +35,7 @@ MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 Purpose = Literal["prompt", "comment", "line", "rule", "secret", "words"]
 MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
     "prompt": ("› ", ""),
-    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "comment": ("No, because: ", "Enter to send to the model · Esc to go back"),
     "line": ("comment: ", "Enter to keep the comment · Esc to go back"),
     "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
     "secret": ("key: ", "Enter to use this key · Esc to go back"),

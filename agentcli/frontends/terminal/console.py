@@ -280,23 +280,22 @@ class Console:
 
 
 class Hint:
-    """One hint at a time; it lasts until the input changes, unless it is for a person who is typing."""
+    """One hint at a time; it lasts until the input changes."""
 
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._changed = changed
         buffer.on_text_changed += self._forget
-        self._text, self._until, self._outlasts_typing = "", 0.0, False
+        self._text, self._until = "", 0.0
 
     @property
     def text(self) -> str:
         return self._text if time.monotonic() < self._until else ""
 
     def _forget(self, _: Buffer) -> None:
-        if not self._outlasts_typing:
-            self._text = ""
+        self._text = ""
 
-    def show(self, text: str, seconds: float = 4.0, *, outlasts_typing: bool = False) -> None:
-        self._text, self._until, self._outlasts_typing = printable(text), time.monotonic() + seconds, outlasts_typing
+    def show(self, text: str, seconds: float = 4.0) -> None:
+        self._text, self._until = printable(text), time.monotonic() + seconds
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
 

@@ -155,7 +155,7 @@ class KeyActions(Struct, eq=False, kw_only=True):
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
         """Put a message back into the input, unless the queue has changed meanwhile."""
         if waiting == self.activity.queued:
-            self.controller.view.expect_take_back(waiting[position])
+            self.controller.view.taken_back.append(waiting[position])
             self.controller.session.submit(TakeBack(position))
             self.composer.put_before(self.composer.as_typed(waiting[position]))
 

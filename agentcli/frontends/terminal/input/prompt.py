@@ -178,7 +178,8 @@ class PromptArea:
         self._completed: Document | None = None  # the text and cursor after the last completion
         self.is_secret = False  # the text is shown as stars
         hint = ConditionalProcessor(
-            AfterInput(lambda: [("class:muted", self._fitting_placeholder())]), Condition(lambda: not self.buffer.text)
+            AfterInput(lambda: [("class:muted", fitting(self.placeholder().split(" · "), self._columns - 3))]),
+            Condition(lambda: not self.buffer.text),
         )
         stars = ConditionalProcessor(PasswordProcessor(), Condition(lambda: self.is_secret))
         self.window = Window(
@@ -192,9 +193,6 @@ class PromptArea:
     def _prefix(self, line: int, wraps: int) -> StyleAndTextTuples:
         mark = self.mark()
         return [("class:prompt", mark if line == 0 and wraps == 0 else " " * width(mark))]
-
-    def _fitting_placeholder(self) -> str:
-        return fitting(self.placeholder().split(" · "), self._columns - 3)  # for the mark and the cursor
 
     def rows(self, columns: int, max_rows: int) -> tuple[list[Row], tuple[int, int]]:
         """Return at most `max_rows` rows, and the cell of the cursor among them (row, column)."""

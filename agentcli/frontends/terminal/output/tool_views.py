@@ -167,7 +167,7 @@ def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
 _REASONS = {
     "file": ("no change recorded", "it has changed since"),
     "command": ("not in the log", "its exit code is not known"),
-    "checks": ("no run in the log", "no full run with a clear result since the last edit"),
+    "checks": ("no run in the log", "not run in full since the last edit"),
     "unchanged": ("not all changes are recorded",) * 2,
 }
 

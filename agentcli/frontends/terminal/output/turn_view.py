@@ -72,7 +72,7 @@ class TurnView:
         self._thinking_since = 0.0
         # The answers about calls whose question is on the screen, and so their diff or their output.
         self._answers: dict[str, Approve] = {}
-        self._taken_back: list[Sequence[Block]] = []
+        self.taken_back: list[Sequence[Block]] = []  # messages that left the queue for the input, not for the model
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[FoldedText] = deque(maxlen=MAX_FOLDED)
         self.opened_agent = ""  # the subagent whose work is shown as it goes on
@@ -85,7 +85,7 @@ class TurnView:
         self._end_text()
         self.activity = Activity()
         self._answers.clear()
-        self._taken_back.clear()
+        self.taken_back.clear()
         self.folded.clear()
         self._last_kind = ""
         self.opened_agent = ""
@@ -271,10 +271,6 @@ class TurnView:
     def _wrapped(self, fragments: Sequence[Fragment], *, hang: int | None = None) -> Sequence[Fragment]:
         return wrapped(fragments, self._printer.columns, hang=hang) if self._wraps else fragments
 
-    def expect_take_back(self, message: Sequence[Block]) -> None:
-        """Note that this message leaves the queue for the input, not for the model."""
-        self._taken_back.append(message)
-
     def format_title(self, title: str) -> str:
         return exposed(with_tilde(title, self._home))
 
@@ -326,8 +322,8 @@ class TurnView:
         for content in self.activity.queued:
             if content in waiting:
                 waiting.remove(content)
-            elif content in self._taken_back:
-                self._taken_back.remove(content)
+            elif content in self.taken_back:
+                self.taken_back.remove(content)
             else:
                 self.print_prompt(message_text(content))
         self.activity.queue = queue
