@@ -74,10 +74,7 @@ class ConfiguredOpener:
         return [*here, *(row for row in known if not row[0].startswith("local/"))]
 
     def known_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
-        """Return the table's models with their columns, those with a key first.
-
-        `with_key` leaves out those that have no key, and those that need none.
-        """
+        """Return the table's models in columns, those with a key first; `with_key`, those that need one alone."""
         infos, keys = list(self.models.table()), self.models.keys
         has_key = {name: keys.has(name) for name in {info.provider for info in infos}}
         if with_key:
@@ -138,17 +135,12 @@ class ConfiguredOpener:
             from agentcli.safety.secrets.masking import mask
             from agentcli.settings.write import readable_settings
 
-            files = "".join(f"# {file}\n" for file in config.files)
-            keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
-            return files + keys + mask(readable_settings(config.settings))
+            head = [f"# {line}\n" for line in (*config.files, *self.models.keys.lines())]
+            return "".join(head) + mask(readable_settings(config.settings))
         if topic == "hooks":
-            from agentcli.extensions.programs import Hooks
-            from agentcli.extensions.subcommands import format_hooks
-            from agentcli.safety.secrets.masking import mask
+            from agentcli.extensions.subcommands import describe_hooks
 
-            problems: list[str] = []
-            shown = format_hooks(Hooks(config, is_bare=False, on_notice=problems.append).specs)
-            return mask("\n".join([shown, *problems]))
+            return describe_hooks(config)
         from agentcli.cli.doctor import Subject
         from agentcli.cli.subcommands.doctor import examine, format_findings
 

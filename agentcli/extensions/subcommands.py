@@ -35,6 +35,7 @@ from agentcli.extensions.skills.skill import (
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import ToolUse
+from agentcli.safety.secrets.masking import mask
 from agentcli.settings.files import current_folder, markdown_files, project_root, read_small_file
 from agentcli.settings.load import Config
 
@@ -210,6 +211,13 @@ def list_hooks(json: AsJson = False) -> None:
     rows = [{renamed.get(key, key): value for key, value in msgspec.structs.asdict(spec).items()} for spec in specs]
     rows = [{**row.pop("handler"), **row, "title": spec.title} for row, spec in zip(rows, specs, strict=True)]
     print_answer([row | {"matcher": row["matcher"] or "*"} for row in rows], format_hooks(specs), as_json=json)
+
+
+def describe_hooks(config: Config) -> str:
+    """Return the hooks in use, and what is wrong with others, without secrets."""
+    problems: list[str] = []
+    shown = format_hooks(Hooks(config, is_bare=False, on_notice=problems.append).specs)
+    return mask("\n".join([shown, *problems]))
 
 
 def format_hooks(specs: Sequence[HookSpec]) -> str:

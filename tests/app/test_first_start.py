@@ -42,16 +42,16 @@ def test_the_tour_and_failures_lead_back_to_the_list_with_the_choice_kept(open_t
     terminal = open_terminal(None, columns=columns, rows=60)
     terminal.see(QUESTION)
     terminal.type(DOWN + DOWN + ENTER)
-    terminal.see(r"No running model found in\s+Ollama or LM\s+Studio\.[^❯]+❯ ● Use Ollama or LM Studio")
+    terminal.see(r"No running model found in\s+Ollama or LM\s+Studio\.[^❯]+❯ Use Ollama or LM Studio")
     terminal.type(DOWN + ENTER)
-    screen = terminal.see(r"test passes now: the\s+change is correct\.\nHow do you want[^❯]+❯ ● Take the tour", 30)
+    screen = terminal.see(r"test passes now: the\s+change is correct\.\nHow do you want[^❯]+❯ Take the tour", 30)
     assert terminal.transcript().startswith("agentcli ")
     assert screen.count("How do you want") == 1
     assert "\n› Your first prompt" in screen
     terminal.type(UP * 3 + ENTER)
     terminal.see("❯ anthropic")
     terminal.type(ESC)
-    terminal.see("❯ ● Enter an API key")
+    terminal.see("❯ Enter an API key")
 
 
 @pytest.mark.skipif(find_spec("xllamacpp") is not None, reason="the engine is installed")
@@ -59,7 +59,7 @@ def test_without_the_engine_nothing_is_downloaded(open_terminal: Open) -> None:
     terminal = open_terminal(None)
     terminal.see(QUESTION)
     terminal.type(DOWN + ENTER)
-    terminal.see(r"needs its engine first: pip install 'agentcli\[local\]'[^❯]+❯ ● Install the built-in model")
+    terminal.see(r"needs its engine first: pip install 'agentcli\[local\]'[^❯]+❯ Install the built-in model")
 
 
 def test_line_by_line_a_prompt_does_not_end_the_choice(open_terminal: Open) -> None:

@@ -249,9 +249,6 @@ class KeyActions(Struct, eq=False, kw_only=True):
         if self.picker.type(text):
             self.dialogs.end_picking(taken=True)
 
-    def toggle_todo(self) -> None:
-        self.shows_todo = not self.shows_todo
-
 
 class _When:
     """The states in which keys differ: a list is open, a question takes keys, else the person writes.
@@ -332,7 +329,7 @@ def _view_rows(actions: KeyActions, when: _When) -> Iterator[KeyRow]:
         ("cancel", actions.control_c, Always()),
         ("leave", actions.control_d, when.writing & when.is_empty),
         ("mode", actions.next_mode, Always()),
-        ("todo", actions.toggle_todo, Always()),
+        ("todo", lambda: setattr(actions, "shows_todo", not actions.shows_todo), Always()),
         ("redraw", console.redraw, Always()),
         ("suspend", actions.dialogs.suspend, Always()),
         ("unfold", actions.unfold, ~when.picking),

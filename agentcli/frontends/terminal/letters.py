@@ -16,9 +16,7 @@ KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so l
 class TypedLetters:
     """Letters that were typed at a question: `decide` takes an answer, `begin_text` what begins a text."""
 
-    def __init__(
-        self, console: Console, *, decide: Callable[[Choice], None], begin_text: Callable[[str], None]
-    ) -> None:
+    def __init__(self, console: Console, decide: Callable[[Choice], None], begin_text: Callable[[str], None]) -> None:
         self._console, self._decide, self._begin_text = console, decide, begin_text
         # Letters that may be an answer or begin a sentence; early ones came before anybody could read the question.
         self.held, self._are_early = "", False

@@ -34,6 +34,7 @@ MAX_COLOUR_CHARS = 100  # of the sequences before a text that are kept
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
 LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversation again is shown
 _COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
+_NAMES = {"tokens": "context_tokens", "window": "context_window"}  # for status commands
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
@@ -128,9 +129,7 @@ class TerminalOpener(SessionOpener, Protocol):
         """Release what the sessions share, once they are closed."""
 
 
-class SessionUse(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"tokens": "context_tokens", "window": "context_window"}
-):
+class SessionUse(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """The tokens of the next request, the model's window, and prices in dollars.
 
     `cost_usd` is None if a price is not known; `cold_usd` is the price of reading a dropped cache again.
@@ -211,8 +210,7 @@ def status_rows(
 
 def coloured_rows(output: str) -> list[Row]:
     """Return the first lines of a program's output with their colours, and nothing else that acts on a terminal."""
-    text: list[Fragment] = []
-    codes = ""
+    text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):
         if number % 2:  # the parameters of a sequence; a 0 in the middle ends what stands before it
             codes = f"{codes[-MAX_COLOUR_CHARS:]};{part}".lstrip(";") if part.strip("0;:") else ""

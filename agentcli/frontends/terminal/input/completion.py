@@ -168,7 +168,8 @@ async def ripgrep_files(root: Path) -> Sequence[str]:
     end = await run_short_program(
         [find_rg(), *options], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
     )
-    return await asyncio.to_thread(_split_names, end.stdout)
+    listed = end.stdout.decode(errors="replace").split("\0")[:-1]
+    return await asyncio.to_thread(lambda: [name for name in listed if not _UNSHOWABLE.search(name)])
 
 
 def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list[str]:
@@ -187,11 +188,6 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
                 if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
                     found.append((not compared.startswith(name), _place_in_folder(path), path))
     return [path for _, _, path in heapq.nsmallest(limit, found)]
-
-
-def _split_names(listed: bytes) -> Sequence[str]:
-    # A NUL ends each name.
-    return [name for name in listed.decode(errors="replace").split("\0")[:-1] if not _UNSHOWABLE.search(name)]
 
 
 def _blocks(files: Sequence[str]) -> list[str]:

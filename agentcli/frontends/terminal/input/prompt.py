@@ -321,7 +321,8 @@ class Picker:
     ) -> None:  # fmt: skip
         self.title, self.can_keep, self.is_above_input = printable(title), can_keep, is_above_input
         self._options = [(printable(label), printable(detail)) for label, detail in options]
-        self._current, self._selected = current, current or 0  # an option; a place among those that are shown
+        # An option, none where nothing is in force yet; a place among the options that are shown.
+        self._current, self._selected = None if is_above_input else current, current or 0
         self._query = ""
 
     @property
@@ -372,8 +373,7 @@ class Picker:
         draw = partial(option_row, label_width=label_width, columns=columns)
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
-            has_signs = self._current is not None and not self.is_above_input  # there nothing is in force yet
-            signs: Row = [("ok", "● " if number == self._current else "  ")] if has_signs else []
+            signs: Row = [] if self._current is None else [("ok", "● " if number == self._current else "  ")]
             row = draw(label, detail, is_marked=position == at, signs=signs)
             is_cut = position == at and " ".join(detail.split()) not in plain(row)
             rows += [row, clipped([("muted", f"    {detail}")], columns)] if is_cut else [row]

@@ -241,8 +241,8 @@ class TurnView:
         if line:
             self._answers[answer.id] = answer
             self.print_question(line)
-            if not self._held:
-                self._last_kind = "calls"  # whose line follows; another question is separated from it
+            # Its line follows; another question is separated from it.
+            self._last_kind = self._last_kind if self._held else "calls"
 
     def print_call(self, event: events.ToolFinished, title: str) -> None:
         """Print a finished call, unless the line of a declining answer says all; the whole output can be unfolded."""

@@ -7,7 +7,6 @@ from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.settings.terminal import COLOUR_NAMES
 
 RAW = "sgr:"  # before SGR parameters in place of roles
-
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
 # The attributes of roles, the same in every palette.

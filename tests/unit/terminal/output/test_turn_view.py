@@ -70,9 +70,9 @@ def test_claims_name_what_they_are_about_and_the_reasons_of_those_that_are_not_v
     TurnView(printed).show(Done("", 1, Usage(), claims=claims))
     assert plain(printed).replace("\xa0", " ").splitlines() == [
         "✓ t/test_a.py created · docs/acp.md unchanged +3",
-        "? tests: not run in full since the last edit",
-        "  · ✗ new.txt: not created · ? “I changed\\x1b",
-        "  it.”: no change recorded",
+        "? tests: not run in full since the last edit ·",
+        "  ✗ new.txt: not created · ? “I changed\\x1b it.”:",
+        "  no change recorded",
         "",
     ]
     printed.clear()
