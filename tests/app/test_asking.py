@@ -514,7 +514,9 @@ def test_a_slash_command_is_no_answer_and_waits_until_the_question_is_answered(
     at_human_speed(terminal, "/agents")
     terminal.type("\r")
     terminal.see(
-        "Answer the question first" if plain else r"\$ touch made\nRun this command(.|\n)*/agents waits in the input"
+        "Answer the question first"
+        if plain
+        else r"\$ touch made\nRun this command(.|\n)*The command waits in the input"
     )
     terminal.settle(1.0)
     terminal.type("y\r" if plain else "y")

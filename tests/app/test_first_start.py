@@ -22,7 +22,7 @@ def test_what_is_typed_meanwhile_is_the_first_prompt(open_terminal: Open, column
         terminal = open_terminal(None, columns=columns, OPENAI_BASE_URL=server.url)
         terminal.see(rf"{QUESTION}Enter an API key[^›]+› Your first prompt")
         terminal.type("fix the tests")
-        terminal.see(r"Esc to.*\n› fix the tests")
+        terminal.see(r"Enter to select\n› fix the tests")
         terminal.type(ENTER)
         terminal.see(rf"queued: fix the tests\n{QUESTION}Enter an API key")
         terminal.type(f"and tell me{ENTER}")

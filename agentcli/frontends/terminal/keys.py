@@ -95,9 +95,8 @@ class KeyActions(Struct, eq=False, kw_only=True):
         elif not self.composer.text.strip():
             self.controller.go_on()
         elif self.dialogs.panel is not None and self.controller.commands.is_command(self.buffer.text.strip()):
-            word = self.buffer.text.split()[0]
             self.dialogs.end_writing()
-            self.console.hint.show(f"{word} waits in the input until you have answered.", 8.0)
+            self.console.hint.show("The command waits in the input until you have answered.", 8.0)
         else:
             shown, text, pastes = self.composer.take()
             self.console.begin_inserting()

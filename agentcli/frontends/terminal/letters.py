@@ -67,9 +67,7 @@ class TypedLetters:
             return
         if before and (held := panel.choice_for(before)):
             self._decide(held)
-        if panel.review is not review:  # that was the last hunk
-            return
-        if choice.id in ("take_all", "take_file"):
+        if panel.review is review and choice.id in ("take_all", "take_file"):
             self.hold(panel, text, is_early=False)
-        else:
+        elif panel.review is review:  # else the letter before was about the last hunk
             self._decide(choice)

@@ -20,7 +20,8 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
             return "Nothing was trusted."
         accepted = await asyncio.to_thread(accept)
         await controller.reload()
-        note = "This session uses all of them from now on, and asks again for what you had allowed for the session."
-        return f"{accepted}\n{note}"
+        return (
+            f"{accepted}\nThis session uses all of them now, and asks again for what you had allowed for the session."
+        )
 
     return SlashCommand("trust", "review the project's own settings, and use them", trust, group="Permissions")
