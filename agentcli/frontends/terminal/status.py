@@ -30,7 +30,6 @@ from agentcli.settings.short_program import run_short_program
 COMMAND_TIMEOUT_S = 2.0
 MAX_OUTPUT_BYTES = 65_536
 MAX_CUSTOM_ROWS = 3  # of a status command's output
-MAX_COLOUR_CHARS = 100  # of the sequences before a text that are kept
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
 LONG_CONTEXT_TOKENS = 20_000  # from which on the price of reading a conversation again is shown
 _COLOURS = lazy_pattern(r"\x1b\[([\d;:]*)m")  # SGR of ECMA-48
@@ -213,7 +212,7 @@ def coloured_rows(output: str) -> list[Row]:
     text, codes = list[Fragment](), ""
     for number, part in enumerate(_COLOURS.split(output)):
         if number % 2:  # the parameters of a sequence; a 0 in the middle ends what stands before it
-            codes = f"{codes[-MAX_COLOUR_CHARS:]};{part}".lstrip(";") if part.strip("0;:") else ""
+            codes = f"{codes[-100:]};{part}".lstrip(";") if part.strip("0;:") else ""
         else:
             text.append((f"{RAW}{codes}" if codes else "muted", printable(part)))
     return [row for row in lines_of(text) if plain(row).strip()][:MAX_CUSTOM_ROWS]
