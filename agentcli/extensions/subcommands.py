@@ -1,7 +1,7 @@
 """`agentcli skills` lists, shows, checks and creates skills; `agentcli hooks` lists hooks and tries them."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -199,8 +199,8 @@ hooks_app = make_app("List hooks and test them.")
 _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
 
 
-def _hooks(config: Config, *, is_bare: bool = False) -> Hooks:
-    return Hooks(Plugins(config=config, is_bare=is_bare, on_notice=warn), WorkspacePrograms(config))
+def _hooks(config: Config, *, is_bare: bool = False, on_notice: Callable[[str], None] = warn) -> Hooks:
+    return Hooks(Plugins(config=config, is_bare=is_bare, on_notice=on_notice), WorkspacePrograms(config))
 
 
 @hooks_app.command("list")
@@ -216,7 +216,7 @@ def list_hooks(json: AsJson = False) -> None:
 def describe_hooks(config: Config) -> str:
     """Return the hooks in use, and what is wrong with others, without secrets."""
     problems: list[str] = []
-    shown = format_hooks(Hooks(config, is_bare=False, on_notice=problems.append).specs)
+    shown = format_hooks(_hooks(config, on_notice=problems.append).specs)
     return mask("\n".join([shown, *problems]))
 
 
