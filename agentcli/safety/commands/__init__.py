@@ -1,7 +1,7 @@
 """Judges shell commands before they run: what they touch, whether they only read, which rules cover them.
 
-`reader` makes simple commands of a text; `walk` goes through them as a shell would and makes one verdict of all. What
-programs are known for stands in tables: `refused` are catastrophes, `reads` what only reads, `effects` and `paths`
-what is changed and where it leads. `records` are what goes in and out, and match permission rules, those about paths
-too. Nothing here runs a command or looks at a disk.
+`reader` parses a text into simple commands; `walk` goes through them as a shell would and combines their verdicts into
+one. `refused` recognizes catastrophes, `reads` commands that only read; `effects` and `paths` find the files and hosts
+that a command reaches. `records` defines the input and the result, and matches permission rules for commands and paths.
+Nothing in this package runs a command or looks at a disk.
 """

@@ -1,4 +1,4 @@
-"""Defines the input and the result of judging a command, and matches permission rules: globs of commands and paths."""
+"""Defines the input and the result of judging a command, and matches permission rules for commands and paths."""
 
 import fnmatch
 import re
@@ -12,21 +12,21 @@ from msgspec import Struct, structs
 from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import PathGround
 
-# allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; its
-# changes can be shown afterwards. ask: it is known to reach further. block: no mode lets it run.
+# allow: the command only reads, inside the workspace. try: it changes things there, or its text does not show what it
+# does; a dry run can show its changes. ask: it reaches further. block: it runs in no mode.
 Verdict = Literal["allow", "try", "ask", "block"]
 
-# In `Effects`: a path, host or program that the text does not tell.
+# In `Effects`: paths, hosts or programs that the text does not show.
 UNKNOWN = "?"
 
 
 class Places(Struct, frozen=True, kw_only=True):
     """The place where a command would run.
 
-    `cwd` is the shell's folder, `roots` are the folders of the workspace, `home` is the person's; all absolute. The
-    last two are the judge's only looks at the disk: `is_readable` is true for an absolute path that lies, symlinks
-    followed, inside the workspace and holds no secret; `program_of_git` names the setting that makes git run a program
-    there, if any.
+    `cwd` is the shell's folder, `roots` are the workspace's folders, `home` is the person's home; all are absolute. The
+    judge sees the disk only through the two functions: `is_readable` returns True for an absolute path that, symlinks
+    followed, is inside the workspace and holds no secret; `program_of_git` returns the setting that makes git run a
+    program in a folder, or "".
     """
 
     cwd: Path
@@ -37,9 +37,9 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 class Effects(Struct, frozen=True, kw_only=True):
-    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest.
+    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` if there are others.
 
-    `names` are files that it may also open: nothing tells if it does, so that only grants are kept away from them.
+    `names` are files that it may also open. Because that is not certain, they only keep grants from covering it.
     """
 
     reads: tuple[str, ...] = ()
@@ -55,20 +55,21 @@ class Effects(Struct, frozen=True, kw_only=True):
 
 
 def known(things: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths, hosts or programs that a command's text tells."""
+    """Return the paths, hosts or programs that a command's text shows."""
     return tuple(thing for thing in things if thing != UNKNOWN)
 
 
 class Segment(Struct, frozen=True, kw_only=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
-    `text` is as written. `words` are its words without quotes and wrappers such as `timeout 5`, globs as written; None
-    if a word depends on what only the shell knows. Granting rules match `allow_forms`, refusing rules `deny_forms`.
+    `text` is the command as written. `words` are its words without quotes and without wrappers such as `timeout 5`,
+    with globs as written; None if only the shell knows one of them. Granting rules match `allow_forms`, refusing rules
+    match `deny_forms`.
     """
 
     text: str
     words: tuple[str, ...] | None = None
-    verdict: Verdict = "allow"  # until the command is judged
+    verdict: Verdict = "allow"  # a placeholder until the command is judged
     reason: str = ""
     effects: Effects = Effects()
     allow_forms: tuple[str, ...] = ()
@@ -76,10 +77,10 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class Doubts(Struct, frozen=True):
-    """The doubts that a command leaves: `effects` are those of scripts that it gives to shells, for refusing rules.
+    """The doubts that remain about a command. `effects` are those of scripts that it may run, for refusing rules.
 
-    `must_ask` says why no rule and no mode may allow it: a catastrophe in such a script, or a part that was not looked
-    at. No rule can be checked against what `unreadable` names.
+    `must_ask` says why no rule and no mode may allow it: a catastrophe in such a script, or a part that was not judged.
+    `unreadable` says why refusing rules cannot be checked against all of it.
     """
 
     effects: Effects = Effects()
@@ -88,10 +89,10 @@ class Doubts(Struct, frozen=True):
 
 
 class CommandAnalysis(Struct, frozen=True, kw_only=True):
-    """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
+    """The judgement on a whole command: the worst verdict of its segments, or a worse one because of `problem`.
 
-    With a `problem` more may run than its segments, so no grant covers it; `deletes_unseen` says why such a command may
-    delete what it does not name. `scratch` are files of /tmp that it makes and uses.
+    With a `problem`, more may run than the segments show, so no grant covers the command, and `deletes_unseen` says if
+    it may delete files that it does not name, and why. `scratch` are files in /tmp that it creates and uses.
     """
 
     segments: tuple[Segment, ...]
@@ -105,26 +106,26 @@ class CommandAnalysis(Struct, frozen=True, kw_only=True):
 
 
 def covers(pattern: str, segment: Segment) -> bool:
-    """Return True if a granting rule such as `git log *` covers this simple command; in doubt it does not.
+    """Return True if a granting rule such as `git log *` covers this simple command; False in doubt.
 
-    Harmless wrappers and quotes make no difference. A command that redirects into a file, sets a variable that matters
-    to programs or changes the user is never covered. A final ` *` may match nothing.
+    Harmless wrappers and quotes make no difference. No rule covers a redirection into a file. A rule must name
+    variables that matter to programs, and wrappers such as `sudo`. A final ` *` also matches nothing.
     """
     return segment.verdict != "block" and any(_matches(form, pattern) for form in segment.allow_forms)
 
 
 def touches(pattern: str, segment: Segment) -> bool:
-    """Return True if a refusing rule such as `rm *` matches this simple command; in doubt it does.
+    """Return True if a refusing rule such as `rm *` matches this simple command; True in doubt.
 
-    It matches under any wrapper, quoting, folder or variable, and where `find -exec` or `xargs` would run the command.
+    Wrappers, quotes, variables and the program's folder make no difference, nor does `find -exec` or `xargs` before it.
     """
     return any(_matches(form, pattern) for form in segment.deny_forms)
 
 
 def rules_by_segment(analysis: CommandAnalysis) -> tuple[tuple[str, ...], ...]:
-    """Return the globs that cover each simple command that does not only read, narrowest first.
+    """Return the globs that cover each simple command that does more than read, narrowest first.
 
-    Empty if a simple command has none, or if the command cannot be read: no rules could cover it as a whole.
+    Empty if no rules could cover the command as a whole: one of its simple commands has none, or it cannot be read.
     """
     if analysis.problem:
         return ()
@@ -139,28 +140,28 @@ def _matches(form: str, pattern: str) -> bool:
 
 
 def _rules_for(segment: Segment) -> tuple[str, ...]:
-    """Return a rule for the exact command, then for its program and subcommand with anything behind them."""
+    """Return a rule for the exact command, then rules for its program and subcommand with any arguments."""
     if not segment.allow_forms or segment.words is None or _runs_anything(segment.words):
         return ()
-    exact = escaped(segment.allow_forms[-1])  # the last form has the fewest wrappers and options of git
+    exact = escaped(segment.allow_forms[-1])  # the last form has the fewest wrappers and git options
     broader = [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
-    # Of the broader rules only those that match: `words` have no wrappers, but a rule must name `sudo`.
+    # `words` have no wrappers, but a rule must name some of them, such as `sudo`: leave out rules that do not match.
     return tuple(dict.fromkeys(rule for rule in (exact, *broader) if covers(rule, segment)))
 
 
 def _word_list(kind: str) -> tuple[str, ...]:
-    from agentcli.safety.commands.arguments import names  # imported for the first command, not at the start
+    from agentcli.safety.commands.arguments import names  # the tables are only read once there is a command
 
     return names("offered", kind)
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
-    """Return True for a shell, and for an interpreter or tool that runs a text or a program that it is given."""
+    """Return True for a shell, or an interpreter or tool that runs the text or program in its arguments."""
     name = words[0].rpartition("/")[2]
-    is_given_text = len(words) == 1 or words[1].startswith("-")  # not a file: `python`, `python -c '…'`
+    is_given_text = len(words) == 1 or words[1].startswith("-")  # `python` or `python -c '…'`, not `python x.py`
     if name in _word_list("runners") or (name in _word_list("interpreters") and is_given_text):
         return True
-    # The list has `exec`, for every program, and `cargo:run`, for one.
+    # The list has subcommands of any program, such as `exec`, and of a single one, such as `cargo:run`.
     subcommands = {*words[1:2], ":".join(words[:2])}
     return name in _word_list("with_subcommands") and not subcommands.isdisjoint(_word_list("run_anything"))
 
@@ -171,11 +172,11 @@ def escaped(text: str) -> str:
 
 
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the beginnings for which a rule is offered, longest first: `pytest`; `cargo test`; `npm run test:unit`.
+    """Return the first words that a broader rule may name, longest first: `pytest`; `cargo test`; `npm run test:unit`.
 
-    A rule for one of them allows the command with any arguments.
+    Such a rule allows the command with any arguments.
     """
-    program, second, third = (*words[:3], "", "")[:3]  # missing words are empty
+    program, second, third = (*words[:3], "", "")[:3]  # a missing word is ""
     if program in _word_list("one_thing"):
         return [words[:1]]
     if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
@@ -183,7 +184,7 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     if f"{program}:{second}" in _word_list("groups"):  # `npm run`, `docker compose`: only the third word says enough
         is_named = re.fullmatch(r"[A-Za-z][\w:.-]*", third) and third not in _word_list("run_anything")
         return [words[:3]] if is_named else []
-    # Three words alone are the command itself, for which a rule is offered anyway.
+    # If there are only three words, they are the exact command, which has a rule already.
     starts = [words[:3]] if len(words) > 3 and re.fullmatch(r"[A-Za-z][A-Za-z-]*", third) else []
     return [*starts, words[:2]]
 
@@ -194,7 +195,7 @@ _MAX_BRACES = 5
 
 
 def is_literal(pattern: str) -> bool:
-    """Return True if a glob matches one text only."""
+    """Return True if a glob matches only one text."""
     return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
 
 
@@ -203,15 +204,15 @@ def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
 
     - `//x` is absolute, `~/x` is below home, `./x` and `a/b` are below the working directory.
     - `/x` is below the project, or absolute if it begins with the project, the working directory or home.
-    - A glob without a slash is a name at any depth below the working directory.
-    - `*` stays within a folder, `**` does not; `{a,b}` is either. The glob of a folder covers all that is in it.
+    - A glob without a slash matches a name at any depth below the working directory.
+    - `*` stays within a folder, `**` does not; `{a,b}` matches either. A glob that matches a folder covers all of it.
     """
     return any(_regex(_anchored(each, ground)).fullmatch(str(path)) for each in _alternatives(pattern))
 
 
 @lru_cache(maxsize=1_000)
 def _alternatives(pattern: str) -> tuple[str, ...]:
-    """Return the globs that one with braces stands for, and the glob itself, which may be a file's name."""
+    """Return a glob itself, because a file's name may have braces, and the globs that its braces expand to."""
     found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern) if pattern.count("{") <= _MAX_BRACES else None
     if found is None:
         return (pattern,)
@@ -220,7 +221,7 @@ def _alternatives(pattern: str) -> tuple[str, ...]:
 
 
 def _anchored(pattern: str, ground: PathGround) -> str:
-    # As a glob of absolute paths, by the rules of `matches_path`.
+    # Returns a glob of absolute paths, by the rules in `matches_path`.
     if pattern.startswith("//"):
         return pattern[1:]
     if pattern == "~" or pattern.startswith("~/"):
@@ -235,7 +236,7 @@ def _anchored(pattern: str, ground: PathGround) -> str:
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
     clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # all in a folder it matches too
+    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)  # or anything in such a folder
 
 
 _GLOB_PART = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^\]]*)\]|.", re.DOTALL)
@@ -243,14 +244,14 @@ _GLOB_PART = lazy_pattern(r"/\*\*/|\*+|\?|\[(?P<negation>[!^]?)(?P<members>\]?[^
 
 def _part_as_regex(found: re.Match[str]) -> str:
     if found["members"] is not None:
-        members = re.sub(r"([\\[&~|])", r"\\\1", found["members"])  # these mean something in a set of `re`
+        members = re.sub(r"([\\[&~|])", r"\\\1", found["members"])  # special only in a character set of `re`
         return f"[{'^' if found['negation'] else ''}{members}]"
     known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
 
 
 def is_path_glob(pattern: str) -> bool:
-    """Return False for a glob whose brackets make no sense."""
+    """Return False for a glob with invalid brackets, such as `[z-a]`."""
     try:
         return all(_regex(each) for each in _alternatives(pattern))
     except re.error:

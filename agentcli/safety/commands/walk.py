@@ -1,6 +1,6 @@
-"""Walks through a command as the shell would run it, judges each simple command on the way, and makes one verdict.
+"""Walks through a command as the shell would run it, judges each simple command, and combines the verdicts into one.
 
-This is the second line behind the sandbox, for intent: it does not confine anything.
+It is the second line of defence behind the sandbox: it recognizes intent, but does not confine anything.
 """
 
 import re
@@ -21,12 +21,12 @@ from agentcli.safety.commands.wrappers import Wrapper
 MAX_SEGMENTS = 50  # nobody reads more than this before approving
 MAX_CHARS = 1_000_000
 _MAX_DEPTH = 8  # scripts inside scripts
-_MAX_COMMANDS = 20_000  # in all scripts; judging them takes two seconds
-_RECENT = 50  # segments among which an equal one is left out
+_MAX_COMMANDS = 20_000  # in all scripts together; judging that many takes two seconds
+_RECENT = 50  # a segment equal to one of the last 50 is not listed again
 _ONLY_READS = "it only reads inside the workspace"
 _UNREADABLE = "agentcli can't predict what a shell or program in it runs"
 _RANKS: dict[Verdict, int] = {"allow": 0, "try": 1, "ask": 2, "block": 3}
-_CHANGES_HOME = re.compile(
+_CHANGES_HOME = re.compile(  # an assignment to HOME, or a builtin that may set the variable it names
     r"\bHOME\+?=|\b(?:read|unset|export|declare|typeset|local|readonly|printf|mapfile|readarray|getopts|for|select)\b"
     r"[^\n;&|]*(?<![$\w{])HOME\b"
 )
@@ -34,10 +34,10 @@ _CHANGES_HOME = re.compile(
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
-    # To bash these characters are letters; to people and other programs they are invisible, a blank or a line end.
-    odd = min((char for char in set(command) if not _is_shown(char)), default="")  # a set has no order of its own
+    # Bash treats these characters like letters; people and other programs see nothing, a blank or a line end.
+    odd = min((char for char in set(command) if not _is_shown(char)), default="")  # `min`: a set has no fixed order
     hidden = f"it contains an invisible or misleading character (U+{ord(odd):04X})" if odd else ""
-    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command  # one letter each
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
     if len(text) > MAX_CHARS:
         why = "the command is too long to check"
         segment = Segment(text=text[:200] + "…", verdict="ask", reason=why)
@@ -51,7 +51,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
         walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
-        if changes_home:  # the command may use the home before it changes it
+        if changes_home:  # the command may use the person's home before it sets another one
             walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
@@ -59,9 +59,9 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
 
 
 def _scratch_files(text: str) -> tuple[str, ...]:
-    """Return the files of /tmp that a command makes and then names again: `make >/tmp/log; tail /tmp/log`.
+    """Return the files in /tmp that a command creates and then names again: `make >/tmp/log; tail /tmp/log`.
 
-    The empty /tmp of the sandbox is enough for them, but not for a file that is named before the command makes it.
+    The sandbox's empty /tmp is enough for them. A file named before the command creates it may be one in the real /tmp.
     """
     found = []
     for creation in re.finditer(r"(?:>\s*|\s-o\s+|\btee\s+)(/tmp/\w[\w.-]*)(?![\w./*?\[{$-])", text):
@@ -73,7 +73,7 @@ def _scratch_files(text: str) -> tuple[str, ...]:
 
 
 def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
-    """Return the worst of the segments; of two with the same verdict the first gives the reason."""
+    """Combine the verdicts of the segments: the worst one applies, with the first reason that was found for it."""
     problem = walk.problem or (f"it has more than {MAX_SEGMENTS} commands" if walk.commands > MAX_SEGMENTS else "")
     shows_secret = problem and re.search(r"\$\{?[#!]?\w*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL)", text, re.ASCII)
     found: list[tuple[Verdict, str]] = [
@@ -86,7 +86,7 @@ def _conclusion(walk: "Walk", hidden: str, text: str) -> CommandAnalysis:
     ]
     worst, reason = max(found, key=lambda each: _RANKS[each[0]])
     effects = reduce(Effects.__or__, (segment.effects for segment in walk.segments), Effects())
-    if problem:  # more may run than the segments: programs are named for the person as far as they can be seen
+    if problem:  # more may run than the segments show; list at least the programs that are visible, for the person
         doubtful = (segment.text for segment in walk.segments if segment.verdict != "allow")
         programs = tuple(word[0] for text in doubtful if (word := re.match(r"[\w./-]+(?!\S)", text)))
         effects = effects | structs.replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
@@ -106,17 +106,17 @@ def _is_shown(char: str) -> bool:
     return char.isprintable() or char in "\t\n"
 
 
-Ends = tuple[State, State]  # the state after success, and after failure
+Ends = tuple[State, State]  # the shell's state after success, and after failure
 
 
 class WalkContext(Struct, frozen=True, kw_only=True):
-    """The context of a command: what holds for it because of the shells and wrappers around it."""
+    """The properties that a command takes from the shells and wrappers around it."""
 
     problem: str = ""  # why it can do more than its text says
-    allow: tuple[str, ...] = ()  # the forms of the shells around it: a rule for one of them covers it too
-    deny: tuple[str, ...] = ()
-    depth: int = 0  # of scripts inside scripts
-    stdin: str = ""  # the text of its standard input; empty at the start of the whole command
+    allow: tuple[str, ...] = ()  # `allow_forms` of the shells around it: a rule that covers them covers it too
+    deny: tuple[str, ...] = ()  # `deny_forms` of those shells
+    depth: int = 0  # the number of scripts around it
+    stdin: str = ""  # the text of its standard input; "" for the person's own, at the start of the whole command
 
 
 class Walk:
@@ -126,16 +126,16 @@ class Walk:
         self.places = places
         self.segments: list[Segment] = []
         self.problem = self.unreadable = ""  # why more may run than the segments; why no rule can be checked against it
-        self.unjudged = self.deletes_unseen = ""  # why a part was not looked at; why more may be deleted than is named
-        self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; the same of scripts that it may run
-        self.hidden = Effects()  # of scripts that it may run
-        self.commands = 0  # looked at so far, in all scripts
-        self._script_files: set[str] = set()  # names without folder of the files that are run as scripts
+        self.unjudged = self.deletes_unseen = ""  # why a part was not judged; why more may be deleted than is named
+        self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; why a script it may run must never run
+        self.hidden = Effects()  # the effects of scripts that it may run
+        self.commands = 0  # the number of commands judged so far, in all scripts
+        self._script_files: set[str] = set()  # the files that are run as scripts; names without folders
         self._is_input_open = False  # True once `exec` has redirected the shell's input
-        self._traits: set[str] = set()  # parts of a reverse shell (`traits_of`)
+        self._traits: set[str] = set()  # the parts of a reverse shell found so far (see `traits_of`)
 
     def run(self, text: str, state: State, context: WalkContext) -> None:
-        """Walk through a whole text, and judge what only all its commands together show."""
+        """Walk through a whole text, then look for dangers that only its commands together show."""
         self._walk_text(text, state, context)
         effects = reduce(Effects.__or__, (segment.effects for segment in self.segments), self.hidden)
         if self._script_files & {path.rpartition("/")[2] for path in effects.writes}:
@@ -144,7 +144,7 @@ class Walk:
             self.catastrophe = self.catastrophe or refused.REVERSE_SHELL
 
     def add_worse(self, text: str, state: State) -> None:
-        """Walk through the same text in another state, and add the commands that are asked about there."""
+        """Walk through the same text in another state, and add the segments that need a question in that state."""
         for segment in self._look_into(text, state, is_shown=False).segments:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
                 self.segments.append(structs.replace(segment, verdict="ask"))
@@ -165,7 +165,7 @@ class Walk:
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
-        if reading.refusal:  # bash runs nothing of the text, so no part of it is a catastrophe
+        if reading.refusal:  # bash would run no part of the text, so what looks like a catastrophe is only asked about
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(count_before)
             self.segments[count_before:] = [
                 structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
@@ -175,18 +175,18 @@ class Walk:
         return after
 
     def _worst(self, first: int = 0) -> str:
-        """Return the reason why the command, from a segment on, must never run."""
+        """Return the reason why the command must never run, or "". Only segments from index `first` on are searched."""
         found = (segment.reason for segment in self.segments[first:] if segment.verdict == "block")
         return self.catastrophe or next(found, "")
 
     def _give_up(self, why: str) -> None:
-        self.problem = self.problem or why  # a part of the command is not looked at
+        self.problem = self.problem or why  # a part of the command will not be judged
         self.unreadable = self.unreadable or why
         self.unjudged = self.unjudged or why
 
     def _walk_commands(self, script: Script, state: State, context: WalkContext) -> State:
-        operator = ""  # the one before the pipeline
-        skipped = state  # the state if the operator skips the pipeline: behind `&&` that of a failure
+        operator = ""  # the operator before the pipeline
+        skipped = state  # the state if the pipeline is skipped: after `&&`, the state that a failure left
         for pipeline in script:
             success, failure = self._walk_pipeline(pipeline, state, context)
             if operator == "&&":
@@ -210,7 +210,7 @@ class Walk:
             stdin = calls.printed_by(pipeline[-1], calls.input_of(part.redirects, stdin, state))
         if refused.pipes_reverse_shell(pipeline):
             self.catastrophe = refused.REVERSE_SHELL
-        # Other pipelines run in shells of their own, which leave the state of this one as it is.
+        # A longer pipeline, or one in the background, runs in subshells, which cannot change the state of this shell.
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
     def _walk_command(self, node: CommandNode, state: State, context: WalkContext) -> Ends:
@@ -218,9 +218,9 @@ class Walk:
         if self.commands > _MAX_COMMANDS:
             self._give_up("it has too many commands to check")
             return state, state
-        for script in node.inside:  # run before the wrappers around the command, so that no rule for these covers it
+        for script in node.inside:  # substitutions run before the wrappers, so a rule for a wrapper does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
-        done = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))  # what the redirections do
+        done = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
             stdin = calls.input_of(node.redirects, context.stdin, state)
             problem = context.problem or done.problem
@@ -230,11 +230,11 @@ class Walk:
         set_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
         self._traits |= {"connects"} if done.connects else set()
         if fields:
-            only_set = bool(set_problem) and not done.problem  # its variables are the only problem
+            only_set = bool(set_problem) and not done.problem
             done = structs.replace(done, problem=done.problem or set_problem)
             return self._judge_call(node, calls.unwrap(fields, state), done, state, context=context, only_set=only_set)
-        # Without a program there are redirections, assignments or a subshell, which no granting rule covers. What is a
-        # problem in them is asked about or tried: `_add_segment` decides that.
+        # Without a program there are only redirections, assignments or a subshell, which no granting rule covers.
+        # `_add_segment` decides if their problem leads to a question or to a dry run.
         if problem := done.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
             segment = Segment(text=node.text, reason=problem, effects=done.effects, deny_forms=deny)
@@ -245,7 +245,7 @@ class Walk:
         self, node: CommandNode, call: calls.ProgramCall, done: calls.RedirectEffects, state: State, *,
         context: WalkContext, only_set: bool,
     ) -> Ends:  # fmt: skip
-        """Judge a command, or the script it gives to a shell. `only_set`: its variables are the only problem."""
+        """Judge a command, or the script it gives to a shell. `only_set`: its variables are its only problem."""
         stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
         evaluates = call.name == "eval" and bool(call.problem)
@@ -256,6 +256,7 @@ class Walk:
             self._give_up(call.unjudged)
         sets = [field for wrapper in call.wrappers for field in wrapper.sets]
         wrapped = call.problem or calls.variable_problem(field.text for field in sets)  # the problem of the wrappers
+        # If the wrappers are a problem, a granting rule must name them all: only the outermost layer gives forms.
         own = () if context.problem else (node.written, *calls.allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*context.allow, *own)
         parts = self._look_into_scripts(node, call, state, stdin)
@@ -294,18 +295,18 @@ class Walk:
         return calls.states_after(call, state)
 
     def _look_into_scripts(self, node: CommandNode, call: calls.ProgramCall, state: State, stdin: str) -> list["Walk"]:
-        """Walk through the scripts that a command may run: those among its words, and those that it is handed."""
+        """Walk through the scripts that a command may run: those among its words, and those on its standard input."""
         shells = (each.script for each in call.candidates if each.script is not None)
         parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
         texts = [*calls.scripts_of(call, stdin)]
-        if call.hides_program or HOLE in texts:  # what substitutions print may be the program or its script
+        if call.hides_program or HOLE in texts:  # the output of a substitution may be the program or its script
             texts += [calls.printed_by_script(script, state) for script in node.inside]
         return parts + [self._look_into(text, state, is_shown=False) for text in texts]
 
     def _walk_script(
         self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
     ) -> Ends:
-        """Walk through the text that a shell is given. The shell gets a segment of its own if there is a problem."""
+        """Walk through a text that a shell is given. The shell is a segment itself if it has a problem or no commands."""
         if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state
@@ -315,16 +316,16 @@ class Walk:
             segment = Segment(
                 text=node.text, reason=context.problem, allow_forms=context.allow, deny_forms=context.deny
             )
-            self._add_segment(segment, state, seen=call.layers[:-1])  # the last layer is the shell and its text
-        return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` is, `sh -c 'cd x'` is not
+            self._add_segment(segment, state, seen=call.layers[:-1])  # without the last layer: the shell with its text
+        return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
 
     def _add_segment(
         self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
-        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run.
+        """Decide the verdict of a segment and add it. Its `reason` says why it may do more than read.
 
-        `seen` and `values`: see `grave_reason`; `grave` is a reason to ask that is known already.
+        `worst` says why it must never run; `grave` is a reason to ask found before. `grave_reason` explains the others.
         """
         if worst:
             segment = structs.replace(segment, verdict="block", reason=worst, allow_forms=())
@@ -337,12 +338,16 @@ class Walk:
             self.segments.append(segment)
 
     def _look_into(self, text: str, state: State, *, is_shown: bool) -> "Walk":
-        """Walk through a script that may run. Unless it `is_shown`, its catastrophe becomes `hidden_catastrophe`."""
+        """Walk through a script that the command may run, and take over what was found, apart from the segments.
+
+        If it `is_shown`, as a shell's text among the words, a catastrophe in it refuses the command; otherwise the
+        command must ask. The script's own `problem` is not taken over: the command that runs it has one itself.
+        """
         part = Walk(self.places)
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:
-            return part  # `_walk_command` has noted that there is too much
+            return part  # with too many commands, `_walk_command` has noted that
         part.commands = self.commands
         part.run(text, state, WalkContext())
         self.commands = part.commands
@@ -350,7 +355,7 @@ class Walk:
         self._script_files |= part._script_files
         self.unreadable = self.unreadable or part.unreadable
         self.unjudged = self.unjudged or part.unjudged
-        worst = part._worst() if HOLE not in text else ""  # `unreadable` says enough of a text with holes
+        worst = part._worst() if HOLE not in text else ""  # nothing in a text with holes is certain: it is `unreadable`
         if is_shown:
             self.catastrophe = self.catastrophe or worst
         self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or ("" if is_shown else worst)

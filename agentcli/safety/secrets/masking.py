@@ -1,7 +1,7 @@
-"""Masks secrets in text: each is replaced by a marker that names its kind, everything else stays as it is.
+"""Masks secrets in text: replaces each by a marker that names its kind, and leaves everything else as it is.
 
-A `Masker` also knows secrets by their value. A `StreamMask` is fed a text in pieces, and returns what `mask` returns
-for the whole text, except that it does not find the end of a private key whose beginning is missing.
+A `Masker` also knows secrets by their value. A `StreamMask` is fed a text in pieces; its output equals that of `mask`
+for the whole text, except that it does not recognize the end of a private key whose beginning is missing.
 """
 
 import base64
@@ -19,24 +19,25 @@ from agentcli.safety.secrets.private_keys import MAX_MARK_CHARS, KeyStart, find_
 from agentcli.safety.secrets.rules import MAX_CONTEXT_CHARS, MAX_MATCH_CHARS, Secret, bytes_for_search, find_tokens
 
 PRIVATE_KEY = "private-key"
-# Shorter known values are not searched for, since they occur in ordinary words.
+# Shorter known values are not searched for, because they occur in ordinary words.
 _MIN_KNOWN_CHARS = 8
-_MIN_MIXED_CHARS = 6  # if letters and digits are mixed
-_MAX_DFA_CHARS = 20_000  # of known values; beyond that a DFA would take hundreds of megabytes
+_MIN_MIXED_CHARS = 6  # the minimum for a value with both letters and digits
+_MAX_DFA_CHARS = 20_000  # of all known values; for more, a DFA would take hundreds of megabytes
 
-# Codes of ECMA-48, 5.4: raw, and as source code and `cat -v` spell them.
+# Terminal codes (ECMA-48, 5.4): raw, and as source code and `cat -v` spell them.
 _CODE = lazy_pattern(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
-_SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # searching for each is ten times faster than for all
+_SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # six plain searches are ten times faster than `_CODE`
+# A possible beginning of a code, at the end of a text:
 _BEGUN = lazy_pattern(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
 _MAX_BEGUN_CHARS = 64
 
 
 class Masker:
-    """Masks secrets of known formats, and `known_values` wherever they are, also in base64, hexadecimal and URLs."""
+    """Masks secrets of known formats, and `known_values` anywhere, also encoded as base64, hexadecimal or in URLs."""
 
     def __init__(self, known_values: Iterable[str] = ()) -> None:
         values = {value for value in known_values if is_long_enough(value)}
-        # The known values in all the ways they may be written.
+        # The known values in every encoding in which they may appear.
         self._forms = sorted({form for value in values for form in _written_forms(value) if is_long_enough(form)})
         self._with_spaces = [form for form in self._forms if re.search(r"\s", form)]
         raw = [bytes_for_search(form) for form in self._forms]
@@ -47,26 +48,26 @@ class Masker:
         return StreamMask(self, text).close()  # each secret becomes `[masked: kind]`
 
     def secrets(self, text: str) -> list[Secret]:
-        """Return the secrets in a text, in order. Secrets that overlap are one secret, named by the first."""
+        """Return the secrets in a text, in order. Overlapping secrets become one, with the rule of the first."""
         return StreamMask(self, text).secrets()
 
     def stream(self) -> "StreamMask":
         return StreamMask(self)
 
     def find(self, text: str) -> list[Secret]:
-        """Return known values and secrets without line ends, in no order. They may overlap."""
+        """Return the known values and tokens in a text, but not private keys; in no order, and perhaps overlapping."""
         raw = bytes_for_search(text)
         matches = self._places.find_matches_as_indexes(raw, overlapping=True) if self._places is not None else ()
         return find_tokens(text, raw) + [
             Secret(start, end, "known-secret")
             for index, start, end in matches
-            if text.startswith(self._forms[index], start)  # in `raw`, other characters look alike
+            if text.startswith(self._forms[index], start)  # `raw` has one byte for several different characters
         ]
 
     def certain_end(self, text: str) -> int:
-        """Return the position before which no further text can change what is a secret: the start of the last word."""
+        """Return the start of the last word: text that follows cannot change which secrets are found before it."""
         end = max(max(map(text.rfind, " \n\t\r")) + 1, len(text) - MAX_MATCH_CHARS)
-        for form in self._with_spaces:  # the text may end in the middle of such a value
+        for form in self._with_spaces:  # the text may end in the middle of a value of several words
             sizes = range(min(len(form) - 1, len(text)), 0, -1)
             end = min(end, next((len(text) - size for size in sizes if text.endswith(form[:size])), end))
         return end
@@ -78,16 +79,17 @@ def is_long_enough(value: str) -> bool:
 
 
 def _written_forms(value: str) -> Iterable[str]:
-    from html import escape  # a millisecond, where no value is known
+    from html import escape  # costs a millisecond, wasted if there are no known values
 
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
     yield escape(value)
-    if _LONG_BASE64.fullmatch(value):  # a line of a key
+    if _LONG_BASE64.fullmatch(value):  # a line of a private key, which is base64 already
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # In a longer text the value begins at one of three offsets. Letters that share bits with others are left out.
+        # Within a longer encoded text, the value begins at one of three offsets. Letters at its ends that share bits
+        # with the text around it are left out.
         for bytes_before, letters_before in ((0, 0), (1, 2), (2, 3)):
             encoded = encode(bytes(bytes_before) + raw).decode().rstrip("=")
             shares_last_letter = (bytes_before + len(raw)) % 3 != 0
@@ -95,19 +97,19 @@ def _written_forms(value: str) -> Iterable[str]:
 
 
 class PlainText:
-    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` is no part of a word.
+    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` does not belong to the word.
 
-    Positions in its methods are positions in the plain text. Codes are returned once only.
+    Positions in its methods are positions in the plain text. Each code is returned only once.
     """
 
     def __init__(self) -> None:
         self._length = 0  # characters of plain text so far
-        self._waiting = ""  # the end of the newest piece, if it may be the beginning of a code
-        self._codes: list[tuple[int, str]] = []  # with the positions before which they stand
-        self._first = 0  # index of the first code that was not returned yet
+        self._waiting = ""  # the end of the newest piece, if a code may begin there
+        self._codes: list[tuple[int, str]] = []  # each with the position in the plain text that follows it
+        self._first = 0  # the index of the first code that has not been returned
 
     def add(self, text: str, *, is_all: bool = False) -> str:
-        """Take more text and return what is plain text for certain; the possible beginning of a code waits."""
+        """Take more text and return its plain text, except what may be the beginning of a code, which waits."""
         text = self._waiting + text
         begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN_CHARS))
         text, self._waiting = (text[: begun.start()], begun[0]) if begun else (text, "")
@@ -115,13 +117,13 @@ class PlainText:
             position = self._length
             for code in _CODE.finditer(text):
                 self._codes.append((position + code.start(), code[0]))
-                position -= len(code[0])  # positions are those in the plain text
+                position -= len(code[0])  # `code.start()` counts the codes before it, plain positions do not
             text = _CODE.sub("", text)
         self._length += len(text)
         return text
 
     def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
-        """Return the plain `text[start:end]` with its codes. `is_end` includes the codes behind it."""
+        """Return the plain `text[start:end]` with its codes. `is_end`: the text ends there, with any codes at `end`."""
         pieces: list[str] = []
         for position, code in self._take(end + 1 if is_end else end):
             pieces += (text[start:position], code)
@@ -129,7 +131,7 @@ class PlainText:
         return "".join((*pieces, text[start:end]))
 
     def hidden_in(self, start: int, end: int) -> str:
-        """Return the codes at `start`, and the last code up to `end`, which sets how the text continues."""
+        """Return the codes at `start`, and the last code before `end`, which sets the style of the text after it."""
         codes = self._take(end)
         at_start = [code for position, code in codes if position == start]
         last = [code for _, code in codes[len(at_start) :]][-1:]
@@ -140,39 +142,39 @@ class PlainText:
         return self._codes[first : self._first]
 
     def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
-        """Return the positions of these spans in the text as written, without the codes around them."""
+        """Convert spans of the plain text to spans of the text as written, without the codes around them."""
         positions = [position for position, _ in self._codes]
-        lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: of the first n codes together
+        lengths = [0, *accumulate(len(code) for _, code in self._codes)]  # lengths[n]: the first n codes together
         return [
             (start + lengths[bisect_right(positions, start)], end + lengths[bisect_left(positions, end)])
             for start, end, _ in spans
         ]
 
     def forget(self, count: int) -> None:
-        self._length -= count  # the first characters of the plain text are dropped
+        self._length -= count  # the caller has dropped the first `count` characters of the plain text
         self._codes, self._first = [(position - count, code) for position, code in self._codes[self._first :]], 0
 
 
 class StreamMask:
-    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key.
+    """Masks a text that comes in pieces. It holds back the last word, and anything that may begin a private key.
 
-    A text that is already complete is given as `whole`; nothing is fed to its mask.
+    A complete text is passed as `whole`; nothing may be fed to that mask.
     """
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
         self._plain = PlainText()  # takes terminal codes out of the text, and puts them back
-        # The text that is not decided about yet, and a little before that, which rules look back at.
+        # The plain text not decided yet, and a little text before it, because rules look back.
         self._text = self._plain.add(whole, is_all=bool(whole))
-        self._key_ends = find_key_ends(self._text)  # of keys without a beginning; a stream's are not searched for
+        self._key_ends = find_key_ends(self._text)  # the ends of keys whose beginning is missing; only in a `whole`
         # Positions in `_text`:
         self._done = 0  # all text before this position was returned, or replaced by a marker
-        self._masked = 0  # the end of the newest secret: one that overlaps it makes it longer
-        self._searched = 0  # no private key begins before this position that is not known already
-        self._key: KeyStart | None = None  # a private key whose beginning was masked and whose end has not come
+        self._masked = 0  # the end of the newest secret; a secret that overlaps it extends it
+        self._searched = 0  # private keys that begin before this position have been found
+        self._key: KeyStart | None = None  # a key whose beginning is masked already and whose end has not come yet
 
     def feed(self, text: str) -> str:
-        """Take more text and return what is certain by now."""
+        """Take more text and return the masked text that can no longer change."""
         self._text += self._plain.add(text)
         return self._mask_certain(is_all=False)
 
@@ -181,12 +183,12 @@ class StreamMask:
         return self._mask_certain(is_all=True)
 
     def secrets(self) -> list[Secret]:
-        """Return the secrets of the whole text, by their positions in the text as written."""
+        """Return the secrets of a `whole` text, by their positions in the text as written."""
         found = self._certain_secrets(is_all=True)
         return [Secret(*span, one.rule) for span, one in zip(self._plain.places(found), found, strict=True)]
 
     def _mask_certain(self, *, is_all: bool) -> str:
-        position = self._done  # the text before it is in the pieces
+        position = self._done  # all text before this position was returned, or is in `pieces`
         pieces: list[str] = []
         for start, end, rule in self._certain_secrets(is_all=is_all):
             pieces += (
@@ -196,17 +198,17 @@ class StreamMask:
             )
             position = end
         pieces.append(self._plain.written(self._text, position, self._done, is_end=is_all))
-        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back less far
+        self._forget(self._done - 2 * MAX_CONTEXT_CHARS)  # rules look back at most `MAX_CONTEXT_CHARS`
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
-        """Return the secrets that are certain by now. One without a rule continues one that was returned before."""
+        """Return the secrets that can no longer change. One without a rule extends a secret that was returned before."""
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):
             if secret.start >= end:
                 break
-            if secret.end <= max(self._masked, self._done):  # within a known secret, or in text that was returned
+            if secret.end <= max(self._masked, self._done):  # inside a secret found already, or in returned text
                 continue
             if secret.start >= self._masked:
                 certain.append(secret)
@@ -219,7 +221,7 @@ class StreamMask:
         return certain
 
     def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
-        """Return the private keys found so far, and the position up to which the text is certain."""
+        """Return the private keys found so far, and the position before which the text can no longer change."""
         keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
@@ -227,17 +229,17 @@ class StreamMask:
             if key is None:
                 key = find_key(self._text, start, is_all=is_all)
                 if key is None:
-                    # The mark of a beginning may itself be incomplete.
+                    # The text may end in the middle of the line that begins a key.
                     self._searched = max(start, len(self._text) - MAX_MARK_CHARS)
                     return keys, end
-                if key.position is None or key.start >= end:  # not certain yet: it waits for more text
+                if key.position is None or key.start >= end:  # not certainly a key: wait for more text
                     self._searched = key.start
                     return keys, min(end, key.start)
             assert key.position is not None
             position, may_continue = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if may_continue:
-                # It begins before the end of what is masked, so that the rest of the key gets no marker of its own.
+                # The rest of the key starts inside the masked text, so that it extends this secret and gets no marker.
                 self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)
@@ -246,7 +248,7 @@ class StreamMask:
     def _forget(self, count: int) -> None:
         if count <= 0:
             return
-        self._text = self._text[count:]  # all positions in it move
+        self._text = self._text[count:]  # so all positions in it move
         self._done -= count
         self._masked = max(0, self._masked - count)
         self._searched = max(0, self._searched - count)
@@ -256,4 +258,4 @@ class StreamMask:
 
 
 _LONG_BASE64 = lazy_pattern(r"[0-9A-Za-z+/=]{60,}")
-mask, find_secrets = Masker().mask, Masker().secrets  # for known formats only
+mask, find_secrets = Masker().mask, Masker().secrets  # these find only known formats, not known values

@@ -1,7 +1,7 @@
 """Finds private keys (PEM, OpenPGP, PuTTY): blocks of base64 between marker lines, in files and as tools print them.
 
-The block may be quoted, indented, one line with `\\n` in place of line ends, or prefixed on every line with a number, a
-file name or an author. If its end is missing, lines that look like more of the key still belong to it.
+The block may be quoted, indented, on one line with `\\n` for line ends, or prefixed on every line with a number, a file
+name or an author. If the end marker is missing, all lines that look like part of the key belong to it.
 """
 
 import re
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from agentcli.patterns import lazy_pattern
 
-MAX_MARK_CHARS = 15  # of a mark that begins a key
+MAX_MARK_CHARS = 15  # no less than the longest of `_BEGINNINGS`
 
-_MAX_LINE_CHARS = 400  # of a line that are looked at
-_MAX_FRAME_CHARS = 300
+_MAX_LINE_CHARS = 400  # the rest of a longer line is ignored
+_MAX_FRAME_CHARS = 300  # of the text before a key in its first line
 _MAX_OTHER_LINES = 8  # consecutive lines without base64: headers, empty lines
-# One step may look at so many characters: only if they are all there, it is certain that nothing more follows.
+# `_step` looks at most this far ahead: with fewer characters left, more text may change its result.
 _MAX_STEP_CHARS = 4_200
 
 _BASE64 = "[0-9A-Za-z+/=]"
@@ -25,20 +25,20 @@ _BETWEEN = rf"{_MARKS}{{0,60}}{_FRAME}?"
 _END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BEGINNINGS = ("-----BEGIN ", "Private-Lines: ")
 _BEGINNING = lazy_pattern(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-Lines: \d{1,4}")
-_MAX_BEGINNING_CHARS = 80  # of a whole marker
+_MAX_BEGINNING_CHARS = 80  # of a match of `_BEGINNING`
 _POSSIBLE_BEGINNING = lazy_pattern("|".join(_BEGINNINGS))
 _RUN_OF_BASE64 = lazy_pattern(rf"{_BETWEEN}{_BASE64}{{16}}")
 _REST_OF_RUN = lazy_pattern(rf"{_BASE64}*")
 _KEY_END = lazy_pattern(
     rf"(?:{_BETWEEN}{_BASE64}{{1,15}})?(?:{_BETWEEN}{_END}|(?=\s{{1,4}}{_FRAME}?\s{{0,4}}Private-(?:MAC|Hash): ))"
 )
-# Line by line, for frames that need more than that.
+# For lines that the patterns above do not match: the parts of a line, one by one.
 _LINE_END = lazy_pattern(r"[ \t\r\"'`,;+$|│)\\]{0,80}?(?:\n|\\+n)")
 _ANY_LINE_END = lazy_pattern(r"\n|\\+n")
 _KNOWN_FRAME = lazy_pattern(rf"{_MARKS}{{0,60}}{_FRAME}?[\s>|│┃+\"'-]{{0,60}}")
-# Headers of encrypted keys (RFC 1421) and of OpenPGP (RFC 9580), or nothing.
+# A header of an encrypted key (RFC 1421) or of OpenPGP (RFC 9580), or an empty line.
 _HEADER = lazy_pattern(r"[A-Z][A-Za-z-]{2,20}: |[\s>|│┃#*+$~\"'`,;\\-]*\Z")
-_LAST_LINE = lazy_pattern(_END.replace("-----END", "-{0,5}END"))  # the dashes before it may have been taken for a frame
+_LAST_LINE = lazy_pattern(_END.replace("-----END", "-{0,5}END"))  # the frame may have matched its first dashes
 _LONG_LINE = lazy_pattern(rf"{_BASE64}{{32}}")
 _SHORT_LINE = lazy_pattern(rf"{_BASE64}{{1,31}}[ \t\r\"'`,;+$|│)\\]*\Z")
 _END_MARK = lazy_pattern(_END)
@@ -48,13 +48,13 @@ _MIN_BODY_CHARS = 16
 
 class KeyStart(NamedTuple):
     start: int
-    position: int | None  # the key is known up to here; None if only further text can show if it is a key
+    position: int | None  # the key reaches at least to this position; None if only more text can show if it is a key
     frame: re.Pattern[str] = _KNOWN_FRAME  # what precedes each line of the key, such as line numbers
 
 
 def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
     """Return the next private key from `start` on. `is_all` says that no more text will come."""
-    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
+    if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # for most texts ten times faster than the regex
         return None
     while marked := _POSSIBLE_BEGINNING.search(text, start):
         start = marked.start()
@@ -70,7 +70,7 @@ def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
 
 
 def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool) -> tuple[int, bool]:
-    """Return the position up to which the key around `position` continues, and if more text may belong to it."""
+    """Return the end of the key that includes `position`, and True if text that is still to come may belong to it."""
     while True:
         if base64_run := _REST_OF_RUN.match(text, position):
             position = base64_run.end()
@@ -83,7 +83,7 @@ def follow_key(text: str, position: int, frame: re.Pattern[str], *, is_all: bool
 
 
 def find_key_ends(text: str) -> list[tuple[int, int]]:
-    """Return the ends of private keys whose beginning is missing, as on a page or in output cut in its middle."""
+    """Return the spans of private keys whose beginning is missing, as on one page of a file or in shortened output."""
     found: list[tuple[int, int]] = []
     before = 0  # the end of the last key
     for end in _END_MARK.finditer(text) if "-----END " in text else ():
@@ -95,7 +95,7 @@ def find_key_ends(text: str) -> list[tuple[int, int]]:
 
 
 def _first_body_line(text: str, start: int, end: int) -> int:
-    """Return the start of the base64 lines that lead up to `end`; `end` if there are none."""
+    """Return the start of the base64 lines directly before `end`; `end` if there are none."""
     lines: list[tuple[int, int]] = []
     for line_end in _ANY_LINE_END.finditer(text, start, end):
         lines.append((start, line_end.start()))
@@ -113,11 +113,11 @@ def _first_body_line(text: str, start: int, end: int) -> int:
 
 
 def _frame_before(text: str, begin: int) -> re.Pattern[str]:
-    """Return a pattern for what precedes a key's first line in its own line; words and numbers may differ."""
+    """Return a pattern for the text before a key in its first line, with any words and numbers in place of its own."""
     prefix = _ANY_LINE_END.split(text[max(0, begin - _MAX_FRAME_CHARS) : begin])[-1]
-    if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # its beginning was cut off, or it has nothing to learn from
+    if len(prefix) == _MAX_FRAME_CHARS or not prefix:  # cut off at its beginning, or empty
         return _KNOWN_FRAME
-    patterns = (  # `key.txt:12: ` is the frame of a line that begins with `key.txt-13- ` too
+    patterns = (  # `key.txt:12: ` must match `key.txt-13- ` too, the next line in the output of a search
         r"\s+" if part.isspace() else "[:-]" if part in ":-" else r"\w+" if re.match(r"\w", part) else re.escape(part)
         for part in re.findall(r"\w+|\s+|.", prefix.strip())
     )
@@ -125,12 +125,12 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
-    """Read the next line of a key. Return the position behind it, None if there is none, and True if the key ends."""
+    """Read the next line of a key. Return the position after it, or None if there is none, and True at the key's end."""
     if found := _KEY_END.match(text, position):
         return found.end(), True
     if found := _RUN_OF_BASE64.match(text, position):
         return found.end(), False
-    shorts = 0  # short lines so far, of which a key may have two before a long one
+    shorts = 0  # the number of short lines so far: a key may have two of them before a long one
     for _ in range(_MAX_OTHER_LINES):  # skip headers and short lines
         if not (line_end := _LINE_END.match(text, position)):
             break
