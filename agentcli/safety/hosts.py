@@ -1,8 +1,8 @@
-"""Knows which network addresses are public, and what a grant of a host covers.
+"""Recognizes network addresses that are not public, and parses grants of hosts.
 
-The grant `example.org` covers that host, `*.example.org` every host below it but not itself, both on the web's ports.
-`host:8080` covers that port alone. Names are ASCII; others are written as `xn--…`. `addresses.toml` beside this module
-lists the networks that are not public.
+The grant `example.org` covers that host, and `*.example.org` every host below it but not itself, both on ports 80 and
+443. `host:8080` covers only that port. Names are ASCII; others are written as `xn--…`. `addresses.toml` lists the
+networks that are not public.
 """
 
 import re
@@ -21,7 +21,7 @@ Address = IPv4Address | IPv6Address
 def why_not_public(address: Address) -> str:
     """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
-    # Registries grow: Python's tables may know what addresses.toml does not.
+    # Python's tables may have networks that were reserved after addresses.toml was written.
     known_to_python = "" if address.is_global and not address.is_multicast else "a reserved address"
     if isinstance(address, IPv6Address) and int(address) >> 32 & 0xFDFFFFFF == _ISATAP:
         known_to_python = "an address of an IPv4 tunnel"
@@ -39,7 +39,7 @@ def embedded(address: Address) -> Address:
 
 
 def is_metadata_service(address: Address) -> bool:
-    """Return True if a cloud hands out its machine's credentials there. No grant opens such an address."""
+    """Return True for an address at which a cloud gives a machine its credentials. No grant opens such an address."""
     return any(embedded(address) in network for network in _networks("metadata_services"))
 
 
@@ -60,7 +60,7 @@ def read_addresses() -> dict[str, Any]:
 
 
 _NAT64 = ip_network("64:ff9b::/96")
-_ISATAP = 0x00005EFE  # third quarter of the address, with or without the bit for "global" (RFC 5214 §6.1)
+_ISATAP = 0x00005EFE  # the third quarter of an ISATAP address, apart from the bit for "global" (RFC 5214 §6.1)
 
 
 def parse_address(text: str) -> Address | None:
@@ -76,7 +76,7 @@ _NUMBER_LIKE = lazy_pattern(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # `127.1` and `0x7
 
 
 class HostGrant(NamedTuple):
-    """A host that the person opened, or with `is_pattern` all hosts below it."""
+    """A host that the person has granted, or with `is_pattern` all hosts below it."""
 
     host: str  # without `*.`
     is_pattern: bool = False
@@ -101,9 +101,9 @@ def find_grant(grants: Iterable[HostGrant], host: str, port: int) -> HostGrant |
 
 
 def read_grant(text: str, *, is_any_pattern_fine: bool = False) -> HostGrant:
-    """Parse a grant. Raises `ValueError` if it is none, with a message that says what to write instead.
+    """Parse a grant. Raises `ValueError`, with a message that says what to write instead.
 
-    The same goes for a pattern such as `*.org` that covers too much, unless any pattern is fine.
+    That includes patterns such as `*.org`, which cover too much, unless `is_any_pattern_fine`.
     """
     is_pattern = text.strip().startswith("*.")
     name_and_port = text.strip().removeprefix("*.")
@@ -130,7 +130,7 @@ def split_port(text: str, *, default: int | None) -> tuple[str, int | None]:
 
 
 def read_host(text: str) -> str:
-    """Return a name or an address in the one form that is compared. Raises `ValueError`: nothing is guessed."""
+    """Return a name or an address in canonical form. Raises `ValueError` for anything else."""
     if address := parse_address(text):
         return str(address)
     name = text.removesuffix(".").lower()
@@ -145,9 +145,9 @@ def read_host(text: str) -> str:
 def may_lead_to(grant: HostGrant, address: str) -> bool:
     """Return True if a granted host may be at this address.
 
-    The owner of a name decides where it leads. A granted name is therefore no way to this machine, nor to a cloud's
-    metadata. It may lead into a private network if it was granted itself, not through a pattern. All other addresses
-    must be granted themselves.
+    The owner of a name decides to which address it leads, so a granted name opens neither this machine nor a cloud's
+    metadata service. It opens a private network only if the name itself was granted, not through a pattern. Other
+    addresses that are not public must be granted themselves.
     """
     parsed = parse_address(address.partition("%")[0])  # without its zone
     if parsed is None:

@@ -1,6 +1,6 @@
-"""Parses web addresses strictly, and judges if one may be fetched: at once, if the person agrees, or never.
+"""Parses web addresses strictly, and judges if one may be fetched at once, only if the person agrees, or never.
 
-An address that two programs could read differently is refused.
+It refuses addresses that two programs could read differently.
 """
 
 import re
@@ -21,17 +21,18 @@ MAX_URL_CHARS = 16_000
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_USERINFO = lazy_pattern(
+_USERINFO = lazy_pattern(  # without encoded delimiters and control characters, which some programs would decode
     r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*"
 )
-# These stay in a path or query; everything else is percent-encoded as UTF-8.
+# ASCII punctuation that `quote` leaves alone in a path or query; other characters are percent-encoded as UTF-8.
 _UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
+# Characters that are percent-encoded after that; a `%` only if it begins no valid encoding.
 _ENCODED = lazy_pattern(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
-    """The text is no web address that this program opens. The message says what is wrong with it."""
+    """The text is not a web address that agentcli opens. The message says what is wrong with it."""
 
 
 class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host  # as in the Host header
+        host = f"[{self.host}]" if ":" in self.host else self.host  # an IPv6 address is in brackets
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ def parse_url(text: str) -> WebUrl:
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:
-    """Return the address that a `Location` header of the page `base` means. Raises `BadUrl`."""
+    """Resolve the value of a `Location` header in the response of `base`. Raises `BadUrl`."""
     try:
         joined = urljoin(str(base), reference)
     except ValueError as error:
@@ -108,13 +109,13 @@ def urls_in(text: str) -> Iterable[str]:
 
 @lru_cache(maxsize=1_000)
 def host_meant(pattern: str) -> str | None:
-    """Return the host of `domain:example.org` or `domain:*.example.org`, as addresses have it; None where none is."""
+    """Return the host of a rule `domain:example.org` or `domain:*.example.org`, in canonical form, or None."""
     if not pattern.startswith("domain:"):
         return None
     domain = pattern.removeprefix("domain:").strip().removeprefix("*.").rstrip(".")
     domain = f"[{domain}]" if domain.count(":") > 1 and not domain.startswith("[") else domain  # an IPv6 address
-    behind_brackets = domain.rpartition("]")[2]
-    if re.search(r"[/?#@]|:\d*$", behind_brackets) or "*" in domain:  # more than a host, such as a port
+    after_brackets = domain.rpartition("]")[2]
+    if re.search(r"[/?#@]|:\d*$", after_brackets) or "*" in domain:  # it has more than a host, such as a port
         return None
     try:
         return parse_url(f"https://{domain}/").host
@@ -131,7 +132,7 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
         raise BadUrl(f"{place[:80]!r} is not a host: put brackets around an IPv6 address, and only there")
     if not host:
         raise BadUrl("the address has no host")
-    # A host that ends in a number is an address (WHATWG URL), which `read_host` takes only in its usual form.
+    # A host that ends in a number is an address (WHATWG URL), which `read_host` accepts only in its usual form.
     try:
         host = hosts.read_host(host.lower() if host.isascii() else _in_ascii(host))
     except ValueError as error:
@@ -142,8 +143,8 @@ def _host_and_port(place: str, default_port: int) -> tuple[str, int]:
 
 
 def _in_ascii(host: str) -> str:
-    """Return an internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
-    import idna  # 3 ms, which few addresses need
+    """Return the ASCII form of an internationalized name (RFC 5891, with the mapping of Unicode TS 46)."""
+    import idna  # imported here because it takes 3 ms and few addresses need it
 
     try:
         return idna.encode(host, uts46=True).decode()
@@ -162,18 +163,18 @@ def _is_punycode(label: str) -> bool:
 
 class UrlVerdict(msgspec.Struct, frozen=True):
     verdict: Literal["block", "ask", "allow"]
-    reason: str = ""  # why it is not fetched at once, in words that fit after a colon
+    reason: str = ""  # why it is not fetched at once, in a form that fits after a colon
 
 
-MAX_SILENT_TARGET_CHARS = 500  # of path and query to a known site; a longer one may carry data out
+MAX_SILENT_TARGET_CHARS = 500  # of path and query; longer ones are asked about, because they may carry data out
 
 
 def judge_url(url: str, *, granted_hosts: Collection[str] = (), known_urls: Collection[str] = ()) -> UrlVerdict:
-    """Judge an address as the model wrote it, by its text; `why_unreachable` judges where its host leads.
+    """Judge an address, as the model wrote it, by its text. `why_unreachable` judges the addresses of its host.
 
-    `granted_hosts` are the person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443.
-    A grant also opens a name or an address of the local network, but never a cloud's metadata service. `known_urls`
-    are addresses that the person typed or a search found, in any form that `parse_url` reads.
+    `granted_hosts` are the person's grants: `host`, `*.host`, `host:port` or `[v6]:port`; without a port they cover 80
+    and 443. A grant also opens a name or an address of the local network, but never a cloud's metadata service.
+    `known_urls` are addresses that the person typed or a search found, in any form that `parse_url` accepts.
     """
     try:
         parsed = parse_url(url)
@@ -192,7 +193,7 @@ def is_granted(url: WebUrl, granted_hosts: Iterable[str]) -> bool:
 
 
 def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """Return why no request may go to an address, as far as its text tells; empty if one may."""
+    """Return why an address must not be requested, judged by its text; empty if it may be."""
     granted = is_granted(url, granted_hosts)
     if url.port in hosts.read_addresses()["ports"]["of_other_services"] and not granted:
         return f"port {url.port} belongs to another service than the web"
@@ -205,10 +206,10 @@ def why_blocked(url: WebUrl, granted_hosts: Collection[str]) -> str:
 
 
 def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -> str:
-    """Return why a connection to `address`, one of those of `url`'s host, is refused; empty if it is allowed.
+    """Return why a connection to `address`, to which the host of `url` leads, is refused; empty if it is allowed.
 
-    A granted local name may lead to this machine, or into the local network. A name that looks public may lead to a
-    private address only if that address is granted as well, since its owner can point it anywhere at any time.
+    A granted local name may lead to this machine or into the local network. A name that looks public may lead to a
+    private address only if that address is granted as well, because its owner can point it anywhere at any time.
     """
     parsed = hosts.parse_address(address)
     if parsed is None:
@@ -223,7 +224,7 @@ def why_unreachable(address: str, url: WebUrl, granted_hosts: Collection[str]) -
 
 
 def _why_asked(url: WebUrl) -> str:
-    """Return what the person is asked before a request goes out; empty for a page of a known site."""
+    """Return the reason to ask the person before a request; empty for an ordinary page of a known site."""
     is_long = len(url.target) > MAX_SILENT_TARGET_CHARS
     data = f", and the address carries {len(url.target):,} characters to it" if is_long else ""
     reasons = (
@@ -251,7 +252,7 @@ def _is_known(url: WebUrl, known_urls: Collection[str]) -> bool:
         with suppress(BadUrl):
             parsed = parse_url(known)
             secure = msgspec.structs.replace(parsed, scheme="https", port=443)
-            if url == parsed or (parsed.port == 80 and url == secure):  # known with http, fetched with https
+            if url == parsed or (parsed.port == 80 and url == secure):  # https is safer than the known http
                 return True
     return False
 

@@ -1,6 +1,6 @@
-"""Reads the tables beside this module, and a program's arguments by a list of the options that only read.
+"""Reads the tables beside this module, and reads a program's arguments by a list of the options that only read.
 
-Any other option is a problem. The lists are in `only_reading.ini`.
+The lists are in `only_reading.ini`. An option that is not in a program's list is a problem.
 """
 
 import functools
@@ -15,7 +15,7 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 @functools.cache
 def read_table(name: str) -> dict[str, dict[str, str]]:
-    """Return the rows of each section of a table, by name."""
+    """Return the sections of a table by name, each with its rows by key."""
     sections: dict[str, dict[str, str]] = {}
     for line in Path(__file__).with_name(f"{name}.ini").read_text("utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
@@ -32,15 +32,15 @@ def names(section: str, key: str) -> tuple[str, ...]:
 
 
 class Options(Struct, frozen=True):
-    """The options and operands that a program may be given.
+    """The options and operands with which a program only reads.
 
-    `kinds` says of each option what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
-    it reads, "?" an optional value in the same word; "!" says that the option does more than read. `operands` says what
-    the other arguments are: "content" (files it shows), "lines" (the same, but it shows nothing of a folder), "sizes"
-    (files it only measures), "search" (a pattern, then such files), "names" (folders it lists), "facts" (paths it only
-    describes), "text", or "none".
+    `kinds` maps each option to what follows it: "" nothing, ":" a value, "@" a file it reads, "*" a glob of the files
+    it reads, "?" an optional value in the same word. "!" marks an option that does more than read. `operands` is the
+    kind of the other arguments: "content" (files it shows), "lines" (the same, but it shows nothing of a folder),
+    "sizes" (files it only measures), "search" (a pattern, then files it shows), "names" (folders it lists), "facts"
+    (paths it only describes), "text", or "none".
 
-    `is_tolerant`: no option that the program has or may get in the future can write, run or send anything.
+    `is_tolerant`: no option that the program has, or may get in the future, can write, run or send anything.
     """
 
     operands: str
@@ -52,7 +52,8 @@ class Options(Struct, frozen=True):
 def options(row: str) -> Options:
     """Read a row of a table: the kind of operands, perhaps `tolerant`, then options, each with its kind (`Options`).
 
-    `search -in -m: --file@` has two options of the kind "", `-m` with a value, and a file. `-#` stands for `-5`.
+    `search -in -m: --file@` has the options `-i` and `-n`, `-m` with a value, and `--file` with a file that is read.
+    `-#` is a number as an option, such as `-5`.
     """
     operands, *words = row.split()
     kinds: dict[str, str] = {}
@@ -64,7 +65,7 @@ def options(row: str) -> Options:
 
 
 def git_words(fields: Sequence[Field]) -> list[Field]:
-    """Return the subcommand of git and the words behind it, without the options before it."""
+    """Return the subcommand of git and the words after it, without the options before it."""
     remaining = list(fields[1:])
     while remaining and remaining[0].text.startswith("-"):
         remaining = remaining[2 if remaining[0].text in names("git", "with_value") else 1 :]
@@ -72,17 +73,17 @@ def git_words(fields: Sequence[Field]) -> list[Field]:
 
 
 class Arguments(Struct, kw_only=True):
-    """The arguments of a call, and the files and globs that options name. `problem`: why they cannot be judged."""
+    """The arguments of a call, sorted by their kinds."""
 
     operands: list[Field] = []
-    files: list[Field] = []
+    files: list[Field] = []  # files to read that options name (kind "@")
     option_names: list[str] = []
-    problem: str = ""
-    filters: list[Field] = []
+    problem: str = ""  # why the arguments cannot be judged
+    filters: list[Field] = []  # globs in options (kind "*")
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
-    """Read options among the operands, up to `--`; with `stops_at_operand` only those before the first operand."""
+    """Read options and operands. Options end at `--` or, with `stops_at_operand`, at the first operand."""
     read = Arguments()
     remaining = list(reversed(fields))  # so that pop() takes the next word
     while remaining and not read.problem:
@@ -92,7 +93,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
             read_option(field, remaining, known, read)
             continue
         if field.text != "--":
-            # A word could begin with a dash if its beginning is unknown.
+            # A word whose beginning is not known may begin with a dash.
             is_open = field.text.startswith(HOLE) or (field.is_glob and field.text[:1] in ("*", "?", "["))
             if (is_open or field.may_vanish) and not known.is_tolerant and known.operands != "text":
                 read.problem = "the shell may make an option of an argument"
@@ -104,7 +105,7 @@ def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand:
 
 
 def without_pattern(operands: list[Field]) -> list[Field]:
-    """Return the files among the operands of a search: all operands if the pattern may turn out to be several words."""
+    """Return the files among the operands of a search: all operands if the pattern may become several words."""
     return operands if any(field.is_glob or field.may_vanish for field in operands[:1]) else operands[1:]
 
 
@@ -122,7 +123,7 @@ def _read_long(field: Field, remaining: list[Field], known: Options, read: Argum
 
 
 def _read_short(field: Field, remaining: list[Field], known: Options, read: Arguments) -> None:
-    # Options of one letter. The first that takes a value ends them: `-in5` is `-i -n 5`, and so is `-in 5`.
+    # One word has several options of one letter; the first that takes a value is the last: `-in5` is `-i -n 5`.
     text = field.text
     if "-#" in known.kinds and re.fullmatch(r"-\d+", text):
         return
@@ -139,7 +140,7 @@ def _read_short(field: Field, remaining: list[Field], known: Options, read: Argu
         if remaining:
             _note_value(kind, _value(remaining.pop()), read)
     elif kind:
-        for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
+        for each in {value, value.removeprefix("=")}:  # ripgrep reads `-g=x` as `-g x`
             _note_value(kind, structs.replace(field, text=each), read)
 
 
@@ -148,7 +149,7 @@ def _value(word: Field) -> Field:
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
-    # A value that names neither a file nor a glob of files only matters if it cannot be told.
+    # Values that name neither a file nor a glob of files only matter if they may become several arguments.
     if value.may_vanish:
         read.problem = f"agentcli can't predict the value of {read.option_names[-1]}"
     elif kind == "@":
@@ -158,8 +159,8 @@ def _note_value(kind: str | None, value: Field, read: Arguments) -> None:
 
 
 def _refuse(text: str, known: Options, read: Arguments) -> None:
-    """Note an option that may do more than read. A tolerant program would only complain about an unknown one."""
-    is_listed = any(  # an option that does more than read or takes a value, or an abbreviation of one
+    """Note an option that may do more than read. An unknown option of a tolerant program is harmless."""
+    is_listed = any(  # it, or the option it abbreviates, does more than read or takes a value
         name == text or (text.startswith("--") and name.startswith(text))
         for name, kind in known.kinds.items()
         if kind in ("!", ":", "@", "*")
@@ -173,14 +174,14 @@ _TABLES = read_table("only_reading")
 
 
 def _with_parts(row: str) -> str:
-    # `<diff> -n:` becomes `-abD … -n:`, with the row `diff` of `[parts]`.
-    for name in reversed(_TABLES["parts"]):  # a part may use those before it
+    # Replaces `<diff>` by the row `diff` of `[parts]`.
+    for name in reversed(_TABLES["parts"]):  # reversed, because a part may contain parts that precede it
         row = row.replace(f"<{name}>", _TABLES["parts"][name])
     return row
 
 
-# By program, and by subcommand: a row as `options` reads it.
+# By program, and by subcommand of git: a row for `options`.
 PROGRAMS = {name: _with_parts(row) for names, row in _TABLES["programs"].items() for name in names.split()}
 GIT = {name: _with_parts(row) for name, row in _TABLES["git"].items()}
-# By program: the options that only print its version.
+# By program: options that only print its version.
 VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

@@ -1,6 +1,6 @@
-"""Takes the wrappers off a simple command, writes it in the forms that rules match, and finds what else it does.
+"""Takes the wrappers off a simple command, writes it in the forms that rules match, and finds its side effects.
 
-That is the scripts it is handed, its redirections, its variables, and where it leaves the shell.
+These are the scripts it is handed, its redirections, its variables, and the state in which it leaves the shell.
 """
 
 import re
@@ -28,19 +28,19 @@ def canonical(fields: Sequence[Field]) -> str:
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
-    """Return the forms that a granting rule may match: a command with its harmless wrappers, and without each."""
+    """Return the forms that a granting rule may match: a command with its wrappers, then with one less at a time."""
     forms = []
     for fields in layers:
         forms.append(canonical(fields))
-        if _has_git_options(fields):  # a rule need not name options that neither lead elsewhere nor run programs
+        if _has_git_options(fields):  # a rule need not name git options that change no folder and run no program
             call = read_git_call(fields[1:])
-            if call.words and not call.problem and not call.folders:  # folders of `-C`
+            if call.words and not call.problem and not call.folders:
                 forms.append(canonical([fields[0], *call.words]))
     return tuple(dict.fromkeys(forms))
 
 
 def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the forms of `NODE_ENV=test npm test`: a granting rule must name the variables if they matter."""
+    """Return the forms of `NODE_ENV=test npm test`, whose variables matter, so that a granting rule must name them."""
     if not all(value.is_known and HOME not in value.text and HERE not in value.text for _, value in assignments):
         return ()
     words = [f"{name}={value.text}" for name, value in assignments]
@@ -48,10 +48,10 @@ def with_assignments(assignments: Sequence[tuple[str, Field]], fields: Sequence[
 
 
 def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the forms that a refusing rule may match: also without quotes, the program's folder, options of git."""
+    """Return the forms that a refusing rule may match: also without quotes, the program's folder and git's options."""
     program, arguments = fields[0].text, "".join(f" {field.text}" for field in fields[1:])
     name = program.rpartition("/")[2]
-    # In lower case because `RM` is rm on a disk that does not tell the cases apart, as on macOS.
+    # In lower case too, because `RM` runs rm on a file system that ignores case, as on macOS.
     forms = [canonical(fields), program + arguments, name + arguments, name.lower() + arguments]
     git = [Field("git"), *fields[1:]]  # the program may be `/usr/bin/GIT`
     if name.lower() == "git" and _has_git_options(git) and (words := git_words(git)):
@@ -73,16 +73,16 @@ _TOO_MANY_WRAPPERS = "it has too many wrappers"
 class ProgramCall(Struct, kw_only=True):
     """A simple command without the wrappers around it, such as `sudo` or `timeout 5`.
 
-    `candidates` are commands that it may run instead, because a wrapper cannot be read.
+    `candidates` are the commands that it may run if the options of a wrapper cannot be read.
     """
 
-    layers: list[tuple[Field, ...]]  # its words: first with all wrappers, last with none
-    wrappers: list[Wrapper] = []  # those taken off from one layer to the next
+    layers: list[tuple[Field, ...]]  # its words: the first layer has all wrappers, the last one none
+    wrappers: list[Wrapper] = []  # the wrappers between one layer and the next, outermost first
     catastrophe: str = ""  # why it must never run
     forms: list[str] = []  # the texts that refusing rules match
     candidates: list["ProgramCall"] = []
     hides_program: bool = False  # True if the text does not show which program runs
-    unjudged: str = ""  # why a part of it was not looked at
+    unjudged: str = ""  # why a part of it was not judged
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -94,17 +94,17 @@ class ProgramCall(Struct, kw_only=True):
 
     @property
     def problem(self) -> str:
-        # Why the wrappers may do more than run the command.
+        # The reason why the wrappers may do more than run the command.
         return next((wrapper.problem for wrapper in self.wrappers if wrapper.problem), "")
 
     @property
     def script(self) -> Wrapper | None:
-        # The wrapper that runs a text, if the command is one, such as `sh -c`.
+        # The last wrapper, if it runs a text, as `sh -c` does.
         return self.wrappers[-1] if self.wrappers and self.wrappers[-1].script is not None else None
 
     @property
     def reads_script(self) -> bool:
-        return any(wrapper.reads_script for wrapper in self.wrappers)  # a shell reads its commands from its input
+        return any(wrapper.reads_script for wrapper in self.wrappers)  # True for a shell that runs its standard input
 
     @property
     def script_files(self) -> list[Field]:
@@ -124,7 +124,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
         call.forms += deny_forms(call.fields)
         call.hides_program = call.hides_program or not program.is_known or program.is_glob
-        if call.name == "parallel":  # its command may begin with any of the words, and go on with what it reads
+        if call.name == "parallel":  # its command may begin at any word, and go on with words from its input
             call.hides_program = True
             starts = range(1, min(len(call.fields), _MAX_LAYERS))
             call.forms += [form for start in starts for form in deny_forms(call.fields[start:])]
@@ -154,8 +154,8 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall
 
 
 def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
-    """Return the text that a command can read: what a redirection gives it, or else `stdin`, the input around it."""
-    for redirect in reversed(redirects):  # the last one counts
+    """Return the text of a command's standard input: that of a redirection, or else `stdin`, the input around it."""
+    for redirect in reversed(redirects):  # the last redirection of the input applies
         if redirect.operator in ("<<", "<<-", "<<<"):
             return state.resolved(redirect.target).text
         if redirect.operator.startswith("<") and redirect.target.text != "/dev/null":
@@ -164,7 +164,7 @@ def input_of(redirects: Sequence[Redirect], stdin: str, state: State) -> str:
 
 
 def printed_by(fields: Sequence[Field], stdin: str) -> str:
-    """Return the text that a command prints; `HOLE` if it cannot be told."""
+    """Return the text that a command prints; `HOLE` if it cannot be predicted."""
     match [HOLE if field.is_glob else field.text for field in fields]:
         case ["cat"] | ["cat", "-"]:
             return stdin
@@ -186,7 +186,7 @@ def printed_by_script(script: Script, state: State) -> str:
 
 
 _AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
-# The scripts in the arguments of other programs, joined by NUL.
+# By program: a pattern for scripts in its words, which are joined by NUL. The group that matched is the script.
 _SCRIPTS_IN_ARGUMENTS = {
     **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),
     **dict.fromkeys(("mapfile", "readarray", "complete", "compgen"), r"\0-C\0?([^\0]*)"),
@@ -196,7 +196,7 @@ _SCRIPTS_IN_ARGUMENTS = {
     r"|\0(?:submodule\0(?:--?\w+\0)*foreach\0(?:--?\w+\0)*|bisect\0run\0)(.*)",
     "tar": r"(?:\bexec=|\0--to-command[=\0]|\0--use-compress-program[=\0]|\0-\w*I\0?)([^\0]*)",
 }
-# Text that may make a name mean another program, and subscripts, where bash expands even what was quoted.
+# Commands, joined by NUL, that may rename a program or have a subscript, in which bash expands even quoted text.
 _RENAMES = re.compile(
     r"alias\0[^\0]*=|hash\0-\w*p|enable\0-\w*f|(?:declare|typeset|local)\0(?:.*\0)?-\w*n|shift(?:\0|$)|.*\0--config-env"
     r"|(?:let|test|\[|printf|unset|read|declare|typeset|local|export|readonly)\0.*\w\[[^\[\]\0]*(?:\$\(|`)",
@@ -205,7 +205,7 @@ _RENAMES = re.compile(
 
 
 def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
-    """Yield the scripts that a command may run besides those among its words. `stdin` is its input."""
+    """Yield the scripts that a command may run besides the text of `sh -c`. `stdin` is the text of its input."""
     files = call.script_files
     if call.hides_program or any(not file.is_known for file in files):
         yield HOLE
@@ -217,7 +217,7 @@ def scripts_of(call: ProgramCall, stdin: str) -> Iterator[str]:
         text = next(filter(None, found.groups()), "")
         yield text.replace('\\"', '"').replace("\0", " ")
         if call.name == "git" and "alias." in found[0] and "=!" not in found[0]:
-            yield f"git {text}"  # of an alias without `!` the text is a subcommand
+            yield f"git {text}"  # an alias without `!` names a subcommand of git
     if _RENAMES.match(joined):
         yield HOLE
 
@@ -229,11 +229,11 @@ class RedirectEffects(Struct, kw_only=True):
     problem: str = ""
     catastrophe: str = ""
     effects: Effects = Effects()
-    connects: bool = False  # True if one leads to another machine
+    connects: bool = False  # True if a redirection opens a connection
 
 
 def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadCheck) -> RedirectEffects:
-    """Judge redirections. Only writing to places that keep nothing, such as /dev/null, is harmless."""
+    """Judge redirections. Writing is harmless only to files that keep nothing, such as /dev/null."""
     found = RedirectEffects()
     for redirect in redirects:
         operator, target = redirect.operator, state.resolved(redirect.target)
@@ -250,7 +250,7 @@ def judge_redirects(redirects: Iterable[Redirect], state: State, check: ReadChec
 
 
 def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
-    """Return the reason why a redirection to or from `target` does more than read in the workspace, or ""."""
+    """Return the reason why a redirection does more than read in the workspace, or an empty string."""
     if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
         return "it opens a connection"
     if target.is_glob or target.may_vanish:
@@ -261,7 +261,7 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
     return "" if is_sink else f"it writes {target.text if target.is_known else 'a file'}"
 
 
-# Environment variables that only change how something is shown, and the values they may get.
+# Assignments to environment variables that only change how something is shown, with the values they may have.
 _DISPLAY_VARIABLE = re.compile(
     r"(LC_[A-Z]+|LANG|LANGUAGE|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE|COLUMNS|LINES|TERM|CI|RUST_BACKTRACE"
     r"|GIT_OPTIONAL_LOCKS|GIT_TERMINAL_PROMPT|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE)=[\w.@-]*"
@@ -284,7 +284,7 @@ def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     targets = [field for field in call.fields[1:] if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
-    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -`, `pushd +1`: a folder of before
+    if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):  # `cd -` or `pushd +1`: an earlier folder
         return state.anywhere(), state
     return state.entering(targets[0]), state
 
@@ -293,7 +293,7 @@ _DELETING = frozenset("rm rmdir unlink srm shred truncate dd wipefs find chmod c
 
 
 def deletes_unseen(fields: Sequence[Field], state: State) -> str:
-    """Return the reason why a command may delete more than its text tells; an empty string if there is none."""
+    """Return the reason why a command may delete more than its text shows, or an empty string."""
     if not fields[0].is_known:
         is_grave = any(is_system_path(field, state) for field in fields[1:])
         return "agentcli can't predict what it runs on a system folder" if is_grave else ""

@@ -1,7 +1,7 @@
 """Finds the effects of a command by its program, and recognizes programs that act beyond the workspace.
 
-`beyond.ini` beside this module lists those that act on the machine or on others. The effects of an unlisted program are
-unknown.
+`beyond.ini` lists programs that act on the machine or on other machines. A program without a row in `_TABLE` has
+unknown effects.
 """
 
 import itertools
@@ -18,13 +18,14 @@ from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.hosts import WEB_PORTS
 from agentcli.safety.paths.judge import auto_executed, is_auto_executed
 
+# In each of these, the first group is the host, and the second its port.
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)(?::(\d{1,5})\b)?")
 _HOST = re.compile(r"([\w-]+(?:\.[\w-]+)+|localhost)(?::(\d{1,5}))?(?:/\S*)?")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)()")  # `user@host:path`
 
 
 def _host_in(found: re.Match[str]) -> str:
-    """Return a host that was found in a word, with its port unless that is one of the web's, which each grant has."""
+    """Return the host of a match, with its port unless that is a web port, which every grant of a host covers."""
     has_port = found[2] and int(found[2]) not in WEB_PORTS and 0 < int(found[2]) < 65_536
     return f"{found[1]}:{found[2]}" if has_port else found[1]
 
@@ -34,15 +35,15 @@ UNKNOWN_EFFECTS = Effects(reads=(UNKNOWN,), writes=(UNKNOWN,), deletes=(UNKNOWN,
 
 
 def effects_of(fields: Sequence[Field], state: State) -> Effects:
-    """Return the effects of a simple command without wrappers that is not known to only read. `fields` is not empty."""
+    """Return the effects of a simple command without wrappers that may do more than read. `fields` is not empty."""
     if not fields[0].is_known:
         return UNKNOWN_EFFECTS
     name = name_of(fields)
     if program := _TABLE.get(name):
         return program(fields[1:], state)
     called, _ = _called(fields)
-    hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # from which an installer fetches
-    if not hosts:  # besides those in addresses it may reach any host
+    hosts = _REGISTRIES.get(called, ()) if beyond_workspace(fields) else ()  # an installer fetches from these
+    if not hosts:  # it may reach any host; those in its addresses are named
         found = (_URL.match(field.text) for field in fields[1:])
         this_machine = ("localhost", "127.0.0.1", "[::1]", "0.0.0.0")  # noqa: S104
         hosts = (UNKNOWN, *(_host_in(host) for host in found if host and host[1] not in this_machine))
@@ -50,7 +51,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
 
 
 def names_its_paths(name: str) -> bool:
-    """Return True for a program all of whose paths are among its effects."""
+    """Return True for a program whose effects name every path that it uses."""
     return name in _TABLE and name not in (*_RUNS_SCRIPTS, *_DOWNLOADERS, "git")
 
 
@@ -62,13 +63,13 @@ def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
 
 
 def absolute_paths(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the absolute paths or globs that words mean; for a word that is not certain `UNKNOWN` and likely paths."""
+    """Return the absolute paths or globs that words mean; for a word that is not known, `UNKNOWN` and likely paths."""
     paths_by_word = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
     return tuple(itertools.chain.from_iterable(paths_by_word))
 
 
 def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
-    """Return the arguments that are neither options nor values; `values` are the short options that take one."""
+    """Return the arguments that are neither options nor values of options; `values` are the letters that take one."""
     operands: list[Field] = []
     remaining = list(reversed(arguments))
     while remaining:
@@ -83,9 +84,9 @@ def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
-    """Return the effects of programs that do one thing to all operands but the first ones, which are `skipped`.
+    """Return a function for programs that have one effect, `kind`, on all operands after the first `skipped` ones.
 
-    `kind` is the field of `Effects` for that, `values` are the short options that take a value.
+    `kind` is a field of `Effects`; `values` are the letters of the options that take a value.
     """
     return lambda arguments, state: Effects(**{kind: absolute_paths(operands_of(arguments, values)[skipped:], state)})
 
@@ -105,7 +106,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     """Return the sources and the target of a copy: the last operand, unless `-t` names it."""
     for at, field in enumerate(arguments):
         option = re.fullmatch(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", field.text, re.DOTALL)
-        if option and (folder := option[1] or option[2]):  # in the same word, as in `--target-directory=x`
+        if option and (folder := option[1] or option[2]):  # the folder is in the same word: `--target-directory=x`
             return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
         if option and at + 1 < len(arguments):
             return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
@@ -114,9 +115,9 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
 
 
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the targets, and the auto-executed files that are certainly put into a folder: `cp .bashrc ~`."""
+    """Return the targets, and the auto-executed files that are certainly created in a folder: `cp .bashrc ~`."""
     written = absolute_paths(targets, state)
-    # The target must be a folder if there are several sources, or for `x/` and `..`.
+    # The target must be a folder if there are several sources, or if it is `..` or ends in a slash.
     is_folder = bool(targets) and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))
     folders = [path for path in written if path != UNKNOWN and (is_folder or path == state.home)]
     names = [PurePath(source.text).name for source in sources]
@@ -124,8 +125,8 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 
 def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the auto-executed files that a copy makes if the target is a folder, which the text does not show."""
-    # A target that cannot be told may well be the folder in which the command starts.
+    """Return the auto-executed files that a copy creates if its target is a folder; the text may not show if it is."""
+    # A target that is not known may be the folder in which the command starts.
     folders = [path for path in absolute_paths(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
@@ -133,9 +134,9 @@ def _created(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 
 def _names_of(name: str, *, is_glob: bool) -> list[str]:
-    """Return a name and the auto-executed files in a folder of that name: of `.git` also `.git/config`.
+    """Return a name, and the auto-executed files in a folder of that name, such as `.git/config` for `.git`.
 
-    Of a glob such as `.*` return the auto-executed files and folders that it finds.
+    For a glob such as `.*`, return the auto-executed files and folders that it matches.
     """
     lists = auto_executed()
     known = (*lists.names, *lists.reviewed)
@@ -158,16 +159,16 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
         for option, value in itertools.pairwise(arguments)
         if re.fullmatch(output_option, option.text) and not _URL.match(value.text)  # curl -O URL
     ]
-    # Compared by identity: `curl -o example.org example.org` names a file and a host.
+    # `is`, because equal words may mean different things: `curl -o example.org example.org` has a file and a host.
     others = [field.text for field in arguments if not any(field is value for value in writes)]
     hosts = tuple(_host_in(found) for text in others if (found := _URL.match(text) or _HOST.fullmatch(text)))
-    # Files that are sent: `curl -d @file`, `-F name=@file`.
+    # Uploaded files: `curl -d @file`, `-F name=@file`.
     reads = [Field(found[1]) for field in arguments if (found := re.search(r"(?:^|=)@(.+)", field.text))]
     return Effects(reads=absolute_paths(reads, state), writes=absolute_paths(writes, state), hosts=hosts or (UNKNOWN,))
 
 
 def _ssh(arguments: Sequence[Field], state: State) -> Effects:
-    """Return the effects of ssh: the first operand is a host, and the rest runs there."""
+    """Return the effects of ssh, whose first operand is a host; the other operands are run there."""
     operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
     return Effects(reads=(UNKNOWN,), hosts=(host,), runs=tuple(field.text for field in operands[1:2]))
@@ -192,7 +193,7 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
             state = state.entering(folder)
     words = [field.text for field in operands_of(subcommand, "Cc")]
     name = words[0] if words else ""
-    here = absolute_paths([Field(".")], state)  # which files of the repository, the text does not say
+    here = absolute_paths([Field(".")], state)  # the text does not show which files of the repository are used
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
         hosts = tuple(_host_in(host) for host in found if host) or (UNKNOWN,)
@@ -206,7 +207,7 @@ def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
     operands = operands_of(arguments, "ef")
-    paths = absolute_paths(operands if is_scripted else operands[1:], state)  # else the first operand is the script
+    paths = absolute_paths(operands if is_scripted else operands[1:], state)  # without `-e`, the first is the script
     # A script may write files, with `w` or `s///w`.
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
@@ -222,6 +223,7 @@ def _runs_script(name: str) -> Program:
 _DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
+# By program: the function that returns its effects.
 _TABLE: dict[str, Program] = {
     **dict.fromkeys(names("programs", "readers"), _all("reads", "nc")),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _all("reads", "mABC", 1)),
@@ -249,7 +251,7 @@ _WITH_VALUE = frozenset("-C -c --git-dir --work-tree --prefix --cwd --dir --dire
 
 
 def beyond_workspace(fields: Sequence[Field]) -> str:
-    """Return the reason to ask before a command runs that acts beyond the workspace, or an empty string."""
+    """Return the reason to ask before a command runs, if it acts beyond the workspace; an empty string if not."""
     name, subcommand = _called(fields)
     if name == "parallel":
         if any(field.text.startswith(("-S", "--sshlogin")) for field in fields):
@@ -260,8 +262,8 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
     has_global_option = not {"-g", "--global", "--system"}.isdisjoint(texts)
     is_global = has_global_option and (name in _REGISTRIES or subcommand == "config")
     if subcommand == "exec" and name in ("pnpm", "yarn") and not is_global:
-        behind = fields[texts.index("exec") + 1 :]  # an installed program: nothing is fetched
-        return beyond_workspace(behind) if behind else ""
+        executed = fields[texts.index("exec") + 1 :]  # an installed program: nothing is fetched
+        return beyond_workspace(executed) if executed else ""
     is_installed = name == "npx" and _runs_project_tool(texts[1:])
     reasons = (
         (name in _ALWAYS, f"{name} acts beyond the workspace"),
@@ -274,7 +276,7 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
 
 
 def _runs_project_tool(words: Sequence[str]) -> bool:
-    """Return True for arguments with which npx runs a tool of the project, or may fetch nothing."""
+    """Return True for arguments with which npx runs a tool of the project, or is not allowed to fetch one."""
     tool = next((word for word in words if word not in names("programs", "npx_options")), "")
     options = words[: words.index(tool)] if tool else []
     return tool in names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))

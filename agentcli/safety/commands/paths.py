@@ -1,4 +1,4 @@
-"""Decides if a program may look at a path, recognizes paths whose loss ruins the system, and finds what is reached.
+"""Decides if a program may read a path, recognizes paths whose loss ruins the system, and finds what a command reaches.
 
 A command may reach other hosts, paths outside the workspace, secret files and auto-executed files.
 """
@@ -21,24 +21,24 @@ from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
-    """Return True for the root, a folder the system stands on, a home, or everything inside one of them.
+    """Return True for the root, a folder that the system needs, the home, or a glob of everything in one of them.
 
-    With `of_home` false the home itself counts, but not everything inside it.
+    With `of_home` false, the home itself is still such a path, but not a glob of everything in it.
     """
     paths = state.paths(field) if field.text else []
-    home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds nothing
+    home = normal(state.home) if state.home is not None else "/"  # a home that is not known adds no paths
     return any(_is_system_path(normal(path), field.is_glob, home, of_home=of_home) for path in paths)
 
 
 def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
-    # The system's folders, the home and all folders around it.
+    # The system's folders, the home, and all folders above the home.
     places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
-    while parts and finds_most_names(parts[-1]):  # `/usr/*` is as much as `/usr`
+    while parts and finds_most_names(parts[-1]):  # deleting `/usr/*` is as bad as deleting `/usr`
         parts = parts[:-1]
-    if not of_home and parts == home_parts:  # `~/*`: with its end taken off it looks like the home
+    if not of_home and parts == home_parts:  # `~/*` without its last part looks like the home
         return path == home
     parts_of_places = (_parts(place) for place in places)
     return any(len(parts) == len(place) and all(map(finds, parts, place)) for place in parts_of_places)
@@ -49,7 +49,7 @@ def _parts(path: str) -> list[str]:
 
 
 def finds_most_names(glob: str) -> bool:
-    """Return True if a glob finds most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
+    """Return True if a glob matches most names, or most hidden ones: `*`, `.*`, `[!.]*`, `[a-z]*`, `.??*`."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return "*" in glob and any(
         sum(finds(glob, f"{dot}{letter}xyz") for letter in letters) > len(letters) / 2 for dot in ("", ".")
@@ -57,10 +57,10 @@ def finds_most_names(glob: str) -> bool:
 
 
 def finds(glob: str, name: str) -> bool:
-    """Return True if a glob of one part finds a name. Only a literal dot finds a hidden name."""
+    """Return True if a glob of one path part matches a name. Only a literal dot matches a hidden name."""
     if name.startswith(".") and not glob.startswith("."):
         return False
-    # fnmatch has no classes such as `[[:alpha:]]`, and negates with `!` alone.
+    # fnmatch knows no classes such as `[[:alpha:]]`, and `[!x]` but not `[^x]`.
     return fnmatch.fnmatchcase(name, re.sub(r"\[\[:\w+:\]\]", "?", glob).replace("[^", "[!"))
 
 
@@ -71,7 +71,7 @@ WILDCARD = re.compile(r"[*?\[]")  # for the shell, git and ripgrep
 
 
 class ReadCheck:
-    """Checks if one command may read the paths it names, and collects these in `reads`, as absolute paths."""
+    """Checks if one command may read the paths it names, and collects the absolute paths in `reads`."""
 
     def __init__(self, places: Places, state: State) -> None:
         self.places = places
@@ -79,11 +79,11 @@ class ReadCheck:
         self.reads: list[str] = []
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
-        """Return the reason why a path may not be looked at, or an empty string. `kind`: see `Options.operands`."""
+        """Return the reason why a path may not be read, or an empty string. `kind` is one of `Options.operands`."""
         return next((why for field in fields if (why := self._problem(field, kind))), "")
 
     def outside_problem(self, fields: Iterable[Field]) -> str:
-        """Return the reason to ask about a path that a command names: it is outside the workspace, or holds secrets."""
+        """Return the reason to ask about a path that is outside the workspace or holds secrets, or an empty string."""
         for field in fields:
             for path in self.state.paths(field) or self.state.likely_paths(field):
                 known = self._folder_above_glob(path) if field.is_glob else path
@@ -93,11 +93,11 @@ class ReadCheck:
         return ""
 
     def _problem(self, field: Field, kind: str) -> str:
-        if kind == "text" and not field.is_glob:  # no path
+        if kind == "text" and not field.is_glob:  # the word is not a path
             return ""
         if not field.is_known:
             return "agentcli can't predict a path in it"
-        if field.text in ("", "-"):  # no path, or the standard input
+        if field.text in ("", "-"):  # nothing, or the standard input
             return ""
         paths = self.state.paths(field)
         for path in paths:
@@ -111,15 +111,15 @@ class ReadCheck:
         is_public_folder = path in _FOLDERS and kind in ("lines", "sizes")
         if is_public_file or is_public_folder or self.places.is_readable(Path(path)):
             return True
-        # Facts about a secret file are in the listing of its folder. A path with `..` at its end has another parent.
+        # Listing a folder shows facts about its secret files anyway. `parent` is wrong for a path that ends in `..`.
         return kind == "facts" and not path.endswith("..") and self.places.is_readable(Path(path).parent)
 
     def filter_problem(self, fields: Iterable[Field]) -> str:
-        """Return the reason why a search may not be limited to such names, as with `grep --include` and `rg -g`."""
+        """Return the reason why filters such as `grep --include` or `rg -g` look for secrets, or an empty string."""
         for field in fields:
             places = self.state.places or ("/",)
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
-            if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` leaves names out
+            if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` excludes names
                 return f"{field.text} looks for secrets"
         return ""
 
@@ -130,7 +130,7 @@ class ReadCheck:
     def _glob_is_fine(self, path: str, kind: str) -> bool:
         folder = self._folder_above_glob(path)
         parts = path[len(folder) :].split("/")
-        # A part such as `.*` finds the parent folder.
+        # A part such as `.*` may match `..`, the parent folder.
         finds_parent = any(part.startswith(".") and WILDCARD.search(part) for part in parts)
         if ".." in parts or finds_parent or not self.places.is_readable(Path(folder)):
             return False
@@ -138,14 +138,11 @@ class ReadCheck:
         return not is_shown or self._kind_is_fine(parts[-1], path.rpartition("/")[0], kind)
 
     def _kind_is_fine(self, glob: str, folder: str, kind: str) -> bool:
-        """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` that finds no secret files by their endings.
-
-        Single secret files among those it finds are left out by the search itself.
-        """
+        """Return True for a glob such as `*.ts` or `src/*.{ts,tsx}` whose endings are not those of secret files."""
         if not (found := re.fullmatch(r"(?:[\w/*-]*/)?\*\.(\w+|\{\w+(?:,\w+)*\})", glob)):
-            return kind == "search" and not glob.strip("*")  # `*` searches no more than the folder itself would
+            return kind == "search" and not glob.strip("*")  # `*` searches what the folder itself would
         endings = [f".{ending}" for ending in found[1].strip("{}").split(",")]
-        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob finds
+        examples = [f"{name}{ending}" for ending in endings for name in ("", "x")]  # names that the glob matches
         examples += [name for name in _SECRETS if kind in ("content", "lines") and name.endswith(tuple(endings))]
         return all(self.places.is_readable(Path(folder, name)) for name in examples)
 
@@ -158,12 +155,12 @@ def grave_reason(
 ) -> str:
     """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
 
-    `seen` are the commands inside its wrappers, `values` those of the variables it sets, `why` is the reason why it
-    does not only read.
+    `seen` are its words with and without each wrapper, `values` are the values of the variables it sets, and `why` is
+    the reason why it does more than read.
     """
     if reason := next(filter(None, map(beyond_workspace, seen)), ""):
         return reason
-    # Reasons of `problem_of` and of this module: what is shown is secret, or a path without wildcards leads outside.
+    # Reasons from `problem_of` and `ReadCheck`: a secret is shown, or a path without wildcards leads outside.
     is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
     if is_grave or any(host != UNKNOWN for host in effects.hosts):
         return why
@@ -172,7 +169,7 @@ def grave_reason(
 
 
 def named_secrets(seen: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
-    """Return the files that the words of a command name and that are secret by their names, whatever it does."""
+    """Return the paths in the words of a command that are secret by their names, whatever it does with them."""
     commands = [_naming_words(fields) for fields in seen]
     named = _named_paths(commands, values)
     named += [field for fields in commands for field in fields[1:] if not field.is_known]
@@ -185,7 +182,7 @@ def _home(state: State) -> PurePath | None:
 
 
 def _naming_words(fields: Sequence[Field]) -> list[Field]:
-    """Return the words of a command but its messages and the files it excludes; of git's `REVISION:PATH` the path."""
+    """Return the words of a command without messages and excluded files, and with `REVISION:PATH` of git as `PATH`."""
     words = [fields[0]]
     for before, field in itertools.pairwise(fields):
         is_message = re.search(r"\s", field.text)
@@ -208,19 +205,19 @@ def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> li
 
 _SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
 _OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
-# Text that may be a path and is no program, script or message.
+# Text that may be a path, and does not look like a script or a message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 
 
 def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
-    """Yield the words that may be paths. If the effects of the program name its paths, its operands are left out."""
+    """Yield the words that may be paths, without the operands of programs whose effects name all their paths."""
     program, *arguments = fields
     is_standard = re.fullmatch(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+", program.text)
     if "/" in program.text and not is_standard:
         yield program
     name = name_of(fields)
     if name == "git" and (words := git_words(fields)) and re.fullmatch(r"[\w-]+", words[0].text):
-        arguments[-len(words)] = Field(".")  # the subcommand is no path, but works in the folder
+        arguments[-len(words)] = Field(".")  # the subcommand is not a path, but it works in the current folder
     for field in arguments:
         text = field.text
         if name in names("programs", "code"):
@@ -242,16 +239,16 @@ def _mentioned_paths(text: str) -> Iterator[Field]:
     return (Field(path) for path in found if HOLE not in path)
 
 
-# Behind these a word may go on with a path: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sTx`.
+# Words that end in a path, which is the group: `--output=x`, `-d@x`, `-F f=<x`, `-ox`, `-sT/x`.
 _BEFORE_PATH = tuple(
     re.compile(each, re.DOTALL) for each in (r"[^=]*=(.+)", r"[^@<]*[@<](.+)", r"-\w(.+)", r"-\w+([./~].*)")
 )
 
 
 def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
-    """Return the secret files that words name, also as a part of an option, and the auto-executed ones.
+    """Return the secret and auto-executed files that words name, also as a part of an option.
 
-    The latter do not count for a program whose effects name all that it writes, nor as the script of an interpreter.
+    Auto-executed files are left out if the effects name all that it writes; so is the script of an interpreter.
     """
     found: list[str] = []
     for fields in seen:
@@ -269,7 +266,7 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
 
 
 def _word_parts(fields: Sequence[Field]) -> Iterator[Field]:
-    """Yield the words behind the program, or behind the script it runs, and the parts of them that may be paths."""
+    """Yield the words after the program, or after the script it runs, and the parts of words that may be paths."""
     runs_script = name_of(fields) in names("programs", "run_scripts")
     is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
     for before, field in itertools.pairwise(fields[1:] if is_script else fields):
@@ -285,12 +282,12 @@ _PLAIN_SETTING = re.compile(
     r"|core\.(?:autocrlf|eol|safecrlf|filemode|ignorecase|quotepath|longpaths|precomposeunicode|symlinks|abbrev)",
     re.IGNORECASE,
 )
-# The options and subcommands of `git config` that only read or remove.
+# Options and subcommands of `git config` that only read or remove settings.
 _READS_SETTINGS = re.compile(r"--?(?:get|list|l$|unset|remove|show).*|get|list|unset|remove-section")
 
 
 def _sets_program_of_git(words: list[str]) -> bool:
-    # Such as `config core.pager x`: a setting with a value that git may run, or read further settings from.
+    # True for `config core.pager x`: git may run the value of the setting, or read more settings from it.
     actions = [*words[1:2], *(word for word in words if word.startswith("-"))]
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in actions):
         return False

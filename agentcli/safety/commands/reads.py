@@ -13,7 +13,7 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field
 from agentcli.safety.commands.records import Segment
 from agentcli.safety.commands.wrappers import read_find
 
-# git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
+# Formats that show a signature, or may: git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
 _SIGNATURE = re.compile(rf"%[-+ ]?G|signature|--(format|pretty|sort)[=\0][^\0]*{HOLE}")
 
 
@@ -38,9 +38,9 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         return f"git {name} may be an alias or a program"
     if re.search(_SIGNATURE, "\0".join(field.text for field in arguments)):
         return "git checks signatures with the program that is set for it"
-    form = f"{name} {arguments[0].text}" if arguments else name  # `stash list`: a form may have a row of its own
+    form = f"{name} {arguments[0].text}" if arguments else name  # some forms, such as `stash list`, have their own row
     row, arguments = (GIT[form], arguments[1:]) if form in GIT else (GIT.get(name, ""), arguments)
-    row, _, needed = row.partition(" | ")  # options with which it only lists; see `[git]` in only_reading.ini
+    row, _, needed = row.partition(" | ")  # `needed` options make it only list; see `[git]` in only_reading.ini
     if not row:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"
@@ -51,7 +51,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     paths = [each for field in read.operands for each in _paths_in(field)]
     if problem := read.problem or check.problem([*paths, *read.files], "content"):
         return problem
-    # Git itself matches globs in its operands, which may find secrets; not in the pattern of `git grep`.
+    # Git itself expands globs in its operands, which may match secrets. The pattern of `git grep` is not such a glob.
     has_pattern = name == "grep" and not {"-e", "-f"} & set(read.option_names)
     operands = without_pattern(read.operands) if has_pattern else read.operands
     paths = [path for field in operands if not field.is_glob for path in _paths_in(field)]
@@ -59,13 +59,13 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 
 class GitCall(Struct):
-    folders: list[Field] = []  # of `-C`
+    folders: list[Field] = []  # the values of `-C`
     words: list[Field] = []  # the subcommand with its arguments
-    problem: str = ""  # why it cannot be read
+    problem: str = ""  # why the call cannot be read
 
 
 def read_git_call(fields: Sequence[Field]) -> GitCall:
-    """Read the words behind `git`: the options before the subcommand, as git.c does, and the subcommand."""
+    """Read the words after `git`: the options before the subcommand, in the way git.c does, and the subcommand."""
     call = GitCall()
     remaining = list(reversed(fields))
     while remaining:
@@ -88,7 +88,7 @@ def read_git_call(fields: Sequence[Field]) -> GitCall:
 
 
 def _paths_in(field: Field) -> list[Field]:
-    """Return the parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
+    """Return the parts of a revision or pathspec that may be paths: all of it, and the text after a colon."""
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)  # `:(top)x`, `:!x`
     texts = (text, text.partition(":")[2]) if ":" in text else (text,)
     return [structs.replace(field, text=each) for each in texts]
@@ -97,7 +97,7 @@ def _paths_in(field: Field) -> list[Field]:
 def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     """Return True if a command may show the contents of one of the secret files.
 
-    It cannot if it shows only names of files, facts about them, or commits; nor if all its paths are known and none
+    It cannot if it only shows file names, facts about files, or commits, or if all its paths are known and none of them
     leads to a secret file.
     """
     words = segment.words or ("",)
@@ -105,8 +105,8 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     called = [field.text for field in read_git_call([Field(word) for word in words[1:]]).words] if is_git else []
     if words[0] in names("shows", "names_only") or _git_shows_names_only(called):
         return False
-    if not segment.effects.reads:  # a filter reads its input alone
-        # Values of options are taken for options too: one question too many is safe.
+    if not segment.effects.reads:  # a filter only reads its input
+        # This may take the value of an option for an option, which only leads to a question too many.
         greps_folders = words[0].endswith("grep") and any(re.match(r"-[^-]*[rRd]|--[rd]", word) for word in words[1:])
         return words[0] not in names("shows", "its_input") or greps_folders
     paths = called[called.index("--") + 1 :] if "--" in called else []
@@ -114,7 +114,7 @@ def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
     if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
         return True  # its operands may be revisions and patterns
     wildcards = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
-    # Of a glob the folder before its first wildcard.
+    # A glob is replaced by the folder before its first wildcard.
     places = [Path(path[: sign.start()].rpartition("/")[0] or "/") if sign else Path(path) for path, sign in wildcards]
     return any(secret.is_relative_to(place) for secret in secrets for place in places)
 
@@ -178,19 +178,19 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
 def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     format_word = arguments[0] if arguments else Field("")
     is_known = format_word.is_known and not format_word.may_vanish
-    # `-v` and `%n` set a variable.
+    # Both `-v` and `%n` set a variable.
     if not is_known or re.search(r"\A-|%[^%a-zA-Z]*[hjlLqtz]*n", format_word.text):
         return "printf can set a variable"
     return check.problem(arguments, "text")
 
 
-# Scripts of sed that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these. Others may do more.
+# Parts of a pattern for sed scripts that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these.
 _SED_TEXT = r"(?:[^\\\n\[\]{0}]|\\[^\n]|\[\^?[^\\\n\[\]{0}]+\])*"
 _SED_ADDRESS = rf"(?:\d+|\$|/{_SED_TEXT.format('/')}/I?)"
 _SED_REPLACE = "|".join(rf"s\{mark}{text}\{mark}{text}\{mark}" for mark in "/|#,:" for text in [_SED_TEXT.format(mark)])
 _SED_COMMAND = rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?)?!?(?:[pdqDNPnhHgGx=]|(?:{_SED_REPLACE})[gpiI0-9]*)"
 # By program: a pattern of the scripts that may do more than compute and print. Awk and jq have names that run programs,
-# load code, or read other files or the environment; awk also writes with a pipe, or a `>` behind a `print`.
+# load code, or read other files or the environment; awk also writes through a pipe, or a `>` after `print`.
 _MAY_DO_MORE = {
     "awk": r"\b(system|getline|ENVIRON|PROCINFO|ARGV|ARGC|ARGIND|SYMTAB|FUNCTAB|extension|include|load|namespace)\b"
     r"|@|(?<!\|)\|(?!\|)|(?s:print.*>)",
@@ -200,7 +200,7 @@ _MAY_DO_MORE = {
 
 
 def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
-    """Return the check of a program whose first operand is a script, and whose others are files that it reads."""
+    """Return the check for a program whose first operand is a script, and whose other operands are files it reads."""
     more = ", such as show the environment" if name == "jq" else ""
 
     def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
@@ -222,7 +222,7 @@ _TESTS_OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N 
 def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     if any(field.may_vanish or field.is_glob for field in fields):
         return "an unquoted expansion can turn into another test"
-    # Tests such as `-v` and `-R` may do more than look, because a subscript can run a command.
+    # Tests of variables, such as `-v` and `-R`, may do more than look, because a subscript can run a command.
     known = {*_TESTS_OF_FILES, *"-n -z -t -a -o -eq -ne -lt -le -gt -ge".split()}
     for field in fields:
         if field.text.startswith("-") and field.text not in known:
@@ -232,8 +232,8 @@ def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
 
 def _ps_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     text = " ".join(field.text for field in arguments)
-    # The option `e` of BSD and, on macOS, `-E` show the environment of processes.
-    # One group of BSD options (`aux`), then options with a dash (`-eo pid,args`).
+    # The BSD option `e`, and `-E` on macOS, show the environment of processes. Allowed are one group of BSD options
+    # (`aux`), then options with a dash (`-eo pid,args`).
     plain = r"(?!.*environ)([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*"
     return "" if re.fullmatch(plain, text) else "ps may show the environment of processes"
 
@@ -252,7 +252,7 @@ def _set_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-    # `command -v name` is the form of `command` that runs nothing; the others are wrappers.
+    # Only `command -v name` gets here, which runs nothing; other forms of `command` are wrappers.
     asks_only = all(re.fullmatch(r"-[vVp]|[\w.+/][\w.+/-]*", field.text) for field in arguments)
     return "" if asks_only else "not all arguments of command are names"
 

@@ -18,9 +18,9 @@ _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
-    """Return the parts of a reverse shell that a command contributes; redirections contribute `connects`."""
+    """Return the parts of a reverse shell that a command contributes. (`Walk` adds `connects` for redirections.)"""
     name = name_of(fields)
-    has_unknown_name = bool(fields) and not name  # such as `$line`: it runs what the variable holds
+    has_unknown_name = bool(fields) and not name  # `$line` may run text that was read from a connection
     found = {
         "shell": reads_script,
         "runs what it reads": evaluates or has_unknown_name,
@@ -31,30 +31,30 @@ def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -
 
 
 def makes_reverse_shell(traits: set[str]) -> bool:
-    """Return True for a shell that reads from a redirected connection, or from a network client by a named pipe."""
+    """Return True for a shell fed by a redirected connection, or by a network client through a named pipe."""
     is_fed = "connects" in traits and bool(traits & {"shell", "runs what it reads"})
     return is_fed or {"fifo", "shell", "client"} <= traits
 
 
 def pipes_reverse_shell(pipeline: Sequence[Sequence[Field]]) -> bool:
-    """Return True if a shell that reads its commands from a pipe answers to another machine."""
+    """Return True if a shell in a pipeline reads its commands from its input, and a network client follows it."""
     programs = [_last_program(fields) for fields in pipeline]
     return "shell" in programs and any(name in _CLIENTS for name in programs[programs.index("shell") + 1 :])
 
 
 def _last_program(fields: Sequence[Field]) -> str:
-    """Return the program behind simple wrappers; "shell" for a shell that reads its commands from its input."""
+    """Return the program inside simple wrappers; "shell" for a shell that reads its commands from its input."""
     words = [field.text.rpartition("/")[2] for field in fields]
     while len(words) > 1 and words[0] in "sudo doas exec nohup command env time setsid busybox".split():
         words = words[1:]
     if not words:
         return ""
     is_shell = words[0] in ("sh", "bash", "dash", "zsh", "ksh", "ash")
-    has_script = any(not re.match(r"-[^c]*$", word) for word in words[1:])  # a file, or a text behind `-c`
+    has_script = any(not re.match(r"-[^c]*$", word) for word in words[1:])  # a file, or a text after `-c`
     return "shell" if is_shell and not has_script else words[0]
 
 
-# A function that starts itself twice in a pipeline, or in the background, with nothing else as arguments.
+# A function that pipes itself into itself, or starts itself in the background, with no arguments but its own.
 FORK_BOMB = (
     r"(?:^|[\s;&|({])(?:function\s+)?(?P<f>[^\s(){};&|]+)\s*(?:\(\s*\)|(?<=\w)\s)\s*[{(](?:[^}]*[\s;&|({])?"
     r"(?P=f)(?:\s+\$[@*]|\s+\"\$@\")?\s*(?:&(?!&)|\|\s*(?P=f)\b|\|\s*(?P=f)\s*&)"
@@ -62,10 +62,10 @@ FORK_BOMB = (
 
 
 def _netcat(arguments: Sequence[Field], state: State) -> str:
-    """Find `nc -e`, `nc -c`, `ncat --exec`: a connection with a shell, or what may be one, at its end."""
+    """Find `nc -e`, `nc -c`, `ncat --exec` with a shell, or with a program that may be one."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:], fillvalue=Field("")):
         if found := re.fullmatch(r"(?P<how>-[A-Za-z]*?[ec]|--(sh-|lua-)?exec=?)(?P<program>(?s:.*))", field.text):
-            # A program that cannot be told may be a shell. In some versions `-c` means encryption.
+            # A program that is not known may be a shell. But `-c` alone proves nothing: it can also mean encryption.
             may_be_shell = not follower.is_known and not found["how"].endswith("c")
             if may_be_shell or re.search(_SHELL, found["program"]) or re.search(_SHELL, follower.text):
                 return REVERSE_SHELL
@@ -93,12 +93,12 @@ _FORKS = (
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
-# A quoted text; one behind exec or eval is code.
+# A quoted text. The group `runs` matches if exec or eval precedes it, which makes it code.
 _QUOTED = r"(?P<runs>\b(?:exec|eval)[\s(]*)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
 
 
 def _interpreter(arguments: Sequence[Field], state: State) -> str:
-    """Find a program text that connects and hands over a shell or runs what it is sent, or forks without end."""
+    """Find program text that connects and hands over a shell or runs what it receives, or that forks without end."""
     for text in (field.text for field in arguments):
         hands_over = re.search(_HANDS_OVER, text) or re.search(_RUNS_WHAT_IT_TAKES, text)
         if re.search(r"[(\s]", text) and re.search(_CONNECTS, text) and hands_over:
@@ -118,14 +118,14 @@ _DISK = re.compile(
 )
 
 
-# Programs that answer `--help` and `--version` as their first argument, and end.
+# Programs that only print an answer if `--help` or `--version` is their first argument.
 _ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
-    """Return why a command must never run, or "". `fields` have no wrappers; redirections are judged separately."""
+    """Return why a command must never run, or "". Its wrappers and redirections are not looked at."""
     name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
-    # Only the first argument counts: a later `--help` may be the value of another option.
+    # Only the first argument, because a later `--help` may be the value of another option.
     answers = first in ("--help", "--version") and name in _ANSWERING
     is_dry_run = re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n"
     is_mkfs = re.fullmatch(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)", name)
@@ -137,7 +137,7 @@ def write_catastrophe(path: Field) -> str:
     """Return the reason why a file must never be written, or an empty string."""
     text = normal(path.text) if path.text.startswith("/") else path.text
     folder, _, name = text.rpartition("/")
-    # A glob counts if it finds one of the usual names of disks.
+    # A glob is refused if it matches one of the usual names of disks.
     disks = ("sda", "sda1", "hda", "vda", "vda1", "xvda", "nvme0n1", "nvme1n1p1", "mmcblk0")
     finds_disk = path.is_glob and finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
     if finds_disk or _DISK.fullmatch(text):
@@ -146,12 +146,12 @@ def write_catastrophe(path: Field) -> str:
 
 
 def _has(arguments: Iterable[Field], letter: str, *long_names: str) -> bool:
-    """Return True if an option is given: its letter, perhaps among others, or a long name, perhaps abbreviated."""
+    """Return True if an option is present: its letter, perhaps among others, or a long name, perhaps abbreviated."""
     before_operands = itertools.takewhile(lambda field: field.text != "--", arguments)
     options = [field.text.partition("=")[0] for field in before_operands if field.text.startswith("-")]
     if letter and any(letter in option for option in options if not option.startswith("--")):
         return True
-    # More than three characters, because `--r` would be short for several names.
+    # At least four characters, because `--r` could abbreviate several names.
     return any(name.startswith(option) for option in options if len(option) > 3 for name in long_names)
 
 
@@ -169,7 +169,7 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 
 
 def _permissions(arguments: Sequence[Field], state: State) -> str:
-    # Modes, attributes and access lists are checked like paths, which does no harm.
+    # Operands such as `755` or `u:me:rw` are not paths, but checking them like paths does no harm.
     is_all = _has(arguments, "", "--no-preserve-root") or any(
         is_system_path(each, state) for each in operands_of(arguments)
     )
@@ -179,7 +179,7 @@ def _permissions(arguments: Sequence[Field], state: State) -> str:
 def _owner(arguments: Sequence[Field], state: State) -> str:
     paths = operands_of(arguments)
     if not _has(arguments, "", "--reference"):
-        # The first operand is the owner, who can have the name of a folder: `cd / && chown -R root x`.
+        # The first operand is the owner, whose name may also be that of a folder: `cd / && chown -R root x`.
         paths = paths[1:]
     options = [field for field in arguments if field.text.startswith("-")]
     return _permissions([*options, Field("--"), *paths], state)
@@ -194,7 +194,7 @@ def _writes(targets: Iterable[Field]) -> str:
 
 
 def _writes_from(first: int) -> Judge:
-    # For programs that write their operands from `first` on; -1 is the last one.
+    # For programs that write their operands from index `first` on; -1 is the last one only.
     return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
@@ -204,7 +204,7 @@ def _dd(arguments: Sequence[Field], state: State) -> str:
 
 
 def _writes_option(letter: str, name: str) -> Judge:
-    # For programs that write the file in an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
+    # For programs that write the file named by an option: `-ofile`, `-o file`, `--output=file`, `--output file`.
     form = re.compile(rf"-[A-Za-z]*?{letter}(?P<short>.*)|{name}=(?P<long>.*)|{name}", re.DOTALL)
 
     def judge(arguments: Sequence[Field], state: State) -> str:
@@ -224,9 +224,9 @@ def _sed(arguments: Sequence[Field], state: State) -> str:
 
 
 def _disk_tool(*verbs: str, unless: str = "") -> Judge:
-    """Return the judge of tools that wipe the disk among their arguments if one of these contains a verb.
+    """Return the judge for a tool that wipes the disk in its arguments if an argument contains one of the verbs.
 
-    Without verbs they always do. With the option `unless`, or `--no-act`, they only show what they would do.
+    A tool without verbs always wipes it. With the option `unless`, or `--no-act`, it only shows what it would do.
     """
 
     def judge(arguments: Sequence[Field], state: State) -> str:
@@ -244,8 +244,8 @@ def _kill(arguments: Sequence[Field], state: State) -> str:
     if texts[:1] in (["-s"], ["-n"]):
         texts = texts[2:]
     elif texts and re.fullmatch(r"-([A-Z]+|[a-z]+|\d+)", texts[0]) and len(texts) > 1:
-        texts = texts[1:]  # without the signal
-    # A lone `kill -1` names a signal, and nobody to get it.
+        texts = texts[1:]  # the first argument is the signal
+    # In a lone `kill -1`, `-1` is a signal, and there is no process.
     return "it ends every process" if "-1" in texts and len(arguments) > 1 else ""
 
 
@@ -257,7 +257,7 @@ def _find(arguments: Sequence[Field], state: State) -> str:
 
 
 def _ruins(words: Sequence[Field]) -> bool:
-    """Return True if a command of `-exec` deletes or spoils the files that `find` found, also behind wrappers."""
+    """Return True if a command of `-exec`, perhaps inside wrappers, deletes or damages the files that `find` found."""
     while words and (wrapper := take_off(words)) is not None:
         words = wrapper.inner
     name, arguments = words[0].text.rpartition("/")[2] if words else "", words[1:]
@@ -274,6 +274,7 @@ def _rsync(arguments: Sequence[Field], state: State) -> str:
     return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
+# By program: the function that says why a call of it, without the program's name, must never run.
 _JUDGES: dict[str, Judge] = {
     **dict.fromkeys(("rm", "srm"), _rm),
     "mv": _mv,

@@ -306,7 +306,7 @@ class Walk:
     def _walk_script(
         self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
     ) -> Ends:
-        """Walk through a text that a shell is given. The shell is a segment itself if it has a problem or no commands."""
+        """Walk through the text of a shell, which becomes a segment itself if it has a problem or no commands."""
         if context.depth > _MAX_DEPTH:
             self._give_up("its scripts are nested too deeply")
             return state, state

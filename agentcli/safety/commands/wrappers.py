@@ -12,25 +12,24 @@ from agentcli.safety.commands.reader.syntax import HOLE, Field, name_of
 
 
 class Wrapper(Struct, frozen=True, kw_only=True):
-    """A wrapper that was taken off.
+    """A wrapper that was taken off a command.
 
-    `inner` is the command it runs, or `script` the text that a shell runs. `problem` says why the wrapper makes the
-    command do more than it does alone, or why the wrapper's own options cannot be read; then `candidates` are the
-    commands it may run. `sets` are variables it sets. A shell that `reads_script` reads its commands from its input;
-    `script_files` are the files it reads them from.
+    `problem` says why the wrapper makes the command do more than it does alone, or why the wrapper's own options cannot
+    be read; in the second case, `candidates` are the commands it may run.
     """
 
-    inner: tuple[Field, ...] = ()
-    script: str | None = None
+    inner: tuple[Field, ...] = ()  # the command it runs
+    script: str | None = None  # the text it runs, if it is a shell
     problem: str = ""
     candidates: tuple[tuple[Field, ...], ...] = ()
-    sets: tuple[Field, ...] = ()
-    is_same_shell: bool = False
-    reads_script: bool = False
-    script_files: tuple[Field, ...] = ()
+    sets: tuple[Field, ...] = ()  # the variables it sets, each as `NAME=value`
+    is_same_shell: bool = False  # the `script` runs in the shell of the command itself, as with `eval`
+    reads_script: bool = False  # it is a shell that reads its commands from its standard input
+    script_files: tuple[Field, ...] = ()  # the files that a shell reads its commands from
 
 
 _TABLES = read_table("wrappers")
+# By program: its options, the number of its own operands before the command, and its problem, or "".
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
 HIDDEN_PROGRAM = "agentcli can't predict which program runs"
 _HIDDEN_SCRIPT = "agentcli can't predict what the shell runs"
@@ -55,7 +54,7 @@ def take_off(fields: Sequence[Field]) -> Wrapper | None:
 
 
 def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str) -> Wrapper:
-    # `timeout -s 9 5 command …`: options, operands of its own, then the command.
+    # `timeout -s 9 5 command …`: the wrapper's options and operands, then the command.
     read = read_arguments(arguments, options(row), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
@@ -63,19 +62,19 @@ def _plain(arguments: Sequence[Field], row: str, own_operands: int, problem: str
     if any(field.may_vanish for field in words[:own_operands]):
         return _unread(arguments, HIDDEN_PROGRAM)
     while problem and words and re.match(r"[A-Za-z_]\w*=", words[0].text):
-        words = words[1:]  # sudo and the like accept NAME=VALUE before the command, as env does
+        words = words[1:]  # like env, sudo and doas accept NAME=VALUE before the command
     return Wrapper(inner=tuple(words[own_operands:]), problem=problem)
 
 
 def _unread(arguments: Sequence[Field], problem: str) -> Wrapper:
-    """Return a wrapper whose options cannot be read; each argument but an option may begin the command it runs."""
+    """Return a wrapper whose options cannot be read: any argument that is not an option may begin the command."""
     starts = [at for at, field in enumerate(arguments) if not field.text.startswith("-")]
     return Wrapper(problem=problem, candidates=tuple(tuple(arguments[at:]) for at in starts[:_MAX_CANDIDATES]))
 
 
 def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
-    """Read `sh -c script name arguments`. Of the shell's own options only `-e` and `-u` do not matter."""
-    letters, remaining = "", list(arguments)
+    """Read the arguments of a shell, such as `-c script name …`. Options such as `-e` and `-u` are harmless."""
+    letters, remaining = "", list(arguments)  # `letters`: of all short options
     files: list[Field] = []
     while remaining and remaining[0].text[:1] in ("-", "+") and remaining[0].is_known:
         text = remaining.pop(0).text
@@ -87,7 +86,7 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
             files, remaining = [*files, *remaining[:1]], remaining[1:]
         elif not text.startswith("--"):
             letters += text[1:]
-            remaining = remaining[text.count("o") + text.count("O") :]  # `-o pipefail`, `-O extglob`: each takes a word
+            remaining = remaining[text.count("o") + text.count("O") :]  # each `o` or `O` takes a word: `-o pipefail`
     if "c" in letters:  # the next word is the script
         return _script(remaining[:1], problem or ("" if remaining else _HIDDEN_SCRIPT))
     files += remaining[:1] if remaining and "s" not in letters else [Field("/dev/stdin")]
@@ -95,8 +94,8 @@ def _shell(arguments: Sequence[Field], problem: str) -> Wrapper:
 
 
 def _script(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool = False) -> Wrapper:
-    """Return the wrapper for a shell that runs a text; `is_same_shell` if that is the shell of the command itself."""
-    problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # its known part is judged
+    """Return the wrapper for a shell that runs a text; `is_same_shell`: see `Wrapper`."""
+    problem = problem if all(field.is_known for field in fields) else _HIDDEN_SCRIPT  # the known part is still judged
     return Wrapper(script=" ".join(field.text for field in fields), problem=problem, is_same_shell=is_same_shell)
 
 
@@ -108,7 +107,7 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
     # `env [options] [NAME=value …] [program …]`
     read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.option_names):
-        # `-S` splits its value into words, so that each word in any argument may begin the command.
+        # `-S` splits its value into words, so any word in any argument may begin the command.
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
         return _unread([*split, *arguments], read.problem or "env changes more than variables")
     sets = tuple(itertools.takewhile(lambda field: re.match(r"[A-Za-z_]\w*=", field.text), read.operands))
@@ -117,17 +116,17 @@ def _env(arguments: Sequence[Field]) -> Wrapper:
 
 
 def _xargs(arguments: Sequence[Field]) -> Wrapper:
-    """Read xargs, which puts the words it reads behind the command, or in place of the text that `-I` names."""
+    """Read xargs, which puts words from its input after the command, or in place of the placeholder that `-I` names."""
     read = read_arguments(arguments, options(_TABLES["special"]["xargs"]), stops_at_operand=True)
     if read.problem:
         return _unread(arguments, read.problem)
     words = tuple(read.operands) or (Field("echo"),)
     own_options = "\0".join(field.text for field in arguments[: len(arguments) - len(read.operands)])
-    # `-I %`, `-I%`, `-i`, `--replace`, `--replace=%`: each match is the two groups, of which one is empty.
+    # `-I %`, `-I%`, `-i`, `--replace`, `--replace=%`. A match has two groups: one is the placeholder, the other empty.
     placeholders = re.findall(r"(?:^|\0)-[0rtxo]*(?:I\0?|i)([^\0]*)|(?:^|\0)--replace=?([^\0]*)", own_options)
     if not placeholders:
         return Wrapper(inner=(*words, Field(HOLE, may_vanish=True)))
-    return Wrapper(inner=_with_hole(words, "".join(placeholders[-1]) or "{}"))  # the last one counts
+    return Wrapper(inner=_with_hole(words, "".join(placeholders[-1]) or "{}"))  # the last option applies
 
 
 def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
@@ -135,7 +134,7 @@ def _with_hole(words: Sequence[Field], replaced: str) -> tuple[Field, ...]:
 
 
 def _trap(arguments: Sequence[Field]) -> Wrapper:
-    # `trap [--] command signal …`; with a signal alone, or `-` as command, it resets the signals.
+    # `trap [--] command signal …`; a signal alone, or `-` as the command, resets the signals.
     words = _without_first(arguments, "--")
     is_reset = len(words) < 2 or words[0].text == "-"
     return Wrapper(script="") if is_reset else _script(words[:1])
@@ -146,7 +145,7 @@ def _watch(arguments: Sequence[Field]) -> Wrapper:
     return _script(read.operands, "it runs until it is stopped")
 
 
-# `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
+# `-c`, also after other letters; `--command`, also abbreviated; and su's `--session-command`. The group is the value.
 _COMMAND_OPTION = re.compile(
     r"(?:-[a-z]*?c|--(?:session-)?c(?:o(?:m(?:m(?:a(?:n(?:d)?)?)?)?)?)?(?:=|$))(.*)", re.DOTALL
 )
@@ -156,7 +155,7 @@ def _text_behind_c(arguments: Sequence[Field]) -> Wrapper:
     """Read `su -c text`, `su --command=text`, `script -c text`, `flock file -c text`."""
     for field, follower in itertools.zip_longest(arguments, arguments[1:]):
         found = _COMMAND_OPTION.fullmatch(field.text)
-        script = Field(found[1]) if found and found[1] else follower  # in the same word, or the next one
+        script = Field(found[1]) if found and found[1] else follower  # the text is in the same word, or the next one
         if found and script is not None:
             return _script([script], "it runs under another user or program")
     return _unread(arguments, "it runs its arguments as a command")
@@ -190,7 +189,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Field]], Wrapper | None]] = {
 
 # Expressions of find (GNU findutils 4.9, POSIX find)
 
-# By part of an expression: its kind, and the number of words that follow. The table has them in its keys: `neutral_1`.
+# By part of an expression: its kind and the number of values that follow, as in the table's keys, such as `neutral_1`.
 _PARTS = {
     name: (row[:-2], int(row[-1])) for row, parts in read_table("names")["find"].items() for name in parts.split()
 }
@@ -198,21 +197,21 @@ _RUNNING = ("-exec", "-execdir", "-ok", "-okdir")
 
 
 class FindCall(Struct, kw_only=True):
-    """A `find` expression: its start paths and the commands it runs. `problem` says what else it does than list."""
+    """A `find` expression."""
 
-    starts: list[Field] = []
-    runs: list[tuple[Field, ...]] = []
+    starts: list[Field] = []  # the paths where it starts
+    runs: list[tuple[Field, ...]] = []  # the commands it runs
     runs_on_all: list[tuple[Field, ...]] = []  # the commands in `runs` that no test before them limits
-    problem: str = ""
+    problem: str = ""  # why it may do more than list files
     deletes_all: bool = False  # True if no test limits what `-delete` deletes
     is_narrowed: bool = False  # True once a test limits what comes after it
 
 
 def read_find(fields: Sequence[Field]) -> FindCall:
-    """Read the words behind `find`."""
+    """Read the words after `find`."""
     call = FindCall()
     remaining = list(reversed(fields))  # so that pop() takes the next word
-    # Options before the starting folders; `-L` follows links out of the workspace.
+    # Even these options before the starting folders matter: `-L` follows symlinks out of the workspace.
     while remaining and re.fullmatch(r"-[HLPEXdsx]+|-O[0-3]?|-f|-D.*", remaining[-1].text):
         call.problem = f"the option {remaining.pop().text} of find is not known to only read"
     while remaining and not remaining[-1].text.startswith("-") and remaining[-1].text not in ("(", ")", "!", ","):
@@ -226,7 +225,7 @@ def read_find(fields: Sequence[Field]) -> FindCall:
 
 
 def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> bool:
-    """Read one test or action with its values from the end of `remaining`. Return True if it negates the next one."""
+    """Read a test or action with its values from the end of `remaining`. Return True if it negates the next one."""
     field = remaining.pop()
     name = field.text
     is_newer = name.startswith("-newer") and len(name) == 8  # `-newerXY`: two letters say which times are compared
@@ -242,10 +241,10 @@ def _read_part(remaining: list[Field], call: FindCall, *, is_negated: bool) -> b
         command = _read_command(remaining)
         call.runs.append(command)
         call.runs_on_all += () if call.is_narrowed else (command,)
-        # `-exec grep -q x {} ;` is a test too: what follows runs on files for which grep succeeds.
+        # `-exec grep -q x {} ;` is a test too: later actions run only on files for which grep succeeds.
         call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("programs", "deciding"))
     elif kind == "narrowing":
-        # A negated test excludes almost nothing, except one of time, size or links, which selects the other part.
+        # A negated test usually excludes almost nothing; one of time, size or links still limits the result.
         narrows = not is_negated or re.fullmatch(r"-[acm](min|time)|-size|-used|-links", name)
         call.is_narrowed = call.is_narrowed or (bool(narrows) and not any(map(_matches_any_name, values)))
     elif kind != "neutral":
@@ -268,7 +267,7 @@ def _may_add_action(value: Field) -> bool:
 
 
 def _read_command(remaining: list[Field]) -> tuple[Field, ...]:
-    """Return the words up to `;` or `{} +`, which are taken away from `remaining`."""
+    """Remove the words up to `;` or `{} +` from `remaining`, and return those that are the command."""
     words: list[Field] = []
     while remaining:
         field = remaining.pop()

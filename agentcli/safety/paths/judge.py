@@ -1,14 +1,14 @@
-"""Judges paths by their text: secret and auto-executed files, odd names, and what is outside the workspace.
+"""Judges paths by their text: secret files, auto-executed files, odd names, and paths outside the workspace.
 
-Nothing here looks at a disk. Callers resolve links, and have the real path judged as well.
+This module never looks at a disk. Callers resolve links, and have the real path judged as well.
 
-Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
-folded, NFKC, without invisible characters and trailing dots or spaces, and short names such as `GIT~1`.
+Names are compared as NTFS and APFS compare them, so that another spelling of a name does not bypass a rule: case is
+folded, NFKC applied, invisible characters and trailing dots or spaces removed, and short names such as `GIT~1` match.
 
-- Secret files hold keys or what was said: `secret_files.json` lists them.
-- Auto-executed files are run or obeyed by other programs without asking: git hooks, shell profiles, editor tasks.
-  `auto_executed.toml` lists them; it is read when the first path is judged.
-- Odd paths are disguises, URLs, devices, and files that the kernel makes up.
+- Secret files hold keys or conversations: `secret_files.json` lists them.
+- Auto-executed files are run, or read as configuration, by other programs without asking: git hooks, shell profiles,
+  editor tasks. `auto_executed.toml` lists them; it is read when the first path is judged.
+- Odd paths are disguises, URLs, devices, and files that the kernel generates.
 """
 
 import itertools
@@ -37,25 +37,25 @@ def fold_name(name: str) -> str:
     """Return the form of a name that the most forgiving file systems compare."""
     name = unicodedata.normalize("NFKC", name)
     name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf").casefold()
-    # On NTFS a colon begins the name of an alternate data stream of the file.
+    # On NTFS the text after a colon names another data stream of the same file.
     return name.partition(":")[0].rstrip(". ") or name
 
 
 def is_short_for(name: str, names: Sequence[str]) -> bool:
-    """Return True if `name` may be the 8.3 short name that Windows gives one of `names`: six characters, a number."""
+    """Return True if `name` may be the short name (8.3) that Windows gives one of `names`, such as `GIT-CR~1`."""
     match = re.fullmatch(r"([^~.]{1,6})~\d{1,4}(?:\.[^.]{0,3})?", name)
     return match is not None and match[1] in _stems(tuple(names))
 
 
 @lru_cache
 def _stems(names: tuple[str, ...]) -> frozenset[str]:
-    # Their short names begin so: `.git-credentials` is `GIT-CR~1`.
+    # The letters before the `~` of their short names: `.git-credentials` is `GIT-CR~1`.
     hidden = (name.lstrip(".") for name in names if name.startswith(".") and "*" not in name)
     return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
 
 
 def holds(paths: tuple[str, ...], parts: tuple[str, ...], *, starts: Iterable[int]) -> bool:
-    """Return True if one of `paths` begins in `parts` at one of the indexes `starts`."""
+    """Return True if `parts` contain all parts of one of `paths`, in order, from one of the indexes `starts` on."""
     by_first_part = _by_first_part(paths)
     return any(
         parts[start : start + len(path)] == path for start in starts for path in by_first_part.get(parts[start], ())
@@ -71,15 +71,16 @@ def _by_first_part(paths: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
     return found
 
 
-# JSON, because TOML would take another two milliseconds at each start.
+# JSON, because reading TOML would take two milliseconds more at each start.
 _LISTS = msgspec.json.decode(
     Path(__file__).with_name("secret_files.json").read_bytes(), type=dict[str, tuple[str, ...]]
 )
-SECRET_HOME_PATHS = _LISTS["home"]  # files and folders of a home that hold secrets; the sandbox hides them
+SECRET_HOME_PATHS = _LISTS["home"]  # files and folders in a home that hold secrets; the sandbox hides them
 # A project's files with the names in `only_at_home` are public.
 _ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
 _PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
-# Names of secret files in any folder: globs for ripgrep and fnmatch, matched without case. The exceptions win.
+# Names of secret files in any folder: globs for ripgrep and fnmatch that ignore case. A name that matches an exception
+# is not secret.
 SECRET_GLOBS, SECRET_GLOB_EXCEPTIONS = _LISTS["globs"], _LISTS["exceptions"]
 
 
@@ -90,7 +91,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
     if not parts or parts[-1].endswith(".pub"):
         return False
     name = parts[-1]
-    # The index of the first part below the home, for a path that is there.
+    # The index of the first part below the home, if the path is below it.
     below_home = [len(home.parts)] if home is not None and path != home and is_below(path, home) else []
     return bool(
         (_expression(SECRET_GLOBS).match(name) and not _expression(SECRET_GLOB_EXCEPTIONS).match(name))
@@ -109,7 +110,7 @@ def _expression(globs: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class AutoExecuted(msgspec.Struct, frozen=True, kw_only=True):
-    """The lists of `auto_executed.toml`, all groups together."""
+    """The lists of `auto_executed.toml`, which explains them; all groups are joined."""
 
     names: tuple[str, ...]
     reviewed: tuple[str, ...]
@@ -135,7 +136,7 @@ def auto_executed() -> AutoExecuted:
 
 @cache
 def _single_names() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of one part that commands cannot write: whole names, and the ends of others."""
+    """Return the names without a slash that commands cannot write: whole names, and the endings of globs."""
     names = [name for name in auto_executed().names if "/" not in name]
     return frozenset(name for name in names if "*" not in name), tuple(name[1:] for name in names if "*" in name)
 
@@ -147,13 +148,13 @@ def is_read_only_name(name: str) -> bool:
 
 
 def is_auto_executed(path: PurePath) -> bool:
-    """Return True if programs would run or obey what is written to a path, which is relative to the workspace."""
+    """Return True if programs would run, or be configured by, a file at this path, relative to the workspace."""
     parts = tuple(map(fold_name, path.parts))
     return _is_write_protected(parts) or _is_reviewed(parts)
 
 
 def is_reviewed(path: PurePath) -> bool:
-    """Return True for a protected path that commands write like build files. It is relative to the workspace."""
+    """Return True for a protected path, relative to the workspace, that commands may write, such as a build file."""
     parts = tuple(map(fold_name, path.parts))
     return _is_reviewed(parts) and not _is_write_protected(parts)
 
@@ -177,7 +178,7 @@ def _is_reviewed(parts: tuple[str, ...]) -> bool:
 
 
 def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    # A name may have several parts, or begin with `*`.
+    # Each of `names` is a name, several parts such as `.git/hooks`, or a glob that begins with `*`.
     ends = _ends(names)
     return holds(names, parts, starts=range(len(parts))) or any(
         part.endswith(ends) or is_short_for(part, names) for part in parts
@@ -201,16 +202,16 @@ WHY = {
 
 
 class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that a call uses, and what is known of it. `kind` is the most serious one that applies."""
+    """A path that a call uses, with its judgement. `kind` is the most serious one that applies."""
 
-    given: str
-    named: Path  # `given`, from the working directory on
+    given: str  # as the call has it
+    named: Path  # `given`, made absolute by the working directory
     real: Path  # with all links resolved
     access: Literal["read", "write"]
     kind: PathKind = "plain"
     is_outside: bool = False
-    holds_secrets: bool = False  # False for a file that is about to be made, whatever its name is
-    is_kept: bool = False  # edits without a question leave it alone: auto-executed but not reviewed, or outside
+    holds_secrets: bool = False  # False for a file that does not exist yet, whatever its name is
+    is_kept: bool = False  # the sandbox does not let calls change it: auto-executed but not reviewed, or outside
 
     @property
     def why(self) -> str:
@@ -218,24 +219,24 @@ class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathGround(msgspec.Struct, frozen=True):
-    """The folders at which path globs begin."""
+    """The folders to which path globs are relative."""
 
-    cwd: Path  # `./x` and `a/b`
-    root: Path  # `/x`
-    home: Path  # `~/x`
+    cwd: Path  # for `./x` and `a/b`
+    root: Path  # the project, for `/x`
+    home: Path  # for `~/x`
 
 
 def judge_path(
     path: str, *, access: Literal["read", "write"], cwd: Path, roots: Sequence[Path], home: Path | None
 ) -> PathKind:
-    """Return the most serious kind that applies to a path as a tool was given it. All folders are absolute.
+    """Return the most serious kind that applies to a path, as a tool received it. All folders are absolute.
 
-    - odd: it is not what it seems, or no file.
+    - odd: it is not what it seems, or not an ordinary file.
     - secret: it is likely to hold keys.
-    - protected (writes only): programs would run or obey it.
+    - protected (writes only): programs would run it or be configured by it.
     - outside: it is in none of the roots.
 
-    A person decides about everything that is not plain.
+    A person decides about every path that is not plain.
     """
     # The person chose the workspace's name, so only the part below it can be odd.
     below = next((path[len(str(root)) + 1 :] for root in roots if f"{path}/".startswith(f"{root}/")), path)
@@ -250,15 +251,15 @@ def judge_path(
     # The paths of a workspace in /dev/shm are not odd.
     if (is_special(PurePath(path)) or is_special(full)) and not (root and is_special(root)):
         return "odd"
-    # Only names inside the workspace are protected: the workspace itself may be `~/.claude/worktrees/x`.
+    # Only the path below the root is checked, because the workspace itself may be `~/.claude/worktrees/x`.
     if access == "write" and is_auto_executed(full if root is None else full.relative_to(root)):
         return "protected"
     return "outside" if root is None else "plain"
 
 
 MAX_PATH_BYTES = 4_096  # Linux's PATH_MAX
-MAX_NAME_BYTES = 255  # of ext4, APFS and NTFS
-MAX_DEPTH = 256  # parts; real trees are seldom twenty deep
+MAX_NAME_BYTES = 255  # the limit of ext4, APFS and NTFS
+MAX_DEPTH = 256  # slashes in a path; real trees are rarely twenty folders deep
 
 
 def is_odd(path: str) -> bool:
@@ -270,7 +271,7 @@ def is_odd(path: str) -> bool:
         _HIDDEN.search(path)
         or _FOREIGN.match(path)
         or any(_size(part) > MAX_NAME_BYTES or _SPACED_DOTS.fullmatch(part) for part in parts)
-        or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))  # a lone `...` or `./...` names packages of Go
+        or (len(parts) > 1 and any(map(_DOTS.fullmatch, parts)))  # `...` or `./...` alone means Go packages
         or (parts and _DEVICE.fullmatch(parts[-1]))
         or any(_leads_elsewhere(path, other) for other in _readings(path))
     )
@@ -280,12 +281,13 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-# Control, bidirectional and invisible characters, but not the joiners that some scripts need, nor bytes that are not
-# UTF-8 (U+DC80 to U+DCFF), which a name may hold.
+# Control, bidirectional and invisible characters; but neither the joiners that some scripts need, nor U+DC80 to U+DCFF,
+# which represent bytes in a name that are not UTF-8.
 _HIDDEN = lazy_pattern(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udc7f\udd00-\udfff]"
 )
-# UNC and device paths, drives, URLs; other users' homes and variables, which a shell would expand and we do not.
+# UNC and device paths, drives, URLs; also other users' homes and variables, which a shell would expand and agentcli
+# does not.
 _FOREIGN = lazy_pattern(
     r"\\\\|//[?.]/|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://|(?i:file|data|javascript):|~[^/]|\$\w+/|\$\{\w+\}|%\w+%"
 )
@@ -311,6 +313,6 @@ def _leads_elsewhere(path: str, other: str) -> bool:
 
 
 def is_special(path: PurePath) -> bool:
-    """Return True for the kernel's own trees (/proc, /dev, /sys), which hold no ordinary files, and endless ones."""
+    """Return True for /proc, /dev and /sys, which hold no ordinary files, and some that never end."""
     parts = path.parts
     return len(parts) > 1 and parts[0].startswith("/") and parts[1].casefold() in ("proc", "dev", "sys")

@@ -202,7 +202,7 @@ class StreamMask:
         return "".join(pieces)
 
     def _certain_secrets(self, *, is_all: bool) -> list[Secret]:
-        """Return the secrets that can no longer change. One without a rule extends a secret that was returned before."""
+        """Return the secrets that can no longer change. One without a rule extends a secret returned before."""
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.certain_end(self._text), is_all=is_all)
         certain: list[Secret] = []
         for secret in sorted(self._masker.find(self._text) + keys, key=lambda one: (one.start, -one.end)):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from agentcli.patterns import lazy_pattern
 
-MAX_MARK_CHARS = 15  # no less than the longest of `_BEGINNINGS`
+MAX_MARK_CHARS = 15  # the length of the longest of `_BEGINNINGS`
 
 _MAX_LINE_CHARS = 400  # the rest of a longer line is ignored
 _MAX_FRAME_CHARS = 300  # of the text before a key in its first line
@@ -125,7 +125,7 @@ def _frame_before(text: str, begin: int) -> re.Pattern[str]:
 
 
 def _step(text: str, position: int, frame: re.Pattern[str]) -> tuple[int | None, bool]:
-    """Read the next line of a key. Return the position after it, or None if there is none, and True at the key's end."""
+    """Read the next line of a key. Return the position after it, None if there is none, and True at the key's end."""
     if found := _KEY_END.match(text, position):
         return found.end(), True
     if found := _RUN_OF_BASE64.match(text, position):

@@ -1,8 +1,8 @@
 """Finds tokens and passwords in text by rules, which are rows of the TOML files beside this module.
 
-The pattern of a rule is tried only where one of its literals occurs, which one search for all literals finds. A judge,
-one of the functions here, then decides if the match is a secret, and no placeholder, variable, name, path or word. Its
-limits of length, entropy and changes of letters tell the examples (`like`) of the rules from those that are none.
+One search finds the literals of all rules; a rule's pattern is tried only where one of its literals occurs. A judge,
+one of the functions below, then decides if the match is a secret, not a placeholder, variable, name, path or word. Its
+limits of length, entropy and letter changes were chosen by examples (`like` and `unlike`).
 """
 
 import base64
@@ -22,7 +22,7 @@ from msgspec import Struct, convert
 
 from agentcli.patterns import lazy_pattern
 
-_ENOUGH = 80  # characters that suffice to judge a long value
+_ENOUGH = 80  # characters: the beginning of a long value suffices to judge it
 
 
 def read_table(name: str) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def read_table(name: str) -> dict[str, Any]:
 _WORDS = read_table("words")["values"]
 _EXAMPLES = frozenset(_WORDS["examples"])
 _VARIABLE = lazy_pattern(r"[$%][\w({]|\{\{|<%|#\{|\{[a-z_]+\}|\A(?:[<\[]|&lt;)|\A[A-Z]+(?:_[A-Z]+)+\Z|\A[*.]+\Z")
-# A path, an address, a name with dots, a hash that says so
+# A path, an address, a name with dots, a labelled hash (`sha256:…`)
 _NO_VALUE = lazy_pattern(r"[./~@]|\w+://|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z|sha\d+[:=-]|scram-")
 _CODE = lazy_pattern(r"[A-Za-z_]\w*(?:[(\[]|(?:->|::|[.+*/%])\w+)|[=!~]")
-# Names that a cluster makes, `namespace/name-of-it-x7k9p`; rules for passwords, `minLength8AndMaxLength64`
+# Names that a cluster generates, `namespace/name-of-it-x7k9p`; below, rules for passwords, `minLength8AndMaxLength64`
 _NAMED_THING = lazy_pattern(
     r"[a-z]+(?:-[a-z\d]+)*/(?:[a-z]+\d{0,3}-){1,9}[a-z\d]{1,10}|(?:[a-z]{1,12}\d{0,3}_){2,9}[a-z]{1,12}\d{0,3}"
 )
@@ -52,7 +52,7 @@ _NO_LONE_WORD = lazy_pattern(
     r"|false|empty|require|option|invalid|hidden|change|enter|type|your|example|sample|placeholder|undefined|disable"
     r"|enable|credential|argument|param|setting|environ|variable)"
 )
-# A path, an address without a password, a name with dots, a yes or no
+# A path, an address without a password, a name with dots, a boolean
 _PLAIN_SETTING = lazy_pattern(
     r"(?:\.{0,2}|~|[A-Za-z]:)[/\\][\w./\\ -]*|\w+://[^\s:@]*(?::\d+)?(?:/[^\s:@]*)?|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
     r"|(?i:true|false|yes|no|on|off|none|null)"
@@ -64,13 +64,13 @@ _SYMBOL = lazy_pattern(r"[!@#$%^&*?]")
 _UUID = lazy_pattern(r"[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
 _RUN = lazy_pattern(r"[xX]{5}|[*#.…]{3}|\A(.)\1+\Z")
 _PLACEHOLDER = lazy_pattern(r"[xX]{5}|\*{3}|\.{3}|#{4}|_{4}|…|•|[-_](?:here|HERE)|\A[$<%\[]|\$[{(]|\{\{|\A(.)\1+\Z")
-# A word counts only in one case: FaKe is four letters of a token.
+# Only in three spellings: `FaKe` may be four letters of a random token.
 _PLACEHOLDERS = [spelled for word in _WORDS["placeholders"] for spelled in (word, word.capitalize(), word.upper())]
 
 
 def looks_random(value: str) -> bool:
-    """Return True for a possible token: not a few characters repeated. Words in it do not matter."""
-    # Digits have few values, and short texts few characters.
+    """Return True for a possible token: a value that does not repeat a few characters. It may contain words."""
+    # Even a random value has low entropy if it has only digits, or few characters.
     min_entropy = 2.0 if value.isdigit() else 2.6 if len(value) < 24 else 3.0
     return _RUN.search(value) is None and entropy(value) >= min_entropy
 
@@ -80,18 +80,18 @@ def has_random_digits(value: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Return True for what people write to say that a secret belongs here: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
+    """Return True for text that people write in place of a secret: `xxxx`, `<token>`, `${KEY}`, `YOUR_KEY`."""
     return _PLACEHOLDER.search(value) is not None or any(word in value for word in _PLACEHOLDERS)
 
 
 def entropy(value: str) -> float:
-    """Shannon entropy in bits per character: 4 for long random hexadecimal, nearly 6 for base64."""
+    """Return the Shannon entropy in bits per character: 4 for long random hexadecimal, nearly 6 for base64."""
     length = len(value)
     return -sum(count / length * log2(count / length) for count in Counter(value).values())
 
 
 def is_password(value: str) -> bool:
-    """Return True unless the value, at a place for a password, is an example or a variable."""
+    """Return True unless the value, found where a password belongs, is an example or a variable."""
     bare = value.strip("\"'{}")
     is_example = len(bare) < 3 or bare.lower() in _EXAMPLES or is_placeholder(bare)
     return not (is_example or _VARIABLE.match(value) or _VARIABLE.match(bare))
@@ -104,7 +104,7 @@ def is_credential(value: str) -> bool:
         return False
     with suppress(ValueError):
         decoded = base64.b64decode(value, validate=True)
-        if b":" in decoded and decoded.isascii():  # a login
+        if b":" in decoded and decoded.isascii():  # `user:password`
             return True
     return (_changes(value) >= 2 and entropy(value) > 2.5) or _is_jumbled(value)
 
@@ -118,7 +118,7 @@ def _is_mixed(value: str) -> bool:
 
 
 def _is_jumbled(value: str) -> bool:
-    """Return True if letters of both cases (and digits) alternate more often than the humps of a name do."""
+    """Return True if capitals, small letters and digits alternate more often than in a camel-case name."""
     turns = len(re.findall(r"[a-z](?=[A-Z\d])|[A-Z](?=[a-z\d])|\d(?=[A-Za-z])", value))
     return not value.islower() and len(value) >= 16 and turns >= 0.42 * len(value) and entropy(value) > 3.5
 
@@ -132,7 +132,7 @@ def is_assigned(value: str) -> bool:
 def _looks_generated(value: str) -> bool:
     if not _is_mixed(value):
         return _is_jumbled(value)
-    if _HEXADECIMAL.fullmatch(value):  # no encoder mixes cases
+    if _HEXADECIMAL.fullmatch(value):  # only in one case, because no encoder mixes cases
         return len(value) >= 24 and looks_random(value) and value in (value.lower(), value.upper())
     if _NO_VALUE.match(value) or _NAMED_THING.fullmatch(value) or _BOUNDS.fullmatch(value):
         return False
@@ -142,10 +142,10 @@ def _looks_generated(value: str) -> bool:
 
 
 def is_quoted_password(value: str) -> bool:
-    """Return True if a quoted value of a name such as `password` is one, and no name or path."""
+    """Return True if a quoted value of a name such as `password` is a password, not a name or path."""
     if is_placeholder(value) or _VARIABLE.search(value) or _UUID.fullmatch(value) or _COUNTED_NAME.fullmatch(value):
         return False
-    # The last character does not count: sentences end in a mark.
+    # A symbol at the end is no evidence, because sentences end in one.
     has_symbol = len(value) >= 8 and _LETTER.search(value) is not None and _SYMBOL.search(value[1:-1]) is not None
     return (_is_mixed(value) or has_symbol) and _NO_VALUE.match(value) is None and entropy(value) > 2.5
 
@@ -161,14 +161,14 @@ def is_bare_password(value: str) -> bool:
 
 
 def is_lone_word(value: str) -> bool:
-    """Return True if a value of letters alone, in a line that sets a password, is one."""
+    """Return True if a value of letters only, in a line that sets a password, is a password."""
     is_one_word = value.islower() or value.isupper() or value.istitle()
     return is_one_word and is_password_setting(value) and _NO_LONE_WORD.search(value) is None
 
 
-@lru_cache(256)  # a line that announces cookies repeatedly has each of them judged repeatedly
+@lru_cache(256)  # a line that announces cookies several times has each of them judged several times
 def is_cookie(value: str) -> bool:
-    """Return True if a cookie's value identifies a session, and is no date, number or word."""
+    """Return True if a cookie's value identifies a session, and is not a date, number or word."""
     is_mixed, value = _is_mixed(value), value[:_ENOUGH]
     looks_generated = _is_jumbled(value) or (is_mixed and _changes(value) >= 2)
     return looks_generated and entropy(value) > 2.5 and not (is_placeholder(value) or _VARIABLE.match(value))
@@ -181,7 +181,7 @@ def is_password_setting(value: str) -> bool:
 
 
 def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
-    """Return True if a value in a file of secrets is one. If the name `is_vague`, the value must look generated."""
+    """Return True if a value in a file of secrets is secret. If its name `is_vague`, it must look generated."""
     if is_placeholder(value) or _VARIABLE.match(value) or _PLAIN_SETTING.fullmatch(value):
         return False
     is_base64 = len(value) >= 24 and _BASE64_VALUE.fullmatch(value) and entropy(value) > 3.5 and _is_mixed(value)
@@ -189,7 +189,7 @@ def is_hidden_setting(value: str, *, is_vague: bool) -> bool:
 
 
 def is_discord(value: str) -> bool:
-    """Return True if the last two parts of `id.time.signature` are base64 and no names of methods."""
+    """Return True if the last two parts of `id.time.signature` look like base64, not like names of methods."""
     _, time, signature = value.split(".", 2)
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
@@ -198,35 +198,35 @@ _JUDGES: dict[str, Callable[[str], bool]] = {judge.__name__: judge for judge in 
     looks_random, has_random_digits, is_password, is_credential, is_assigned, is_quoted_password, is_bare_password,
     is_lone_word, is_cookie, is_password_setting, is_discord,
 )} | {
-    # The format is so specific that even a made-up value is masked.
+    # For a format so specific that even an invented value is masked.
     "anything": lambda value: True,
     # Names in source code rarely have a digit, or a letter five times in a row.
     "is_no_name": lambda value: re.search(r"\d|([a-z])\1{4}", value) is not None,
-    # With the same option, `-p`, containers are given port numbers.
+    # A letter is required because `-p` is also the option for port numbers of containers.
     "is_password_argument": lambda value: _LETTER.search(value) is not None and is_password_setting(value),
-    # A JSON Web Token: two objects in base64 and a signature, not random enough for other tests.
+    # For a JSON Web Token: two objects in base64 and a signature, which are not random enough for other tests.
     "is_token_in_parts": lambda value: _is_mixed(value) and entropy(value) > 3.5,
-    # Test databases have even `password`.
+    # Even the word `password` is masked: test databases use it.
     "is_url_password": lambda value: not is_placeholder(value) and _VARIABLE.match(value) is None,
-    # The name in `curl -u NAME:`, which has no password: such as `administrator` is no key.
+    # The name in `curl -u NAME:`, without a password, may be a key; `administrator` is not.
     "is_user_key": lambda value: is_password(value) and has_random_digits(value),
 }  # fmt: skip
 
 
-# No pattern looks further ahead or back than this many characters from the place where it is tried, so the verdict on a
-# part of a text holds whatever surrounds it. Streams depend on both limits.
+# No pattern looks further ahead or back than this from the position where it is tried, so text further away cannot
+# change its result. `StreamMask` depends on both limits. In characters.
 MAX_MATCH_CHARS = 8_000
 MAX_CONTEXT_CHARS = 2_000
 _MAX_ANNOUNCED = 40  # secrets that one match announces
 
-# A token does not begin within a word, within base64 or in a wheel's list of hashes. The end of an escape (\n in JSON,
-# %3D in a URL, ^I of `cat -T`) is not part of a word.
+# A token does not begin inside a word, inside base64 or in a wheel's list of hashes. It may begin after an escape,
+# whose last letter is not part of a word: \n in JSON, %3D in a URL, ^I of `cat -T`.
 _LEFT = (
     r"(?:(?<![0-9A-Za-z])(?<![0-9A-Za-z][+_-])(?<!sha256=)|(?<=\\[nrtbf])|(?<=\^[IM])|(?<=%[0-9A-Fa-f]{2})"
     r"|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\x[0-9A-Fa-f]{2}))"
 )
 _RIGHT = r"(?![0-9A-Za-z])"
-# The rest of names that only say something about a secret, and tokens that turn pages.
+# Ends of names that only describe a secret (`token_count`), and the names of pagination tokens (`next_token`).
 _ABOUT_SECRETS = lazy_pattern(
     r"[\w.-]{0,40}?(?i:id|url|uri|name|file|path|dir|size|len|length|count|type|expiry|hash|host|version|min|max|ttl"
     r"|field|label|prefix|policy)s?(?![a-z])"
@@ -246,15 +246,15 @@ class Secret(NamedTuple):
 class Place(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The places in a text where a rule's pattern is tried; everywhere if it has no literals.
 
-    `starts` are literals; `words` are names that are looked for in every spelling: `api-key` stands for api_key,
-    apiKey, API_KEY and so on. The pattern begins `back` characters before the literal.
+    `starts` are literals; `words` are names that are searched for in every spelling: `api-key` also means api_key,
+    apiKey, API_KEY and so on. Both are separated by blanks.
     """
 
     starts: str = ""
     words: str = ""
-    back: int = 0
+    back: int = 0  # characters before the literal with which the pattern begins
     after: str = ""  # a word that must come earlier in the same command
-    is_named: bool = False  # the literal is a name, and names that only describe a secret (`token_count`) do not count
+    is_named: bool = False  # the literal is a name, but not one that only describes a secret (`token_count`)
 
     @property
     def literals(self) -> list[str]:
@@ -264,9 +264,9 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """One kind of secret.
 
-    `pattern` is a regular expression (ASCII) whose group 1, or else the whole match, is the secret; it has no white
-    space. With `each`, the pattern only announces secrets: they are the matches of `each` in the rest of the line.
-    `like` and `unlike` are texts for the tests, in which `{h32}` and its kin stand for random characters.
+    `pattern` is a regular expression (ASCII). The secret is its group 1 or, without groups, the whole match. With
+    `each`, the pattern only announces secrets, which are the matches of `each` in the rest of the line. `like` and
+    `unlike` are texts for the tests, in which placeholders such as `{h32}` become random characters.
     """
 
     name: str
@@ -280,15 +280,15 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        # Most patterns are never needed.
+        # Compiled on first use, because most patterns are never needed.
         return re.compile(f"{_LEFT}(?:{self.pattern}){_RIGHT}" if self.is_bounded else self.pattern, re.ASCII)
 
     def spans_at(self, text: str, position: int) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the secret that has the literal at `position`, or of those that it announces (`each`)."""
+        """Yield the span of the secret whose literal is at `position`, or the spans of those it announces (`each`)."""
         if (match := self._match_at(text, position)) is None:
             return
         for one in islice(self._announced(text, match.end()), _MAX_ANNOUNCED) if self.each else (match,):
-            start, end = one.span(1 if one.lastindex else 0)  # lastindex: the pattern has a group
+            start, end = one.span(1 if one.lastindex else 0)  # `lastindex` is None if the pattern has no group
             if _JUDGES[self.judge](text[start:end]):
                 yield start, end
 
@@ -303,7 +303,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         return None if place.is_named and _ABOUT_SECRETS.match(text, position) else match
 
     def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
-        """Yield the matches of `each` up to the next announcement in the line, so that each is found only once."""
+        """Yield the matches of `each` up to the next announcement in the line, which finds the others."""
         line_end = text.find("\n", start, start + MAX_CONTEXT_CHARS)
         line_end = line_end if line_end >= 0 else start + MAX_CONTEXT_CHARS
         literals = re.compile("|".join(map(re.escape, self.place.literals))).finditer(text, start, line_end)
@@ -319,7 +319,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 def _spellings(words: str) -> list[str]:
-    """Return the ways a name is written: new-relic, NEW_RELIC, newRelic. `meraKit` is not one of Meraki."""
+    """Return the spellings of a name: new-relic, NEW_RELIC, newRelic and so on, but not every mix of cases."""
     parts = words.split("-")
     title = [part.title() for part in parts]
     forms = (parts, title, [part.upper() for part in parts], [parts[0], *title[1:]])
@@ -327,12 +327,15 @@ def _spellings(words: str) -> list[str]:
 
 
 def bytes_for_search(text: str) -> bytes:
-    """Return one byte for each character, so that positions agree. ASCII stays, other characters become any byte."""
+    """Return one byte for each character, so that positions agree. Only ASCII characters keep their meaning."""
     return text.encode("latin-1", "replace")
 
 
 def find_tokens(text: str, raw: bytes) -> list[Secret]:
-    """Return the secrets without line ends, which may overlap, in time proportional to the text's length."""
+    """Return the secrets in a text except private keys; they may overlap. `raw` is the text for the search.
+
+    Takes time proportional to the text's length.
+    """
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
@@ -353,11 +356,11 @@ def _prepared() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRu
 
 @cache
 def all_rules() -> tuple[SecretRule, ...]:
-    """Return every rule, with the parts of its pattern filled in. Takes 5 ms, at the first text that is searched."""
+    """Return every rule, with the parts of its pattern filled in. The first call takes 5 ms."""
     tokens, places, keys = map(read_table, ("tokens", "places", "provider_keys"))
     parts = {**tokens["parts"], **places["parts"], **keys["parts"]}
     rows = [row for table in (tokens, places) for group in table["rules"].values() for row in group]
-    for key in keys["rules"]["keys"]:  # the names of a provider, a pattern of the value, an example
+    for key in keys["rules"]["keys"]:  # a row has names of a provider, a pattern for the value, and an example
         words = key["words"].split()
         spelled = "|".join(word.replace("-", "[-_.]?") for word in words)
         pattern = keys["pattern"].replace("{words}", spelled).replace("{value}", key["value"])
@@ -371,6 +374,6 @@ def all_rules() -> tuple[SecretRule, ...]:
 
 
 def _filled(pattern: str, parts: Mapping[str, str]) -> str:
-    """Return a pattern on one line, with parts in place of their names in braces. Parts may name parts themselves."""
+    """Return a pattern on one line, with `{NAME}` replaced by the part of that name, which may contain other parts."""
     joined = "".join(map(str.strip, pattern.split("\n"))) if "\n" in pattern else pattern
     return re.sub(r"\{([A-Z_]+)\}", lambda found: _filled(parts[found[1]], parts), joined)

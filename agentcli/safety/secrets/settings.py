@@ -1,7 +1,7 @@
-"""Finds the secret values in a file of settings: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
+"""Finds the secret values in a settings file: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
 
-A value is secret if its key says so or a rule knows its form. Values that occur in ordinary output are none: short
-ones, plain numbers, placeholders, paths, and words that many settings have.
+A value is secret if its key says so or a rule recognizes its format. Values that occur in ordinary output are not
+secret: short ones, plain numbers, placeholders, paths, and words that many settings use.
 """
 
 import json
@@ -20,9 +20,9 @@ _MIN_KEY_LINE_CHARS = 20
 _MAX_VALUES = 2_000  # in one file
 
 _QUOTED = r"\"(?:[^\"\\\n]|\\.){0,4000}\"|'[^'\n]{0,4000}'|`[^`\n]{0,4000}`"
-# A quote that is not closed in its line, or a triple quote, opens a value of several lines.
+# A triple quote, or a quote that is not closed in its line, opens a value of several lines.
 _OPENS = rf"\"\"\"|'''|(?!{_QUOTED})[\"'`]"
-_CLOSED = {  # only the end of a setting may follow the value
+_CLOSED = {  # by opening quote: the rest of the value, which only the end of a setting may follow
     quote: re.compile(rf"((?:\\.|(?!{quote})[^\\]){{0,4000}}){quote}[ \t]{{0,20}}(?=[,;}})\]#\r\n]|\Z)", re.DOTALL)
     for quote in ('"""', "'''", '"', "'", "`")
 }
@@ -41,14 +41,14 @@ _WORDS = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TABLE = read_table("words")
 _NAMES = {kind: frozenset(words) for kind, words in _TABLE["setting_names"].items()}
 _COMMON = frozenset(_TABLE["values"]["common"])
-# Dictionary words describe how or where, and are no secrets.
+# Dictionary words, joined as in a name. They describe something, and are not secrets.
 _WORD = lazy_pattern(
     r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{2,20})(?:[A-Z][a-z]{2,20}|[-_ .](?:[A-Z]?[a-z]{1,20}|[A-Z]{1,20})){0,9}"
 )
 
 
 def secret_values(text: str) -> set[str]:
-    """Return the values in a text that are to be masked everywhere; of a private key each line."""
+    """Return the values in a text that must be masked everywhere. Each line of a private key is such a value."""
     found = {value for value in islice(_candidates(text), _MAX_VALUES) if _is_rare(value)}
     for secret in find_secrets(text):
         stretch = text[secret.start : secret.end]
@@ -56,7 +56,7 @@ def secret_values(text: str) -> set[str]:
             found.update(_KEY_LINE.findall(stretch.replace("\\n", "\n")))  # a quoted key has `\n` for line ends
         elif _is_rare(stretch):
             found.add(stretch)
-    # A text that is nothing but a secret, such as the file of a token.
+    # The whole text may be one secret, as in a token file.
     if (alone := _ALONE.match(text)) and is_hidden_setting(alone[1], is_vague=False) and _is_rare(alone[1]):
         found.add(alone[1])
     return found | {value for value in map(unquote, found) if _is_rare(value)}
@@ -67,25 +67,25 @@ def _candidates(text: str) -> Iterator[str]:
     for expression in (_PAIR, _ELEMENT, _NETRC):
         position = 0
         while pair := expression.search(text, position):
-            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next, so the search goes on behind the
-            # key. Only quoted values and blocks are passed over.
+            # In `a: b: c` and `{a: {b: c}}` the value of one pair contains the next pair, so the search continues after
+            # the key. It skips only quoted values and blocks.
             groups = pair.groupdict()
             position = pair.end("key") if groups["bare"] or groups.get("opens") else pair.end()
             certainty, key_ends_in_secret = _certainty(pair["key"])
-            if certainty:  # behind a name such as `secret_santa` a plain word is no secret
+            if certainty:  # the value of a name such as `secret_santa` is not a secret if it is a plain word
                 readings = (value for value in _readings(pair) if key_ends_in_secret or not _WORD.fullmatch(value))
                 yield from (value for value in readings if is_hidden_setting(value, is_vague=certainty == "vague"))
 
 
 def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
-    """Say how surely a name's value is secret ("" if it is not), and True if the name ends in the word for it."""
+    """Return how certain it is that a name's value is secret ("": it is not), and if the name ends in a secret word."""
     words = [word.lower() for word in _WORDS.findall(key)]
     while words and (words[-1].isdigit() or words[-1] in _NAMES["which"]):
-        words.pop()  # `PASSWORD_2`, `TOKEN_PROD`
+        words.pop()  # `PASSWORD_2` and `TOKEN_PROD` are judged without their last word
     if not words or words[-1] in _NAMES["about"] or "public" in words or "publishable" in words:
         return "", False
     secret, owners = _NAMES["secret"], _NAMES["key_owners"]
-    say_secret = [  # for each word: alone or with the one before it, it says that the value is secret
+    say_secret = [  # for each word: True if it, alone or with the word before it, says that the value is secret
         word in secret or before + word in secret or (before in owners and word in ("key", "keys"))
         for before, word in pairwise(["", *words])
     ]
@@ -95,13 +95,13 @@ def _certainty(key: str) -> tuple[Literal["sure", "vague", ""], bool]:
 
 
 def _readings(pair: re.Match[str]) -> Iterable[str]:
-    """Return the values that may be meant: with and without a comment, up to the end of the line or list item."""
+    """Return all possible readings of a pair's value, such as with and without a comment, or a list item of it."""
     match pair.groupdict():
         case {"block": str(block)}:  # YAML's `key: |`, and the indented lines below
             return [line.strip() for line in block.split("\n")[1:]]
-        case {"opens": str(quote)}:  # such as `key = """`: the value has several lines
+        case {"opens": str(quote)}:  # the value has several lines, as after `key = """`
             return _lines(pair.string, pair.end("opens"), quote)
-        case {"quoted": str(quoted)}:  # of `"a\nb"` the lines are values too
+        case {"quoted": str(quoted)}:  # the lines of `"a\nb"` are values too
             return {quoted[1:-1], *(_rows(_unescaped(quoted[1:-1])) if quoted[0] == '"' else ())}
         case {"bare": str(bare)} if bare.startswith("["):  # a list of quoted values
             return {quoted[1:-1] for quoted in re.findall(_QUOTED, bare)}
@@ -113,12 +113,12 @@ def _lines(text: str, start: int, quote: str) -> Iterable[str]:
     """Return the lines of a value that begins at `start`; one line if the quote is never closed."""
     closed = _CLOSED[quote].match(text, start)
     value = closed[1] if closed else text[start : start + 4000].split("\n", 1)[0]
-    lines = {line.rstrip("\\") for line in _rows(value)}  # a backslash at its end continues a line
+    lines = {line.rstrip("\\") for line in _rows(value)}  # a backslash at the end of a line continues it
     return lines | set(map(_unescaped, lines)) if quote.startswith('"') else lines
 
 
 def _rows(text: str) -> Sequence[str]:
-    """Return the lines of a value, but none of JSON, which has pairs of its own."""
+    """Return the lines of a value; none if it is JSON, whose pairs are found by themselves."""
     rows = [row.strip() for row in text.splitlines()]
     return () if len(rows) > 1 and text.lstrip().startswith(("{", "[")) else rows
 
@@ -131,6 +131,6 @@ def _unescaped(text: str) -> str:
 
 
 def _is_rare(value: str) -> bool:
-    """Return True if a value can be masked wherever it occurs."""
+    """Return True if a value is rare enough in ordinary text to be masked wherever it occurs."""
     is_short_number = value.isdigit() and len(value) < _MIN_NUMBER_CHARS
     return not (value.lower() in _COMMON or value.startswith("-----") or is_short_number) and is_long_enough(value)

@@ -1,8 +1,8 @@
 """Reads a command line into the simple commands that bash would run (bash(1), SHELL GRAMMAR).
 
-Lists, pipelines, subshells, redirections, here-documents without expansions and assignments before a command are read.
-Loops, conditions, functions and the like are not: the reader notes that, skips their words and goes on, so that it
-finds the simple commands in them too. It reads any text to its end.
+It understands lists, pipelines, subshells, redirections, here-documents without expansions, and assignments before a
+command. It does not understand loops, conditions, functions and the like: it notes a problem, skips their keywords, and
+so finds the simple commands in them too. It reads any text to its end.
 """
 
 import re
@@ -32,30 +32,30 @@ _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 
 
 class CommandReader(WordReader):
-    """Reads all the commands in a text, whatever is around them; with a `problem`, more may run than these commands."""
+    """Reads all the simple commands in a text. With a `problem`, more may run than these commands."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         super().__init__(text, depth)
         self.commands: Script = ()
-        self.listed: list[Field] = []  # the words that `for` and `select` go through
+        self.listed: list[Field] = []  # the words that `for` and `select` iterate over
         self.has_function = False  # True if the text defines a function
-        self.is_complete = True  # False if a part was not read, because it is nested too deeply
-        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text follows the line, and their delimiters
-        self._cases = 0  # open `case` commands
+        self.is_complete = True  # False if a part was not read because it is nested too deeply
+        self._here: list[tuple[Redirect, str]] = []  # here-documents whose text has yet to come, with their delimiters
+        self._cases = 0  # the number of `case` commands that are open
 
     def script(self, closing: str = "") -> Script:
-        """Read the commands up to the end of the text, or with `closing` up to a `)`, which is read too."""
+        """Read the commands up to the end of the text; with `closing`, up to and including a `)`."""
         outer_here, outer_cases, outer_inside = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
         parts: list[CommandNode] = []  # of the pipeline that is being read
-        before = operator = ""  # the operators before and after the newest part
+        before = operator = ""  # the operators before and after the part that was read last
         while True:
             part = self._pipeline_part()
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
             self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
-            is_open = part is None and before in _JOINING  # the command after the operator has not come yet
+            is_open = part is None and before in _JOINING  # the operator before still needs a command
             if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
@@ -68,7 +68,7 @@ class CommandReader(WordReader):
                 continue
             if operator == ")" and self._cases > 0:
                 parts, operator = [], ";"  # the words were a pattern of the `case`
-            elif operator == ")" and not closing:
+            elif operator == ")" and not closing:  # the ')' is skipped
                 self._refuse("a ')' has no '(' before it")
             elif operator.startswith((";;", ";&")):
                 self._note("it contains a case")
@@ -89,7 +89,7 @@ class CommandReader(WordReader):
     def _here_texts(self, *, outer_waits: bool) -> None:
         """Read the texts of the here-documents that began in the line before, and make them the redirections' targets.
 
-        `outer_waits`: the command around this one has begun a here-document too, whose text is also still to come.
+        `outer_waits`: a command around this one has begun a here-document too, whose text has yet to come.
         """
         if outer_waits:
             self._note("a here-document begins within another command")
@@ -102,7 +102,7 @@ class CommandReader(WordReader):
             text = self.text[start : end.start() if end else None]
             if redirect.target.text == HOLE and re.search(r"[$`\\]", text):  # `HOLE`: the delimiter is not quoted
                 self._note("a here-document is expanded")
-                # It is expanded like a quoted word, but its own quotes end nothing: only the added one does.
+                # It is expanded like a double-quoted word in which quotes are ordinary; only the added one ends it.
                 body = CommandReader(text.replace('"', " ") + '"', self.depth + 1)
                 body._double_quoted()
                 self.inside += body.inside
@@ -111,7 +111,7 @@ class CommandReader(WordReader):
         self._here = []
 
     def _parenthesis(self, parts: list[CommandNode]) -> None:
-        """Handle a `(` that comes after words: it belongs to a function or an array, or is a mistake."""
+        """Handle a `(` that comes after words: it belongs to a function or an array, or is a syntax error."""
         if parts and len(parts[-1].words) == 1 and self._next_is(")"):
             parts.pop()
             self.at += 1
@@ -122,12 +122,12 @@ class CommandReader(WordReader):
             self._note("it uses an array")
             self._skip_words(")")
         elif self.depth >= MAX_DEPTH:
-            self._note("it is nested too deeply")  # commands inside are read as if there were no parenthesis
+            self._note("it is nested too deeply")  # the commands inside are read as if there were no parenthesis
         else:
             if parts and parts[-1].written.startswith("time"):
                 self._note("it times a subshell")
             self._refuse("a '(' is in the middle of a command")
-            self.at -= 1  # the parenthesis is read again, as that of a subshell
+            self.at -= 1  # the parenthesis is read again, as the start of a subshell
 
     def _pipeline_part(self) -> CommandNode | None:
         outer, self.inside = self.inside, []  # `inside` collects the scripts substituted in this command
@@ -187,10 +187,10 @@ class CommandReader(WordReader):
         )
 
     def _script_inside(self) -> Script:
-        """Read the commands behind a `(`. Of `((…))`, an arithmetic expression, return only the substituted ones."""
+        """Read the commands after a `(`. For an arithmetic expression, `((…))`, return only those of substitutions."""
         may_compute = self._next_is("(")
         if may_compute:
-            self._note("it computes")  # or has a subshell in a subshell
+            self._note("it computes")  # unless it is a subshell in a subshell
         self.depth += 1
         script = self.script(")")
         self.depth -= 1
@@ -209,7 +209,7 @@ class CommandReader(WordReader):
         return script
 
     def _skip_reserved(self, word: str) -> bool:
-        """Skip a reserved word of a compound command, and the words behind it that are no command."""
+        """Skip a reserved word of a compound command, and any words after it that do not begin a command."""
         if word == "[[":
             self._skip_words("]]")
         elif word in ("for", "select"):
@@ -230,9 +230,9 @@ class CommandReader(WordReader):
         return True
 
     def _skip_words(self, closing: str) -> None:
-        """Go on behind `closing`: `]]`, the `in` of a `case`, or the `)` of an array.
+        """Skip the words up to and including `closing`: `]]`, the `in` of a `case`, or the `)` of an array.
 
-        With `;`, for a `for`, stop before the `;` or the line end, and keep the words in `listed`.
+        With `;`, for `for` and `select`, stop before the `;` or the line's end, and add the words to `listed`.
         """
         while self.at < len(self.text):
             self._skip_blanks()
@@ -243,7 +243,7 @@ class CommandReader(WordReader):
             if char and char in "\n;&|()<>" and not (char in "<>" and self._next_is("(", 1)):
                 self.at += 1
                 if char == "\n":
-                    self._here_texts(outer_waits=False)  # or True, which only notes a problem, as each caller does
+                    self._here_texts(outer_waits=False)  # True would only note a problem, which each caller does too
             elif char:
                 word = self._word()
                 self.listed += [word] if closing == ";" else []
@@ -266,9 +266,9 @@ class CommandReader(WordReader):
         if operator in ("<<", "<<-"):
             if not target.is_known or re.search(r"[$`\n]", raw):
                 self._note("agentcli can't predict where a here-document ends")
-            is_literal = re.search(r"[\\'\"]", raw) is not None  # of a quoted delimiter the text is not expanded
+            is_literal = re.search(r"[\\'\"]", raw) is not None  # a quoted delimiter prevents expansion
             self._here.append((redirects[-1], target.text if is_literal else raw))
-            redirects[-1].target = Field("" if is_literal else HOLE)  # a `HOLE`: it will be expanded
+            redirects[-1].target = Field("" if is_literal else HOLE)  # `_here_texts` sets it
         return True
 
     def _skip_blanks(self) -> None:
@@ -279,7 +279,7 @@ class CommandReader(WordReader):
 
 
 def _substituted(script: Script) -> Script:
-    """Return the pipelines of all scripts that are substituted in the words of a script."""
+    """Return the pipelines of all substitutions in the words of a script."""
     parts = [part for pipeline in script for part in pipeline.parts]
     inside = [each for part in parts for inner in part.inside for each in inner]
     return (*inside, *(each for part in parts for each in _substituted(part.subshell or ())))

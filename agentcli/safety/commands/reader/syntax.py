@@ -1,7 +1,7 @@
-"""Defines what the reader makes of a command, and the state of the shell; reads the words of a command.
+"""Defines the syntax tree of a command and the state of the shell, and reads the words of a command.
 
-Only static words are read: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs; also `$?` and `$(…)`, whose commands are
-read, though not what they print. Other expansions leave a hole and a problem, but the commands inside them are read.
+Words are read if they are static: quotes of all kinds, `~`, `$HOME`, `$PWD`, globs. `$?` and `$(…)` leave a `HOLE` in
+the word; other expansions leave a `HOLE` and a problem. The commands inside `$(…)` and the like are read, too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from msgspec import Struct, structs
 
 from agentcli.safety.paths.judge import is_auto_executed, is_secret
 
-# Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
-# the home and for the folder the shell is in.
+# Marks in words, for text that only the shell knows, for the home, and for the folder the shell is in. They are
+# private-use characters, which `analyse` has replaced in the command as written.
 HOLE, HOME, HERE = "\ue000", "\ue001", "\ue002"
 
 
 class Field(Struct, frozen=True):
     """One word of a command, without its quotes.
 
-    `text` has a `HOLE` for each part that cannot be told. `is_glob`: it contains wildcards. `may_vanish`: it may become
-    no or several arguments.
+    `text` has a `HOLE` for each part that is not known. `is_glob`: it contains wildcards. `may_vanish`: the shell may
+    turn it into no argument or several.
     """
 
     text: str
@@ -38,34 +38,31 @@ class Field(Struct, frozen=True):
 
 
 def name_of(fields: Sequence[Field]) -> str:
-    """Return the name of a program without its folder; empty if it cannot be told."""
+    """Return the name of a program without its folder; empty if it is not known."""
     return fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
 
 
 class Redirect(Struct):
-    """A redirection such as `>file`. Of `<<` and `<<<` the target is the text that is read; of `<<` it is set later."""
+    """A redirection such as `>file`. For `<<` and `<<<`, the target is the text itself; for `<<` it is set later."""
 
     operator: str
     target: Field
 
 
 class CommandNode(Struct, frozen=True, kw_only=True):
-    """A simple command, or a subshell. Without words it only sets variables or redirects.
+    """A simple command, or a subshell. Without words it only sets variables or redirects."""
 
-    `text` is all of it as written, `written` only its words. `inside` are the scripts substituted in its words.
-    """
-
-    text: str
-    written: str
-    assignments: tuple[tuple[str, Field], ...]
+    text: str  # the whole command as written
+    written: str  # its words as written, without assignments and redirections
+    assignments: tuple[tuple[str, Field], ...]  # each a name and a value
     words: tuple[Field, ...]
     redirects: tuple[Redirect, ...]
-    inside: tuple[Script, ...]
+    inside: tuple[Script, ...]  # the scripts of its substitutions
     subshell: Script | None = None
 
 
 class Pipeline(Struct, frozen=True):
-    """Commands joined by `|`, and the operator behind them: `;`, `&`, `&&`, `||`, a newline, `)`, or nothing."""
+    """Commands joined by `|`, and the operator after them: `;`, `&`, `&&`, `||`, a newline, `)`, or nothing."""
 
     parts: tuple[CommandNode, ...]
     then: str
@@ -79,21 +76,18 @@ def normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-MAX_PLACES = 4  # that a shell may be in; beyond it may be anywhere
+MAX_PLACES = 4  # folders that a shell may be in; with more, it is treated as anywhere
 
 
 class State(Struct, frozen=True):
-    """The state of the shell: the folders it may be in (None: any), and the folder it starts in.
+    """The state of the shell before or after a command."""
 
-    `home` is the person's, or None if the command changes it.
-    """
-
-    places: tuple[str, ...] | None
-    home: str | None
-    start: str
+    places: tuple[str, ...] | None  # the folders it may be in; None: any folder
+    home: str | None  # the person's home; None if the command changes it
+    start: str  # the folder in which the whole command starts
 
     def resolved(self, field: Field) -> Field:
-        """Return a word with the home and the folder filled in, unless the shell would split or expand them."""
+        """Return a word with paths in place of `HOME` and `HERE`; a path that the shell may split becomes a `HOLE`."""
         if HOME not in field.text and HERE not in field.text:
             return field
         here = self.places[0] if self.places and len(self.places) == 1 else None  # unknown if there are several
@@ -103,15 +97,15 @@ class State(Struct, frozen=True):
         return Field(text, field.is_glob, field.may_vanish or HOLE in text)
 
     def paths(self, field: Field) -> list[str]:
-        """Return the absolute paths a word may mean, with `..` in them; none if they cannot be told."""
+        """Return the absolute paths that a word may mean, which may contain `..`; none if they are not known."""
         if not field.is_known:
             return []
         return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
     def likely_paths(self, field: Field) -> list[str]:
-        """Return the path of a secret or auto-executed file that a word may name by its known part, such as `$X/.env`.
+        """Return the path of a secret or auto-executed file if the known part of a word names one, as in `$X/.env`.
 
-        Other words have none. A command that cannot be read in full is thus asked about if it may use such a file.
+        A command that may use such a file is thus asked about even if it cannot be read in full.
         """
         for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
             path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
@@ -134,7 +128,7 @@ class State(Struct, frozen=True):
 
 # Words, as bash 5 reads them: quotes, escapes, substitutions (bash(1), QUOTING, EXPANSION)
 
-MAX_DEPTH = 30  # of substitutions and subshells; two or three are usual
+MAX_DEPTH = 30  # of substitutions and subshells inside each other; two or three are usual
 
 _RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
 _RUN_IN_QUOTES = re.compile(r"[^\"`$\\]+")
@@ -144,20 +138,20 @@ _KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.A
 
 
 class WordReader(ABC):
-    """Reads words from a text."""
+    """Reads the words of a text, one after the other."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
-        self.at = 0  # the position in the text
-        self.depth = depth  # the number of substitutions and subshells around the position
+        self.at = 0  # the position in the text up to which it was read
+        self.depth = depth  # the number of substitutions and subshells around that position
         self.problem = ""  # why more may run than the commands that were read
-        self.refusal = ""  # a syntax error for which bash would run nothing of the text
+        self.refusal = ""  # a syntax error because of which bash would run nothing of the text
         self.has_ended_line = False  # True once bash would have run a line
         self.inside: list[Script] = []  # scripts substituted in the command that is being read
 
     @abstractmethod
     def _script_inside(self) -> Script:
-        """Read the commands up to the closing `)`, and the parenthesis."""
+        """Read the commands up to and including the closing `)`."""
 
     @abstractmethod
     def _script_of(self, text: str) -> Script:
@@ -167,7 +161,7 @@ class WordReader(ABC):
         self.problem = self.problem or problem
 
     def _refuse(self, problem: str) -> None:
-        """Note a syntax error. It counts as a refusal only if all before it was read, and bash has run no line yet."""
+        """Note a syntax error. It is a refusal only if all before it was understood and bash has run no line yet."""
         if not self.problem and not self.has_ended_line:
             self.refusal = problem
         self._note(problem)
@@ -214,7 +208,7 @@ class WordReader(ABC):
         return self._field("".join(parts), "".join(shape), may_vanish=may_vanish)
 
     def _field(self, text: str, shape: str, *, may_vanish: bool) -> Field:
-        # Only what is unquoted has a meaning: `shape` has an `a` in place of each quoted part.
+        # Braces, `~` and brackets are special only in `shape`, the unquoted text (see `_word`).
         braced = shape[shape.find("{") : shape.rfind("}")] if "{" in shape else ""
         if "," in braced or ".." in braced:
             self._note("braces make several words of one")
@@ -226,7 +220,7 @@ class WordReader(ABC):
                 self._note("it uses a form of ~ that agentcli can't read")
                 text = f"/root{text[5:]}" if re.match(r"~root(/|$)", shape) else HOLE
         is_bracket = -1 < shape.find("[") < shape.rfind("]")
-        if is_bracket and not text.endswith(shape[shape.find("[") :]):  # something in or behind it is quoted
+        if is_bracket and not text.endswith(shape[shape.find("[") :]):  # it, or text after it, is quoted
             self._note("a pattern is partly quoted")
         return Field(text, is_glob="*" in shape or "?" in shape or is_bracket, may_vanish=may_vanish)
 
@@ -239,7 +233,7 @@ class WordReader(ABC):
         return self.text[start:end]
 
     def _double_quoted(self) -> str:
-        """Read the text up to the closing quote, and the quote."""
+        """Read the text up to and including the closing quote, and return it without that quote."""
         parts: list[str] = []
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -272,10 +266,10 @@ class WordReader(ABC):
         if found := _KNOWN_VARIABLE.match(self.text, self.at):
             self.at = found.end()
             return HOME if "HOME" in found.groups() else HERE
-        if follower == "?":  # a number
+        if follower == "?":  # `$?` is a number, which is never a problem
             self.at += 2
             return HOLE
-        # If `${…}` is not simple, its text is read as that of the word.
+        # If a `${…}` is not simple, the rest of it is read like ordinary text of the word.
         if found := _NAME.match(self.text, self.at + 1) or _BRACED_NAME.match(self.text, self.at + 1):
             self._note("it uses a variable")
             self.at = found.end()
@@ -288,19 +282,19 @@ class WordReader(ABC):
 
     def _substitution(self) -> str:
         if self.depth >= MAX_DEPTH:
-            self._note("it is nested too deeply")  # commands inside are read as if there were no substitution
+            self._note("it is nested too deeply")  # the commands inside are read as if they were outside
         else:
             inside, self.inside = self.inside, []
             self.inside = [*inside, self._script_inside()]
         return HOLE
 
     def _backquoted(self) -> str:
-        """Read the commands in backquotes, without the backslashes before some characters."""
+        """Read the commands in backquotes, where a backslash before a backquote, `$` or backslash is removed."""
         self._note("it uses backquotes")
         found = re.compile(r"`((?:[^`\\]|\\.)*)(`?)", re.DOTALL).match(self.text, self.at)
         assert found
         if not found[2]:
-            # `_refuse` counts only if nothing was noted before.
+            # `_refuse` has an effect only if nothing was noted before.
             self.problem = "" if self.problem == "it uses backquotes" else self.problem
             self._refuse("a backquote is not closed")
         self.at = found.end()
@@ -308,7 +302,7 @@ class WordReader(ABC):
         return HOLE
 
     def _ansi_quoted(self) -> str:
-        """Read `'…'` behind a dollar sign, with its escapes decoded (bash(1), QUOTING)."""
+        """Read `$'…'` from its first quote on, and decode its escapes (bash(1), QUOTING)."""
         found = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if not found:
             self._refuse("a quote is not closed")
@@ -329,8 +323,8 @@ _SIMPLE_ESCAPES = {
 
 
 def unescape(text: str) -> str | None:
-    """Decode C escapes; None if one ends or spoils the string, such as a NUL."""
-    parts, end = [], 0
+    """Decode C escapes; None if one of them ends the string or is not a character."""
+    parts, end = [], 0  # `end`: of the last escape
     for found in _ESCAPE.finditer(text):
         hexadecimal, octal, short, long, simple = found.groups()
         parts.append(text[end : found.start()])
@@ -342,7 +336,7 @@ def unescape(text: str) -> str | None:
             continue
         code = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
         is_byte = hexadecimal is not None or octal is not None
-        # No character: a NUL, a part of one in UTF-8, a surrogate; and the private plane, where the marks are.
+        # A NUL, a byte of a UTF-8 sequence, a surrogate, or a private-use character, which may be one of the marks.
         if code == 0 or code > 0x10FFFF or (is_byte and code > 0x7F) or 0xD800 <= code < 0xF900:
             return None
         parts.append(chr(code))
