@@ -1,1 +1,1 @@
-"""The conversation: entries as a tree, and the messages made of them. It knows no store and no provider."""
+"""The conversation: a tree of entries, and the messages derived from them. It knows no store and no provider."""

@@ -1,4 +1,4 @@
-"""Blame: the change that wrote each line of a file."""
+"""Finds the change that wrote each line of a file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -6,10 +6,10 @@ from contextlib import suppress
 from agentcli.conversation.entries import Entry, FileChange, FilesChanged, FilesRestored
 from agentcli.tools.text.diff import lines_of, opcodes
 
-_MIN_SHARED = 0.5  # share of the lines of a new file that a deleted one had, if it is that file with a new name
+_MIN_SHARED = 0.5  # share of lines that a deleted and a created file must have in common to be one renamed file
 _MAX_COMPARED = 100  # deleted files that are compared line by line with a created one
 
-Recorded = tuple[str, Entry]  # the id of a session, and one of its entries with changes of files
+Recorded = tuple[str, Entry]  # the id of a session, and one of its entries that changes files
 Origin = Recorded | None  # None if no call is known to have written the line
 Read = Callable[[str], bytes]  # returns a content by its id, or raises `OSError`
 
@@ -26,15 +26,15 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
 
 
 class _BlamedText:
-    """The lines of a file in one of its states, each with its origin."""
+    """The lines of a file in its newest known state, each with its origin."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.origins: list[Origin] = []
-        self._known: dict[str, tuple[list[str], list[Origin]]] = {}  # lines and origins of the states so far, by id
+        self._known: dict[str, tuple[list[str], list[Origin]]] = {}  # by content id: lines and origins of each state
 
     def follow(self, change: FileChange, origin: Origin, read: Read) -> None:
-        """Apply a change. Lines that only its state before has were written by no call. Raises `OSError`."""
+        """Apply a change. Lines that are new in its `before` state were written by no call. Raises `OSError`."""
         for state, author in ((change.before, None), (change.after, origin)):
             if state is None or not state.content:  # there was no file, or its content was not kept
                 continue
@@ -44,7 +44,7 @@ class _BlamedText:
             self.lines, self.origins = self._known[state.content]
 
     def become(self, lines: list[str], origin: Origin) -> None:
-        """Replace the lines; those that were not there before have this origin."""
+        """Replace the lines. Lines that the file did not have get this origin."""
         origins: list[Origin] = []
         for tag, start, end, new_start, new_end in opcodes(self.lines, lines):
             origins += self.origins[start:end] if tag == "equal" else [origin] * (new_end - new_start)
@@ -52,7 +52,7 @@ class _BlamedText:
 
 
 def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
-    """Return the changes of a file, oldest first, also those under its earlier names."""
+    """Return the changes of a file, oldest first, including those under its earlier names."""
     found = []
     for session, entry in reversed(recorded):
         changes = entry.body.changes if isinstance(entry.body, FilesChanged | FilesRestored) else ()
@@ -60,13 +60,13 @@ def _changes_of(path: str, recorded: Sequence[Recorded], read: Read) -> list[tup
         if change is None:
             continue
         if change.before is None and change.after is not None and (source := _renamed_from(change, changes, read)):
-            change, path = FileChange(path, source.before, change.after), source.path  # older entries have that path
+            change, path = FileChange(path, source.before, change.after), source.path  # older entries use this path
         found.append(((session, entry), change))
     return found[::-1]
 
 
 def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read) -> FileChange | None:
-    """Return the deletion that `created` is probably a rename of: the same content, or most of its lines in common."""
+    """Return the deletion that probably belongs to a rename, with the same content as `created` or similar lines."""
     assert created.after is not None
     deleted = {
         change.before.content: change
@@ -85,7 +85,7 @@ def _renamed_from(created: FileChange, changes: Sequence[FileChange], read: Read
 
 
 def _shared_part(old: Sequence[str], new: Sequence[str]) -> float:
-    """Return the share of the longer text's lines that both have."""
+    """Return the lines that two texts have in common, as a share of the longer text."""
     same = sum(end - start for tag, start, end, _, _ in opcodes(old, new) if tag == "equal")
     return same / max(len(old), len(new), 1)
 

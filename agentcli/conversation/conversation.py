@@ -20,25 +20,25 @@ from agentcli.llm.models import (  # isort: skip
 from agentcli.llm.prepared import PreparedMessages
 from agentcli.llm.provider import ToolSpec
 
-MAX_DOUBT = 0.1  # share of tokens that may not have been sent, in a count that a factor is learned from
-MAX_OLD_ARGUMENT_CHARS = 100  # of a text among the arguments of a call that a compaction has shortened
+MAX_DOUBT = 0.1  # maximum share of doubtful tokens in a count from which the calibration learns
+MAX_OLD_ARGUMENT_CHARS = 100  # of each text in the arguments of a call that a compaction has shortened
 
 Content = tuple[Block, ...]
 
 
 class Queue:
-    """The messages that wait: `steering` for the next request, `follow_ups` for a turn of their own."""
+    """The waiting messages: `steering` for the next request, `follow_ups` each for a turn of its own."""
 
     def __init__(self, follow_ups: Iterable[Content] = ()) -> None:
         self.steering: deque[Content] = deque()
         self.follow_ups: deque[Content] = deque(follow_ups)
 
     def entry(self) -> Queued:
-        """Return the whole queue as an entry, to be stored in one transaction with a message that leaves it."""
+        """Return the whole queue as an entry, which is stored in one transaction with a message that leaves it."""
         return Queued(tuple(self.steering), tuple(self.follow_ups))
 
     def remove(self, position: int | None = None) -> bool:
-        """Remove the message at a position (steering messages first), or the newest; return False if there is none."""
+        """Remove the message at a position (steering messages come first), or the newest; return False without one."""
         count = len(self.steering) + len(self.follow_ups)
         index = count - 1 if position is None else position
         if not 0 <= index < count:
@@ -55,7 +55,7 @@ class Queue:
 
 
 class Conversation:
-    """All entries of a session in the order they were stored, and the current branch of them."""
+    """All entries of a session in the order in which they were stored, and the current branch."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
@@ -63,12 +63,12 @@ class Conversation:
         self.open_calls: dict[str, ToolUse] = {}  # calls of the path without a result, by id, oldest first
         self.unanswered: set[str] = set()  # ids of open calls about which the person was asked and has not answered yet
         self.dry_runs: set[str] = set()  # ids of open calls that ran as dry runs whose changes nobody has allowed yet
-        self.pending_calls: dict[str, ToolUse] = {}  # those of them that the client was asked to run
-        self.applied_changes: dict[str, tuple[str, ...]] = {}  # names of what open calls' dry runs changed in the end
+        self.pending_calls: dict[str, ToolUse] = {}  # open calls that the client was asked to run, by id
+        self.applied_changes: dict[str, tuple[str, ...]] = {}  # by open call: names of applied changes of its dry run
         self.last_reply: Entry | None = None
         self.size = RequestSize(self)
         self.prepared = PreparedMessages()
-        self._messages: list[Message] = []  # of the next request
+        self._messages: list[Message] = []  # those of the next request
         self.add(*entries)
         queued = next((entry.body for entry in reversed(self.entries) if isinstance(entry.body, Queued)), Queued())
         self.queue = Queue((*queued.steering, *queued.follow_ups))  # in the order they would have been delivered
@@ -87,7 +87,7 @@ class Conversation:
 
     @property
     def request_entries(self) -> list[Entry]:
-        """The entries of a request: the path, or the newest compaction on it, what that keeps, and what follows."""
+        """The entries of a request: the path, or its newest compaction with the entries it keeps, and later entries."""
         compacted, start = self.compacted_entries()
         return [*compacted, *self.path[start:]]
 
@@ -107,9 +107,9 @@ class Conversation:
 
     @property
     def unstarted_calls(self) -> tuple[ToolUse, ...]:
-        """The open calls that have not begun, about which the person is asked again.
+        """The open calls that have not begun, so that the person must be asked about them again.
 
-        They are all calls from the first one on whose question was not answered. Dry runs and pending calls have begun.
+        These are all calls from the first unanswered question on. Dry runs and pending calls have begun.
         """
         unanswered = self.unanswered - self.dry_runs
         calls = (call for call in self.open_calls.values() if call.id not in self.pending_calls)
@@ -123,7 +123,7 @@ class Conversation:
         return self.prepared.valid(self.messages)  # repaired if a provider would refuse them
 
     def _place(self, entry: Entry) -> None:
-        """Put an entry at the end of the path; it begins a branch if its parent is not the head."""
+        """Put an entry at the end of the path. It begins a branch if its parent is not the last entry of the path."""
         body = entry.body
         if isinstance(body, Rewound):
             self._set_path(self.path[: self._find(body.before, len(self.path))])
@@ -140,7 +140,7 @@ class Conversation:
             _add_message(self._messages, body)
 
     def _branch_off(self, parent_id: str) -> None:
-        """Continue from an entry of the path or of another branch; from the head if there is no such entry."""
+        """Continue from an entry of the path or of another branch; keep the path if there is no such entry."""
         if (on_path := self._find(parent_id, -1)) >= 0:
             self._set_path(self.path[: on_path + 1])
             return
@@ -155,7 +155,7 @@ class Conversation:
             self._set_path([entry for entry in reversed(branch) if entry.id not in retracted])
 
     def _find(self, entry_id: str, otherwise: int) -> int:
-        # The newest entry with the id counts: ids of results come from models, which may use one again.
+        # Search from the end: ids of results come from models, which may use one again, and the newest is meant.
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
 
@@ -172,7 +172,7 @@ class Conversation:
         self._messages = messages_of(self.request_entries)
 
     def _follow_calls(self, entry: Entry) -> None:
-        """Update the newest reply and what is known of open calls, by the entry that joins the path."""
+        """Update the newest reply and the facts about open calls for an entry that is added to the path."""
         match entry.body:
             case Assistant(content=content):
                 self.last_reply = entry
@@ -191,7 +191,7 @@ class Conversation:
                 self.pending_calls |= {id: self.open_calls[id] for id in ids if id in self.open_calls}
             case CallKept(id, names):
                 self.applied_changes[id] = names
-            case CallAllowed(id) | CallDenied(id):  # decides about the call, or about the changes of its dry run
+            case CallAllowed(id) | CallDenied(id):  # a decision about the call, or about the changes of its dry run
                 self.unanswered.discard(id)
                 self.dry_runs.discard(id)
 
@@ -216,7 +216,7 @@ def _add_message(messages: list[Message], body: Body) -> None:
     if (message := _message(body)) is None:
         return
     if messages and messages[-1].role == message.role == "user":
-        content = messages[-1].content + message.content  # results come first, as the Messages API wants it
+        content = messages[-1].content + message.content  # the Messages API requires results to come first
         messages[-1] = Message("user", tuple(sorted(content, key=lambda block: not isinstance(block, ToolResult))))
     else:
         messages.append(message)
@@ -235,7 +235,7 @@ def _message(body: Body) -> Message | None:
 
 
 def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
-    """Return the entry with a stub in place of its content, or without thinking that is bound to earlier entries."""
+    """Return the entry with a stub in place of its content, or without thinking that is signed for the old context."""
     stub, body = stubs.get(entry.id), entry.body
     match body:
         case User() if stub is not None:
@@ -265,37 +265,34 @@ def _shortened(value: Any) -> Any:
 
 
 class ProviderCount(NamedTuple):
-    """A provider's count of a reply and all before it.
-
-    `size` is our size of the same texts. `doubtful` tokens are reasoning, which later requests may not send.
-    """
+    """A provider's count of the tokens of a reply and everything before it."""
 
     tokens: int = 0
-    size: Size = Size()
-    doubtful: int = 0
+    size: Size = Size()  # the size that agentcli measures for the same content
+    doubtful: int = 0  # tokens of reasoning, which later requests may not send
 
 
 class RequestSize:
-    """The size of the next request: a provider's count of an earlier one, and an estimate of what follows."""
+    """Measures the next request: a provider's count of an earlier one, and an estimate of the content added since."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.calibration = Calibration()
         self._conversation = conversation
-        self._learned: set[str] = set()  # ids of replies whose counts the calibration has
+        self._learned: set[str] = set()  # ids of replies from which the calibration has learned
         self._prefix: tuple[str, tuple[ToolSpec, ...]] = ("", ())  # the newest system text and tools
         self._prefix_size = Size()
         self._model: ModelInfo | None = None  # the model of the last call of `tokens`
         self._forget_sizes()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
-        """Return the tokens of the next request: the model's newest count, and an estimate of what was added since."""
+        """Return the tokens of the next request: the model's newest count, and an estimate of later content."""
         if (system, tools) != self._prefix:
             self._prefix, self._prefix_size = (system, tools), prefix_size(system, tools)
-        if self._model != model:  # each model is sent other thinking and images, so their sizes differ
+        if self._model != model:  # sizes differ, because each model is sent different thinking and images
             self._forget_sizes()
         self._model = model
         self._measure_new_entries(model)
-        counted = self._counted.get(model.name, ProviderCount())  # the default: nothing was counted, all is estimated
+        counted = self._counted.get(model.name, ProviderCount())  # default: estimate all of it
         added = self._entries.plus(self._prefix_size).minus(counted.size)
         if not model.takes_images:  # a short text is sent in place of each image
             added = Size(added.ascii, added.foreign)
@@ -306,13 +303,13 @@ class RequestSize:
         return self.tokens(*self._prefix, self._model) if self._model else 0
 
     def _forget_sizes(self) -> None:
-        self._path: list[Entry] = []  # the measured path; a rewound conversation has another list
-        self._measured = 0  # the number of its entries that are measured
+        self._path: list[Entry] = []  # the measured path; a rewound conversation has a new list
+        self._measured = 0  # the number of measured entries of `_path`
         self._entries = Size()  # the size of the measured entries
         self._counted: dict[str, ProviderCount] = {}  # the newest count of each model
 
     def _measure_new_entries(self, model: ModelInfo) -> None:
-        """Add the sizes of new entries as `model` is sent them; of all entries if the path changed or was compacted."""
+        """Add the sizes of new entries for `model`, or of all entries if the path was replaced or compacted."""
         path = self._conversation.path
         if path is not self._path or any(isinstance(entry.body, Compaction) for entry in path[self._measured :]):
             self._forget_sizes()
@@ -325,8 +322,8 @@ class RequestSize:
         self._measured = len(path)
 
     def _add(self, entry: Entry, model: ModelInfo) -> None:
-        """Add the size of an entry. If it is a reply with the provider's count, use that from now on."""
-        body, prompt_size = entry.body, self._entries.plus(self._prefix_size)  # the request that a reply answers
+        """Add the size of an entry. If it is a reply with the provider's count, that count replaces earlier ones."""
+        body, prompt_size = entry.body, self._entries.plus(self._prefix_size)  # `prompt_size`: of the reply's request
         size = _size(body, model)
         self._entries = self._entries.plus(size)
         if not isinstance(body, Assistant) or not body.usage.prompt_tokens or body.is_estimated:
@@ -338,7 +335,7 @@ class RequestSize:
         sent = sent_back(body.content, model)
         reasoning = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not reasoning and not usage.reasoning_tokens
-        # The count of the reply does not hold for what is sent back of it: only that of its prompt is used.
+        # Only a part of such a reply is sent back, so its own count is wrong: use only that of its prompt.
         if body.stop_reason == "interrupted" or is_partly_sent:
             self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
@@ -347,7 +344,7 @@ class RequestSize:
         self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), doubtful)
 
     def _learn(self, name: str, prompt_tokens: int, prompt_size: Size) -> None:
-        """Learn a model's tokens per byte from what was added since its last count. Images are not counted by bytes."""
+        """Learn a model's tokens per byte from the content added since its last count, unless that has images."""
         last = self._counted.get(name, ProviderCount())
         added = prompt_size.minus(last.size)
         if not added.media and last.doubtful <= MAX_DOUBT * added.bytes / BYTES_PER_TOKEN:
@@ -355,6 +352,6 @@ class RequestSize:
 
 
 def _size(body: Body, model: ModelInfo) -> Size:
-    """Return the size of the message that an entry becomes; nothing for an entry that does not reach the model."""
+    """Return the size of an entry's message; an empty size for an entry that does not reach the model."""
     message = _message(body)
     return size_of(sent_back(message.content, model), model.name).plus(MESSAGE_SIZE) if message else Size()

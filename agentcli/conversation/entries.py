@@ -1,7 +1,7 @@
 """The entries of a conversation's log.
 
-A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the model; the other kinds record what
-happened to the session. `conversation.py` derives the next request from them, and `schema.py` stores them.
+A log only grows. `user`, `assistant`, `tool_result` and `compaction` reach the model; the other kinds record events of
+the session. `conversation.py` derives the next request from all of them, and `schema.py` stores them.
 """
 
 import time
@@ -17,12 +17,12 @@ FileKind = Literal["file", "folder", "link", "pipe"]
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The state of a path. `content` is a link's target, or the blob id of a file that the checkpoints keep."""
+    """The state of a path."""
 
     kind: FileKind
-    mode: int
-    content: str = ""
-    size: int = 0
+    mode: int  # permission bits
+    content: str = ""  # a link's target, or a file's blob id in the checkpoints; "" if it is not stored there
+    size: int = 0  # bytes
 
     @property
     def is_stored(self) -> bool:
@@ -30,12 +30,12 @@ class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
 
 def is_same_state(state: FileState | None, other: FileState | None) -> bool:
-    """Return True if two states are known to be the same. Contents that are not stored may differ at the same size."""
+    """Return True if two states are known to be equal: contents that are not stored may differ at the same size."""
     return state == other and (state is None or state.is_stored)
 
 
 class FileChange(msgspec.Struct, frozen=True, array_like=True):
-    """The states of one absolute path before and after; None if nothing was there. `stored_path` has its form."""
+    """The states of one absolute path before and after; None: nothing existed. `path` has the form of `stored_path`."""
 
     path: str
     before: FileState | None
@@ -47,14 +47,14 @@ class FilesChanged(msgspec.Struct, frozen=True, tag_field="kind", tag="files_cha
 
     id: str
     changes: tuple[FileChange, ...]
-    is_exact: bool = True  # else changes of other programs while it ran count as its own
+    is_exact: bool = True  # False: changes that other programs made meanwhile are included
     left_out: tuple[str, ...] = ()
 
 
 class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_restored", omit_defaults=True):
-    """The person undid the changes of the entries whose ids are in `takes_back`; `changes` is the effect on files.
+    """The person undid the entries whose ids are in `takes_back`; `changes` are the effects on files.
 
-    The paths in `left` stay as they are. If an earlier `FilesRestored` is undone, its changes are reapplied.
+    The paths in `left` were not restored. Undoing an earlier `FilesRestored` reapplies the changes that it undid.
     """
 
     takes_back: tuple[str, ...]
@@ -62,18 +62,18 @@ class FilesRestored(msgspec.Struct, frozen=True, tag_field="kind", tag="files_re
     left: tuple[str, ...] = ()
 
 
-# Bytes of a name that are no UTF-8 are lone surrogates in Python, which JSON cannot hold. In the log, code points from
-# the end of a private plane replace them; no name is known to use these.
+# Bytes of a name that are not UTF-8 are lone surrogates in Python, which JSON cannot represent. In the log, code points
+# from the end of a private-use plane replace them; no name is known to use those.
 _REPLACEMENTS = {0xDC80 + n: 0x10FF80 + n for n in range(0x80)}
 _SURROGATES = {replacement: surrogate for surrogate, replacement in _REPLACEMENTS.items()}
 
 
 def stored_path(path: str) -> str:
-    return path.translate(_REPLACEMENTS)  # as the log holds it
+    return path.translate(_REPLACEMENTS)  # the form in the log
 
 
 def real_path(stored: str) -> str:
-    return stored.translate(_SURROGATES)  # as the system knows it
+    return stored.translate(_SURROGATES)  # the form for the operating system
 
 
 SCHEMA_VERSION = 3  # of the stored form; schema.py reads older ones
@@ -102,7 +102,7 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True, kw_only=True):
-    """One reply, after `retries` requests that failed. `cost_usd` is None if the model's price is not known."""
+    """One reply, after `retries` failed requests. `cost_usd` is None if the model's price is not known."""
 
     content: tuple[Block, ...]
     provider: str
@@ -113,7 +113,7 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     duration_ms: int = 0
     retries: int = 0
     prefix: str = ""  # hashes of the tools and the system text
-    is_estimated: bool = False  # the reply broke off, and its `usage` is an estimate
+    is_estimated: bool = False  # `usage` is an estimate, because the reply broke off
     first_token_ms: int | None = None  # until the first text, thinking or call; a part of `duration_ms`
 
 
@@ -131,16 +131,16 @@ class Result(msgspec.Struct, frozen=True, tag_field="kind", tag="tool_result", o
     tool_version: str = "1"
     caller: str = "main"  # the id of the agent that made the call
     mode: str = ""  # the permission mode that decided on it
-    answer: str = ""  # the person's, if the call asked
+    answer: str = ""  # the person's answer, if the call asked
     error_code: str = ""  # more precise than `error_kind`
     output_level: str = ""
 
 
 class Compaction(msgspec.Struct, frozen=True, tag_field="kind", tag="compaction", omit_defaults=True, kw_only=True):
-    """Replaces older entries of the path in every later request; the log still holds them.
+    """Replaces older entries of the path in every later request; they stay in the log.
 
     `covers` has the ids of the first and the last entry that it replaces. Later requests begin with the text `carried`
-    and continue with the entries from `first_kept` on (empty: none). `stubs`, by id, replace the contents of entries.
+    and continue with the entries from the id `first_kept` on (empty: none), whose contents `stubs` replace, by id.
     """
 
     carried: str = ""
@@ -163,7 +163,7 @@ class ContextNote(msgspec.Struct, frozen=True, tag_field="kind", tag="context_no
 
 
 class Pinned(msgspec.Struct, frozen=True, tag_field="kind", tag="pinned", omit_defaults=True):
-    """A fact that every compaction carries word for word, or that is no longer carried."""
+    """A fact that every compaction carries word for word; with `is_removed`, it is no longer carried."""
 
     text: str
     is_removed: bool = False
@@ -176,7 +176,7 @@ class Rewound(msgspec.Struct, frozen=True, tag_field="kind", tag="rewound"):
 
 
 class HeadMoved(msgspec.Struct, frozen=True, tag_field="kind", tag="head_moved"):
-    """The conversation continues from the entry `to`, on this branch or on another one."""
+    """The conversation continues from the entry whose id is `to`, on this branch or another one."""
 
     to: str
 
@@ -188,7 +188,7 @@ class Labelled(msgspec.Struct, frozen=True, tag_field="kind", tag="labelled"):
 
 
 class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
-    """Entries that were retracted, such as a prompt that no model could answer. Later entries stay."""
+    """The ids of entries that were retracted, such as a prompt that no model could answer. Later entries stay."""
 
     ids: tuple[str, ...]
 
@@ -197,7 +197,7 @@ SwitchReason = Literal["chosen", "fallback", "budget"]  # "budget" is in logs of
 
 
 class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
-    """Another model (`provider/model`) answers from here on: it was chosen, or the one before failed."""
+    """Another model (`provider/model`) answers from this entry on: it was chosen, or the model `before` failed."""
 
     before: str
     after: str
@@ -205,14 +205,14 @@ class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provide
 
 
 class Queued(msgspec.Struct, frozen=True, tag_field="kind", tag="queue", omit_defaults=True):
-    """All waiting messages, after each change of the queue."""
+    """All waiting messages. Each change of the queue is stored as a whole queue."""
 
     steering: tuple[tuple[Block, ...], ...] = ()
     follow_ups: tuple[tuple[Block, ...], ...] = ()
 
 
 class Paid(msgspec.Struct, frozen=True, tag_field="kind", tag="paid", omit_defaults=True, kw_only=True):
-    """A request that was paid for and has no reply in this log, for one of the reasons of `PaidReason`."""
+    """A request that was paid for but has no reply in this log."""
 
     model: str
     usage: Usage = Usage()
@@ -238,7 +238,7 @@ class CallAsked(msgspec.Struct, frozen=True, tag_field="kind", tag="call_asked",
 
 
 class CallAllowed(msgspec.Struct, frozen=True, tag_field="kind", tag="call_allowed"):
-    """The person allowed a call, or the permissions of that time did. It runs with their `input` if there is one."""
+    """The person, or the permissions of that time, allowed a call. An `input` replaces the call's arguments."""
 
     id: str
     input: dict[str, Any] | None = None
@@ -252,13 +252,13 @@ class CallDenied(msgspec.Struct, frozen=True, tag_field="kind", tag="call_denied
 
 
 class CallTried(msgspec.Struct, frozen=True, tag_field="kind", tag="call_tried"):
-    """A call runs as a dry run: its changes do not count before a `CallAllowed`."""
+    """A call runs as a dry run: its changes reach the workspace only after a `CallAllowed`."""
 
     id: str
 
 
 class CallKept(msgspec.Struct, frozen=True, tag_field="kind", tag="call_kept"):
-    """These changes of a call's dry run were applied to the workspace."""
+    """The changes with these names, from a call's dry run, were applied to the workspace."""
 
     id: str
     names: tuple[str, ...]
@@ -271,7 +271,7 @@ class PlanAccepted(msgspec.Struct, frozen=True, tag_field="kind", tag="plan_acce
 
 
 class SkillFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A skill's SKILL.md: its place and `digest`, how it describes itself, and the rules that it grants."""
+    """A skill's SKILL.md: its folder and `digest`, its own description, and the permission rules that it grants."""
 
     name: str
     description: str
@@ -298,11 +298,11 @@ class SkillRecord(SkillFile, frozen=True, omit_defaults=True, kw_only=True):
     takes_words: bool = False
     arguments: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    plugin_root: str = ""  # the folder of the plugin that brings it
+    plugin_root: str = ""  # the folder of the plugin that contains it
 
 
 class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_activated", omit_defaults=True):
-    """A skill is active until the turn ends, or the person ends what was activated `by` them. Its note follows."""
+    """A skill is active until the turn ends or, if activated `by` the person, until they end it. Its note follows."""
 
     id: str
     skill: SkillRecord
@@ -316,7 +316,7 @@ class SkillEnded(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_ended
 
 
 class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_handed_over", omit_defaults=True):
-    """The client was asked to run these calls; `tools` are all that it offered."""
+    """The client was asked to run these calls; `tools` are all tools that it offered."""
 
     ids: tuple[str, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -329,7 +329,7 @@ class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awa
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
-    """Replaces a stored entry that is damaged or has a newer version, and keeps its text. It is never stored."""
+    """Replaces a stored entry that is damaged or from a newer version, and keeps its text. It is never stored."""
 
     error: str
     stored: str = ""
@@ -346,7 +346,7 @@ Body = (
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record. `time` is in seconds since 1970. A result has the id of its call; all other ids are UUIDv7."""
+    """One entry. `time` is in seconds since 1970. A result has the id of its call; all other ids are UUIDv7."""
 
     id: str
     parent_id: str | None
@@ -359,13 +359,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return isinstance(self.body, User) and not self.body.is_reminder
 
 
-ADDED_FOLDER = "The user added the folder"  # the beginning of a note
-# Part of the note that a conversation nearly fills the window; it is no longer true after a compaction.
+ADDED_FOLDER = "The user added the folder"  # the beginning of the note about it
+# Part of the note that the conversation nearly fills the window. After a compaction it is no longer true.
 SHORTENED_SOON = "Older parts will soon be shortened; recall finds them again."
 
 
 def reminder(text: str) -> User:
-    """Return a note for the model. It is a user's message, because only those can be appended."""
+    """Return a note for the model. It is a message of the user, because only those can be appended."""
     return User((Text(f"<system-reminder>{text}</system-reminder>"),), is_reminder=True)
 
 

@@ -1,4 +1,4 @@
-"""Reads the history of a conversation: turns, active skills, title, search of the whole log."""
+"""Reads the history of a conversation: its turns, active skills and title; also searches its whole log."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +20,13 @@ from agentcli.tools.observation import call_title
 MAX_TITLE_CHARS = 80
 _INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')
 _MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")
-_NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a fence, a tag, a rule
-_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # such as a greeting
+_NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
+_ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 
-_TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are shown as text; others are only named
-_EXCERPT_CHARS = 160  # to each side of a match
-_MAX_SHORT_WORD = 3  # letters of a word that is part of many others, so that it must stand alone
-_PHRASE_SCORE = 10.0
+_TEXTUAL = (Text, Thinking, ToolUse)  # blocks that are searched as text; of others only the kind is
+_EXCERPT_CHARS = 160  # on each side of a match
+_MAX_SHORT_WORD = 3  # letters; a word this short is part of many others, so only whole words match it
+_PHRASE_SCORE = 10.0  # added for an entry that has the whole query
 _COMMON_WORDS = frozenset(
     "a an and are as at be by did do for from had has have how in is it its of on or that the this to was we were what "
     "when where which who why with you".split()
@@ -34,14 +34,14 @@ _COMMON_WORDS = frozenset(
 
 
 class Step(Struct, frozen=True):
-    """An entry that reaches the model. `number` is its place in the log from 1 on, which `recall` takes."""
+    """An entry that reaches the model. `number` is its position in the log, from 1 on, by which `recall` finds it."""
 
     number: int
     entry: Entry
 
 
 class TurnSteps(Struct, frozen=True):
-    """One turn. It begins with a message of the person; notes before the first message belong to the first turn."""
+    """One turn. It begins with a message from the person; notes before the first message belong to the first turn."""
 
     number: int
     steps: tuple[Step, ...]
@@ -61,11 +61,11 @@ def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
     has_prompt = False
-    # By identity, because two results may have the same id.
+    # By `id()`, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:
         if isinstance(entry.body, User | Assistant | Result):
-            if not turns or (entry.is_prompt and has_prompt):  # notes before the first prompt belong to its turn
+            if not turns or (entry.is_prompt and has_prompt):
                 turns.append([])
             has_prompt = has_prompt or entry.is_prompt
             turns[-1].append(Step(numbers[id(entry)], entry))
@@ -84,7 +84,7 @@ def calls_in(reply: Assistant) -> list[ToolUse]:
 
 
 def transcript_lines(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield a conversation as lines for a person: the texts, and each call with a line on its result."""
+    """Yield a conversation as lines for a person: its texts and calls, with one line for each result."""
     for body in (entry.body for entry in entries):
         match body:
             case User(is_reminder=False):
@@ -112,20 +112,20 @@ def active_skills(path: Sequence[Entry]) -> list[SkillActivated]:
 
 
 def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
-    """Return the note with the instructions of an activated skill; None if the model got none."""
+    """Return the note with the instructions of an activated skill; None if the model was not given any."""
     later = dropwhile(lambda entry: entry.body is not activated, path)
     notes = (entry.body for entry in later if isinstance(entry.body, User))
     return next((note for note in notes if skill_of(note) == activated.skill.name), None)
 
 
 def skill_of(note: User) -> str:
-    """Return the name of the skill whose instructions a note holds; empty for any other note."""
+    """Return the name of the skill whose instructions a note contains; empty for any other note."""
     found = _INSTRUCTIONS.match(note.text) if note.is_reminder else None
     return found[1] if found else ""
 
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:
-    """Return the notes that a compaction keeps whole: those of active skills, and the plan that was accepted last."""
+    """Return the notes that a compaction keeps in full: those of active skills, and the plan that was accepted last."""
     skills = (note_of(activated, path) for activated in active_skills(path))
     plans = [entry.body.text for entry in path if isinstance(entry.body, PlanAccepted)]
     notes = [reminder(f"The plan that the user has accepted:\n{plan}") for plan in plans[-1:]]
@@ -143,7 +143,7 @@ def short_prompt(body: object) -> str:
         return ""
     lines = [" ".join(_MARKS.sub("", line.strip()).split()) for line in body.text.splitlines()]
     prose = [line for line in lines if not _NO_PROSE.fullmatch(line)]
-    # A line in Chinese looks like one word.
+    # `isascii`, because a whole line in Chinese looks like one word.
     of_several_words = (line for line in prose if not _ONE_WORD.fullmatch(line) or not line.isascii())
     return shorten(next(of_several_words, next(iter(prose), "")), MAX_TITLE_CHARS)
 
@@ -153,7 +153,7 @@ def shorten(line: str, max_chars: int) -> str:
     if len(line) <= max_chars:
         return line
     cut = line[: max_chars - 1]  # an ellipsis follows
-    last_blank = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1  # -1: no word is cut in two
+    last_blank = cut.rfind(" ") if not line[max_chars - 1].isspace() else -1  # -1: the cut is between two words
     return f"{(cut[:last_blank] if last_blank >= max_chars // 2 else cut).rstrip(' ,;:.-')}…"
 
 
@@ -165,7 +165,7 @@ def brief(description: str, max_chars: int) -> str:
 
 
 class LogSearch:
-    """A search of a conversation's whole log, which holds also what was compacted or taken back."""
+    """Searches a conversation's whole log, which also has the entries that were compacted or undone."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._entries = conversation.entries
@@ -179,7 +179,7 @@ class LogSearch:
         return None
 
     def search(self, query: str) -> list[str]:
-        """Return excerpts of the entries with the query or half of its words: rare words first, then newer entries."""
+        """Return excerpts of the entries with the query or half of its words, best first; newer ones first if equal."""
         phrase = " ".join(query.lower().split())
         patterns = [
             re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _MAX_SHORT_WORD else re.escape(word))
@@ -187,10 +187,11 @@ class LogSearch:
         ]
         texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
         lowered = [text.lower() for _, _, text in texts]
-        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]  # for each word
-        scored: list[tuple[float, int, str]] = []  # score, number and excerpt
+        # For each word: the number of entries that have it.
+        holders = [sum(pattern.search(text) is not None for text in lowered) for pattern in patterns]
+        scored: list[tuple[float, int, str]] = []  # the score, number and excerpt of an entry
         for (number, body, text), lower in zip(texts, lowered, strict=True):
-            # The first place of each word, by its position in `patterns`.
+            # By position in `patterns`: the position in the text where the word first occurs.
             found = {n: match.start() for n, pattern in enumerate(patterns) if (match := pattern.search(lower))}
             has_phrase = phrase in lower
             if has_phrase or (found and 2 * len(found) >= len(patterns)):
@@ -203,7 +204,7 @@ class LogSearch:
         return [text for _, _, text in sorted(scored, key=lambda one: (-one[0], -one[1]))]
 
     def _numbered(self) -> Iterator[tuple[int, Entry]]:
-        # The newest come first, because an id that a model used twice means its last use.
+        # Newest first, because an id that a model has used twice means its last use.
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
             is_own = isinstance(entry.body, Result) and entry.body.name == "recall"
@@ -223,13 +224,13 @@ def _heading(number: int, body: Body) -> str:
             speaker = "note" if body.is_reminder else "user"
         case Result(name=name, result=result):
             speaker = f"{name}{' (failed)' if result.is_error else ''}"
-        case _:  # a reply, or an entry named for its kind, such as `pinned`
+        case _:  # a reply, or another entry, which is named by its kind, such as `pinned`
             speaker = "you" if isinstance(body, Assistant) else type(body).__name__.lower()
     return f"[#{number} {speaker}]"
 
 
 def _text(body: Body) -> str:
-    match body:  # without calls of `recall`, which contain the words of earlier searches
+    match body:  # calls of `recall` are left out, because they contain the words of earlier searches
         case User(content) | Assistant(content=content):
             shown = (block for block in content if not (isinstance(block, ToolUse) and block.name == "recall"))
             texts = (block_text(b) if isinstance(b, _TEXTUAL) else f"[{type(b).__name__.lower()}]" for b in shown)
@@ -251,11 +252,11 @@ def _media(body: Body) -> tuple[Image | Document, ...]:
 
 
 def listed_names(names: Sequence[str], most: int) -> str:
-    """Return the first names as `a, b and 3 more`."""
+    """Return the first `most` names and the number of others, as `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with its noun, such as `2 files`; `many` is a plural that does not end in s."""
+    """Return a number with its noun, such as `2 files`; `many` is the plural, if it is not just `one` with an s."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -1,7 +1,7 @@
 """The beginning of a conversation: the system text, the notes on the environment, and instruction files.
 
-Instruction files (AGENTS.md and its kin) are data that a project gives the model: they are read without trust, and
-marked as such.
+Instruction files (AGENTS.md and the like) are data that a project gives the model: they are untrusted, and marked with
+their paths.
 """
 
 import os
@@ -20,14 +20,14 @@ from agentcli.settings.files import is_file, read_small_file
 from agentcli.tools.workspace import display_name
 
 BUDGET = 32 * 1024  # bytes of all instruction files together
-PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts
-LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # the person's own, beside it
-_KINDS = {"AGENTS": "agents", "CLAUDE": "claude", "GEMINI": "gemini"}  # for `instructions.off`, by the start of a name
+PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # only the first that exists is read
+LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # files of the person's own, which are read in addition
+_KINDS = {"AGENTS": "agents", "CLAUDE": "claude", "GEMINI": "gemini"}  # by the start of a file name; `instructions.off`
 MAX_IMPORT_DEPTH = 5
-MAX_NAMES = 40  # of the working directory
+MAX_NAMES = 40  # in the working directory, for `files_note`
 
 _MAX_LINE_BYTES = 8_192  # twice the longest path
-_BRANCH = lazy_pattern(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are left out, as some look like mark-up
+_BRANCH = lazy_pattern(r"[^\s<>\x00-\x20\x7f-\xa0]{1,255}")  # other names are not shown, because some look like mark-up
 
 _TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
@@ -40,7 +40,7 @@ _SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
 class Instructions(Struct, frozen=True):
     """Instruction files, outermost first, each with its text, and rules that the model is offered to read.
 
-    The `notices` tell the person of files that the model does not get, or only in part, and of broken frontmatters.
+    The `notices` tell the person which files the model does not get, or only in part, and which have bad frontmatter.
     """
 
     files: tuple[tuple[Path, str], ...] = ()
@@ -55,22 +55,22 @@ class Instructions(Struct, frozen=True):
 
 
 class InstructionReader(Struct, kw_only=True):
-    """Reads a project's instruction files and the rules that `finder` finds, within one budget, each text once.
+    """Reads a project's instruction files and the rules that `finder` finds, within one budget; each text only once.
 
-    Large files get equal shares. A project's file may be a link or import others by `@path`, but only files inside the
-    project that hold no secrets.
+    Large files get equal shares. A project's file may be a link or import others by `@path`, but only to files inside
+    the project that hold no secrets.
     """
 
     finder: RuleFinder
-    # What was found since the last `collect`.
-    _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
+    # The files, rules and notices since the last `collect`:
+    _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # a file, its beginning and its size in bytes
     _offered: list[RuleFile] = field(default_factory=list)
     _notices: list[str] = field(default_factory=list)
     _spent: int = 0  # bytes of the files that `collect` has returned
     _seen: set[Path | str] = field(default_factory=set)  # the real paths and the texts of all files read so far
 
     def collect(self) -> Instructions:
-        """Return the files that were read since the last call. They count against the budget from now on."""
+        """Return the files that were read since the last call, and take their size off the budget."""
         shares = _shares([len(content) for _, content, _ in self._files], BUDGET - self._spent)
         files = []
         for (file, content, size), share in zip(self._files, shares, strict=True):
@@ -110,7 +110,7 @@ class InstructionReader(Struct, kw_only=True):
         self._notices.append(f"{file} was left out: {why}.")
 
     def read(self, file: Path, within: Path, *, depth: int = 0) -> None:
-        """Read a file and its imports, which must all lie in the folder `within`."""
+        """Read a file and its imports, which must all be in the folder `within`."""
         real = Path(os.path.realpath(file))
         if real in self._seen:
             return
@@ -120,7 +120,7 @@ class InstructionReader(Struct, kw_only=True):
             self._leave_out(file, why)
             return
         text = content.decode("utf-8-sig", errors="replace")
-        if not (body := _body(text)) or body in self._seen:  # a copy of another tool's file
+        if not (body := _body(text)) or body in self._seen:  # empty, or a copy of another tool's file
             return
         self._seen.add(body)
         self._files.append((file, content, max(len(content), file.stat().st_size)))
@@ -146,9 +146,9 @@ def find_instructions(cwd: Path, user_files: Sequence[Path], *, finder: RuleFind
 def nested_instructions(
     folders: Iterable[Path], files: Iterable[Path], cwd: Path, *, finder: RuleFinder, known: Iterable[str]
 ) -> Instructions:
-    """Return the files of `folders` below `cwd` and of the folders between, outermost first, and the rules for `files`.
+    """Return the files of `folders` below `cwd` and of folders between them, outermost first, and rules for `files`.
 
-    The `known` paths, which the model has seen, are left out, and count against the budget with their present size.
+    The `known` paths, which the model has seen, are left out, but take their present size off the budget.
     """
     reader = InstructionReader(finder=finder)
     for path in map(Path, known):
@@ -165,7 +165,7 @@ def nested_instructions(
 def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     """Return the paths of the instruction files that these entries show to the model."""
     start_of_note = f"<system-reminder>{_HEADING}"
-    # What a compaction carries may end with the note; `find` gives -1 if it does not, and so the whole text.
+    # The text that a compaction carries may end with the note. If not, `find` returns -1, which gives the whole text.
     texts = (
         body.text if isinstance(body, User) else body.carried[body.carried.find(f"\n{start_of_note}") + 1 :]
         for body in bodies
@@ -176,7 +176,7 @@ def instruction_paths(bodies: Iterable[Body]) -> list[str]:
 
 
 def _body(text: str) -> str:
-    """Return a text without a rule's frontmatter, by which copies of it differ."""
+    """Return a text without frontmatter, because copies of a rule for several tools differ in it."""
     try:
         return split_rule(text.replace("\r\n", "\n"))[1].strip()
     except ValueError:
@@ -184,7 +184,7 @@ def _body(text: str) -> str:
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Return the bytes that fit of each file: all of the small ones, and the same number of each large one."""
+    """Return how many bytes of each file fit: all of the small ones, and the same number for each large one."""
     shares = [0] * len(sizes)
     smallest_first = sorted(range(len(sizes)), key=lambda number: sizes[number])
     for done, number in enumerate(smallest_first):
@@ -193,13 +193,13 @@ def _shares(sizes: Sequence[int], budget: int) -> list[int]:
 
 
 def _beginning(content: bytes, max_bytes: int) -> bytes:
-    """Return as many complete lines as fit; part of the first line if that does not."""
+    """Return as many complete lines as fit, or a part of the first line if it does not fit."""
     last_line_end = content.rfind(b"\n", 0, max_bytes) + 1
     return content if len(content) <= max_bytes else content[: last_line_end or max_bytes]
 
 
 def _imports(text: str, folder: Path, home: Path | None) -> Iterator[Path]:
-    """Yield the files that a text names as `@path`, outside of code. A name that is no file is no import."""
+    """Yield the files that a text imports as `@path`, outside of code. Other names after an `@` are ignored."""
     for name in _IMPORT.findall(_CODE.sub("", text)):
         file = home / name[2:] if name.startswith("~/") and home else Path(normpath(folder / name))
         if is_file(file):
@@ -207,14 +207,14 @@ def _imports(text: str, folder: Path, home: Path | None) -> Iterator[Path]:
 
 
 def system_prompt(*, small: bool, replace: str | None = None, append: str = "") -> str:
-    """Return the system text: the same bytes for every session of a kind, so that they share a provider's cache."""
+    """Return the system text, the same for all sessions of a kind, so that they share a provider's prompt cache."""
     name = "system_prompt_small.md" if small else "system_prompt.md"
     text = replace if replace is not None else Path(__file__).with_name(name).read_text("utf-8")
     return "\n\n".join(part.strip() for part in (text, append) if part.strip())
 
 
 def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
-    """Return a note on where and when the session runs. The system text must not hold it, because it changes."""
+    """Return a note on where and when the session runs. It is not in the system text, because it changes."""
     git = f", git branch {branch}" if branch else ""
     return reminder(f"Working directory {display_name(str(cwd))}{git}. {platform}. {date}.")
 
@@ -229,10 +229,10 @@ def files_note(cwd: Path) -> User:
 
 
 def git_branch(root: Path) -> str:
-    """Return the checked-out branch, read from the repository itself; empty if there is none."""
+    """Return the checked-out branch, read from the repository without running git; empty if there is none."""
     git = root / ".git"
     try:
-        if git.is_file():  # a worktree or submodule names its folder
+        if git.is_file():  # in a worktree or submodule, this file names the folder
             git = (root / _line_of(git).removeprefix("gitdir:").strip()).resolve()
         head = _line_of(git / "HEAD")
     except (OSError, RuntimeError, ValueError):

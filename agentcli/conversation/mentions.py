@@ -1,4 +1,4 @@
-"""Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models bare names too."""
+"""Attaches the files that a prompt names: `@path`, `@path:10-40`, `@folder`, and for small models names without @."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _LINES = lazy_pattern(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 _NOT_ATTACHED = "[not attached: "
 _UNATTACHED = lazy_pattern(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
-MAX_LISTED = 100  # names of a folder
+MAX_LISTED = 100  # names in a folder
 _ABOUT_PROJECT = lazy_pattern(
     r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
 )
@@ -28,7 +28,7 @@ _README_LINES = 40
 
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
-    """Return the blocks of a prompt without the files that were attached for the names in it."""
+    """Return the blocks of a prompt without the files that were attached because the prompt names them."""
     return [*content[:1], *(b for b in content[1:] if not (isinstance(b, Text) and b.text.startswith(_ATTACHED)))]
 
 
@@ -39,21 +39,21 @@ def typed_text(content: Sequence[Block]) -> str:
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """Return the prompt, and each file named in its `typed` part, or the reason why that cannot be attached.
+    """Return the prompt, and each file named in its `typed` part or the reason why the file cannot be attached.
 
-    With `bare_names`, names without @ count, and a question about the project that names no file gets its README: a
-    small model would guess.
+    With `bare_names`, names without @ are attached too, and so is the README for a question about the project that
+    names no file: a small model would guess.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
-    mentioned = {*_names(typed, bare_names=False)}  # named with @, so that a failure is reported
+    mentioned = {*_names(typed, bare_names=False)}  # a failure is reported only for names with @
     for name in dict.fromkeys(_names(typed, bare_names=bare_names)):
         try:
             blocks += _attached(name, workspace)
-        except (ToolError, OSError) as error:  # too long a name raises OSError
+        except (ToolError, OSError) as error:  # a name that is too long raises OSError
             if name in mentioned and _is_file(name, workspace):
                 blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
-    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):  # one block: no file is named
+    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):  # the prompt has named no file
         for name in _READMES:
             with suppress(ToolError, OSError):
                 if found := _attached(f"{name}:1-{_README_LINES}", workspace):
@@ -68,12 +68,12 @@ def unattached_files(content: Sequence[Block]) -> list[str]:
 
 
 def foreign_text(name: str, text: str) -> Text:
-    """Return a text that the person has not typed, in the form of an attached file."""
+    """Return a text that the person did not type, in the form of an attached file."""
     return Text(f'{_ATTACHED[0]}"{name}">\n{text}\n</file>')
 
 
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
-    """Return the blocks of a file that a caller attaches: an image, a PDF or text, anywhere. Raises `UsageError`."""
+    """Return the blocks of a file, in any folder, that a caller attaches: image, PDF or text. Raises `UsageError`."""
     from agentcli.tools.builtin.file_read import read_file
 
     try:
@@ -84,7 +84,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
-    """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError`, `OSError`."""
+    """Return the blocks to attach for a name; none if it names no file or folder. Raises `ToolError`, `OSError`."""
     from agentcli.tools.builtin.file_read import read_file
     from agentcli.tools.builtin.files import LARGEST, syntax_note
 
@@ -94,7 +94,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
             output = read_file(FileRead(name), path, workspace)
         case "folder":
             return _listed(name, path)
-        case None:  # `path:10-40`, or no file at all
+        case None:  # nothing has this name; it may be `path:10-40`
             lines = _LINES.fullmatch(name)
             return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace) if lines else ()
         case _:
@@ -107,7 +107,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
 
 
 def _is_file(name: str, workspace: Workspace) -> bool:
-    """Return True if something other than a folder is there. A folder is rarely meant, as in `@/lib`."""
+    """Return True if something other than a folder has this name: a mention such as `@/lib` rarely means a folder."""
     with suppress(ToolError):
         return workspace.look(workspace.lexical_path(name)).kind not in (None, "folder")
     return False
@@ -131,7 +131,7 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     """Return the names in a folder. Raises `OSError`."""
-    with os.scandir(folder) as found:  # says what is a folder without a look at each file
+    with os.scandir(folder) as found:  # it knows which entries are folders without looking at each of them
         names = sorted(display_name(f"{entry.name}/" if _leads_to_folder(entry) else entry.name) for entry in found)
     more = [f"[{len(names) - MAX_LISTED} more]"] if len(names) > MAX_LISTED else []
     listing = "\n".join([*names[:MAX_LISTED], *more])
@@ -139,12 +139,12 @@ def _listed(name: str, folder: Path) -> Sequence[Block]:
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()  # of links in a circle, `entry` raises
+    return Path(entry).is_dir() if entry.is_symlink() else entry.is_dir()  # `DirEntry` raises for a loop of links
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
-    """Yield the names that a prompt mentions, those at the end of a sentence with and without its punctuation."""
-    # `@"a b":10-40` has the first two, `@a` the last.
+    """Yield the names that a prompt mentions, with and without punctuation after them, which may end a sentence."""
+    # `@"a b":10-40` has the groups `quoted` and `lines`, `@a` only `plain`.
     for quoted, lines, plain in _MENTION.findall(prompt) if "@" in prompt else ():
         yield quoted + lines or plain
         yield plain.rstrip(PUNCTUATION)
@@ -152,12 +152,12 @@ def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
         yield from _BARE_NAME.findall(prompt)
 
 
-# A mention at the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
+# A mention at the beginning of a word: not `me@example.com`, nor anything in quotation marks.
 _PATH_MENTION = lazy_pattern(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = lazy_pattern(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _LINE_SUFFIX = lazy_pattern(r":\d+(?:-\d+)?\Z")
 _ANCHOR = lazy_pattern(r"#L?\d+(?:-L?\d+)?\Z")
-_NO_PATH = lazy_pattern(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # in calls, versions, addresses
+_NO_PATH = lazy_pattern(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # characters of calls, versions and addresses
 _EXTENSIONS = frozenset(
     "py pyi ipynb js mjs cjs jsx ts tsx vue svelte html htm css scss less json jsonl json5 toml yaml yml xml ini cfg "
     "conf env lock md mdx rst txt tex csv tsv sql sh bash zsh fish ps1 bat c h cc cpp cxx hpp rs go java kt kts scala "
@@ -173,10 +173,10 @@ def missing_files_notice(typed: str, folder: Path) -> str:
 
 
 def missing_files(typed: str, folder: Path) -> list[str]:
-    """Return the mentions of a prompt that name no file, except decorators, people, packages and addresses."""
+    """Return the mentions in a prompt that look like paths but name no file. `@property` or a person is none."""
     if "@" not in typed:
         return []
-    names = {  # and whether they are quoted
+    names = {  # each with True if it is quoted
         match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"])
         for match in _PATH_MENTION.finditer(_CODE.sub(" ", typed))
     }
@@ -184,21 +184,21 @@ def missing_files(typed: str, folder: Path) -> list[str]:
 
 
 def _is_missing(name: str, folder: Path, *, is_quoted: bool) -> bool:
-    """Return True if no file has this name and it was meant as a path, which a name such as `@property` was not."""
+    """Return True if no file has this name, and it was meant as a path, unlike `@property`."""
     if _exists(name, folder) or _exists(_LINE_SUFFIX.sub("", name), folder):
         return False
     if is_quoted or (_ANCHOR.search(name) and _exists(_ANCHOR.sub("", name), folder)):
-        return True  # lines are named by `:9`; with `#L9` no file is attached
+        return True  # with `#L9` no file is attached, because only `:9` selects lines
     if name.startswith("/") or _NO_PATH.search(name):  # `@/lib/utils.ts` may be an alias in an import
         return False
     first, *others = name.split("/")
     has_extension = "." in name and name.rstrip("/").rpartition(".")[2].lower() in _EXTENSIONS
-    is_deep = len(others) > 1 and _exists(first, folder)  # `@types/node` is a package, also beside a folder `types`
+    is_deep = len(others) > 1 and _exists(first, folder)  # `@types/node` is a package even if a folder `types` exists
     return first in ("~", ".", "..") or has_extension or is_deep
 
 
 def _exists(name: str, folder: Path) -> bool:
-    # The name may be too long, or have a NUL or a user without a home folder.
+    # Suppressed: the name may be too long, contain a NUL, or begin with a `~user` who has no home folder.
     with suppress(OSError, ValueError, RuntimeError):
         return (folder / Path(name).expanduser()).exists()
     return False

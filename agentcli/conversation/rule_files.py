@@ -1,6 +1,6 @@
-"""Finds the rules that a project keeps for other tools, and reads when each of them applies.
+"""Finds the rules that a project keeps for other coding agents, and reads when each of them applies.
 
-Such a file is data like AGENTS.md: it gives the model instructions, and grants nothing.
+Like AGENTS.md, such a file is data: it gives the model instructions, but grants no permissions.
 """
 
 import re
@@ -22,12 +22,12 @@ _BOOLEANS = {"true": True, "false": False, "": False}
 
 
 class RuleKind(NamedTuple):
-    """The places of a tool's rules in a folder: `files` that always apply, `folders` of files that say when."""
+    """The places of one tool's rules in a folder."""
 
-    files: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-    endings: tuple[str, ...] = (".md",)
-    is_eager: bool = True  # a file that says nothing always applies, else only when the person names it
+    files: tuple[str, ...]  # these always apply
+    folders: tuple[str, ...] = ()  # the files in these say when they apply
+    endings: tuple[str, ...] = (".md",)  # of the files in `folders`
+    is_eager: bool = True  # a file that says nothing applies always; False: only when the person names it
 
 
 RULE_KINDS = {
@@ -41,10 +41,11 @@ RULE_KINDS = {
 
 
 class RuleFile(Struct, frozen=True, kw_only=True):
-    """A rule file of a project. `applies` says when the model gets it:
+    """A rule file of a project. `applies` says when the model gets it.
 
-    always, with the first of the `files` that fit its globs below `folder`, on `request` of the model, which is given
-    its description, or when the person has `named` it. A `problem` of its frontmatter lets it apply always.
+    "always"; "files": with the first file that matches its globs, which are relative to `folder`; "request": if the
+    model reads it because of its description; "named": when the person names it. With a `problem` in its frontmatter,
+    it always applies.
     """
 
     path: Path
@@ -55,14 +56,14 @@ class RuleFile(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def fits(self, file: Path, home: Path | None) -> bool:
-        from agentcli.safety.commands.records import matches_path  # seldom needed
+        from agentcli.safety.commands.records import matches_path  # imported here because few projects need it
 
         ground = PathGround(root=self.folder, cwd=self.folder, home=home or Path("/"))
         return any(matches_path(glob, file, ground) for glob in self.globs)
 
     @property
     def condition(self) -> str:
-        """Return words for the person on when the model gets the file."""
+        """Describe to the person when the model gets the file."""
         return {
             "always": "always",
             "files": f"when a file that matches {', '.join(self.globs)} is read or changed",
@@ -72,10 +73,10 @@ class RuleFile(Struct, frozen=True, kw_only=True):
 
 
 class RuleFinder(Struct, kw_only=True):
-    """Finds the rule files of a project whose folder is `root`; each folder is looked at once. Kinds in `off` are not.
+    """Finds the rule files of the project in the folder `root`, except kinds in `off`. It reads each folder only once.
 
-    Only files inside the project that hold no secrets are read: otherwise a repository could choose which files of
-    this machine the model sees.
+    It reads only files inside the project that hold no secrets: otherwise a repository could choose which files of this
+    machine the model sees.
     """
 
     root: Path
@@ -90,7 +91,7 @@ class RuleFinder(Struct, kw_only=True):
         return self._found[folder]
 
     def rules_for(self, file: Path) -> Iterator[RuleFile]:
-        """Yield the rules with globs that a file fits, those of outer folders first."""
+        """Yield the rules whose globs match a file, those of outer folders first."""
         for folder in reversed(file.parents):
             if folder.is_relative_to(self.root):
                 rules = (rule for rule in self.rules_in(folder) if rule.applies == "files")
@@ -101,12 +102,12 @@ class RuleFinder(Struct, kw_only=True):
         for place in kind.folders:
             for path in text_files(folder / place, kind.endings):
                 content, why = read_project_file(path, self.root, self.home)
-                # Why a file cannot be read is reported where its text is needed.
+                # A file that cannot be read is yielded too: the reason is reported when its text is needed.
                 yield RuleFile(path=path, folder=folder) if why else _parse_rule(path, folder, content, kind.is_eager)
 
 
 def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[bytes, str]:
-    """Return the beginning of a file, or the reason why it may not be read. Raises no error."""
+    """Return the beginning of a file, or b"" and the reason why it may not or cannot be read. Never raises."""
     try:
         real = file.resolve(strict=True)
         if not real.is_relative_to(within.resolve()):
@@ -122,7 +123,7 @@ def read_project_file(file: Path, within: Path, home: Path | None) -> tuple[byte
 def split_rule(text: str) -> tuple[dict[str, list[str]], str]:
     """Return the keys of a rule's frontmatter, each with its items, and the text below. Raises `ValueError`.
 
-    People write globs without the quotation marks that YAML wants, and the tools accept that.
+    This is not a YAML parser, because people write globs without the quotation marks that YAML requires.
     """
     if not re.match(r"---[ \t]*\n", text):
         return {}, text
@@ -166,7 +167,7 @@ def _parse_rule(path: Path, folder: Path, content: bytes, is_eager: bool) -> Rul
 
 
 def _line(keys: dict[str, list[str]], key: str) -> str:
-    """Return a value on one line, without quotation marks and without the marks of a text of several lines."""
+    """Return a value on one line, without quotation marks and without the YAML marks of a block (`|`, `>`)."""
     return " ".join(line for line in keys.get(key, ()) if line not in ("", "|", ">", "|-", ">-")).strip(" \"'")
 
 

@@ -1,4 +1,4 @@
-"""The stored form of entries: rows of a log, packed conversations, and the upgrade of what older versions stored."""
+"""Converts entries to and from their stored form: rows of a log, packed conversations, and rows of older versions."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -36,7 +36,7 @@ def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:
             return body
 
 
-# From each version to the next.
+# By version: the upgrade of a stored body to the next version.
 STEPS: dict[int, Step] = {1: _results_name_their_call, 2: _each_event_is_a_kind}
 
 
@@ -61,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 
 @cache
 def _body_decoder() -> msgspec.json.Decoder[Body]:
-    return msgspec.json.Decoder(Body)  # takes 0.5 ms, which only a stored conversation needs
+    return msgspec.json.Decoder(Body)  # created on first use, because it takes 0.5 ms
 
 
 def to_record(entry: Entry) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def from_record(record: dict[str, Any]) -> Entry:
 
 
 def as_readable(record: dict[str, Any]) -> Entry:
-    """Return the entry of a row. If it cannot be read, an `Unreadable` with its text takes its place."""
+    """Return the entry of a row; one with an `Unreadable` and the stored text if the row cannot be read."""
     try:
         return from_record(record)
     except ValueError as error:
@@ -100,7 +100,7 @@ def as_readable(record: dict[str, Any]) -> Entry:
 
 
 class PackedConversation(msgspec.Struct, frozen=True):
-    """A whole conversation as JSON that a caller keeps. `records` are rows as in the session store."""
+    """A whole conversation as JSON for a caller to store. `records` are rows as in the session store."""
 
     schema_version: int
     records: list[dict[str, Any]]

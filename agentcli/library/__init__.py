@@ -1,1 +1,1 @@
-"""The library: `Agent`, and what only Python programs need."""
+"""The library: `Agent`, and the other parts that only Python programs use."""

@@ -1,4 +1,4 @@
-"""The library's main class: an agent that works in a directory and is prompted from Python."""
+"""The library's main class: an agent that works in a directory and answers prompts from Python."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from agentcli.setup.options import SessionChoice
 from agentcli.tools.tool import Tool
 from agentcli.tools.workspace import Workspace
 
-_ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # where nobody answers while a turn runs
+_ONLY_MAIN = "Subagents cannot run this tool. Leave it to the main agent."  # `run` cannot answer during a turn
 Results = ClientResult | Sequence[ClientResult]
 
 log = logging.getLogger("agentcli")
-log.addHandler(logging.NullHandler())  # else Python prints warnings to the stderr of a program that sets up no logging
+log.addHandler(logging.NullHandler())  # without it, Python prints warnings to the stderr of programs without logging
 
 
 class AgentFailed(AgentcliError):
-    """A prompt could not be answered; `is_retryable` says whether trying again may help."""
+    """A prompt could not be answered; `is_retryable` is True if trying again may help."""
 
     def __init__(self, failure: TurnFailed) -> None:
         super().__init__(failure.error)
@@ -60,20 +60,20 @@ class Agent(Generic[Output]):
             print((await agent.run("What does this project do?")).text)
 
     `model` is `provider/model` (empty: the model that the command line would choose), or a provider. `instructions`
-    replace the system text. `tools` are `Tool`s, or functions as `@tool` takes them.
+    replace the system text. `tools` are `Tool`s, or functions as `@tool` accepts them.
 
     The conversation lives as long as the agent. With a `conversation`, an id of your own, the store in `options` keeps
-    it: the conversation of that id is continued, or begun if there is none. A program that holds it itself passes it as
-    `history`, messages in the form of the Messages API or of Chat Completions, and gets the rest from `new_messages()`.
-    No call of a history is run again.
+    it: the agent continues the conversation with that id, or begins it. A program that keeps it itself passes it as
+    `history`, messages in the form of the Messages API or of Chat Completions, and gets later ones from
+    `new_messages()`. Calls in a history are not run again.
 
-    Answers become instances of `output_type`, as `Done.output`: a dataclass, TypedDict, msgspec struct, pydantic model,
-    a type such as `list[City]`, a union, or JSON of a JSON Schema. One that does not fit is asked for again twice.
+    `Done.output` is an instance of `output_type`: a dataclass, TypedDict, msgspec struct, pydantic model, a type such
+    as `list[City]`, a union, or JSON for a JSON Schema. The model gets two tries to correct an answer.
 
     `approve` gets the questions of the permission mode, such as a `CommandApproval`, one at a time, and returns
-    `Allow(…)`, `Deny(…)` or a bool; without it calls that would ask are denied. What it raises denies the call, stops
-    the turn, and is raised by `run`, `stream` and `call_tool`. It ends with the turn. `permissions` are the name of the
-    mode, or a `PermissionSettings` with rules. `options` hold everything else.
+    `Allow(…)`, `Deny(…)` or a bool; without it, calls that would ask are denied. An error in it denies the call, stops
+    the turn, and is raised by `run`, `stream` and `call_tool`. When the turn ends, it is cancelled. `permissions` is
+    the name of the mode, or a `PermissionSettings` with rules. `options` hold everything else.
 
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
@@ -94,12 +94,12 @@ class Agent(Generic[Output]):
         options: AgentOptions = AgentOptions(),
     ) -> None:
         config = agent_config(options, cwd, permissions)
-        self._memory = MemorySessions()  # has the session where no `SessionStore` does
+        self._memory = MemorySessions()  # keeps the session if there is no `SessionStore`
         self._conversations, store = stores_of(options, conversation)
         if history is not None and options.store is not None:
             raise UsageError("A history is kept by the program, and a conversation by a store: pass only one of them.")
         self._history, self._form = history or (), form_of(history or ())
-        self._newest: list[Entry] = []  # entries of the prompt answered last
+        self._newest: list[Entry] = []  # the entries of the newest prompt
         self._callbacks = Callbacks(approve, options.answer) if approve or options.answer else None
         self._builder = Builder(
             config,
@@ -115,9 +115,9 @@ class Agent(Generic[Output]):
         self._conversation_id = conversation if self._conversations is not None else ""
         self._choice = SessionChoice(new_id=conversation or None, user_id=self._user_id)
         self._session: Session | None = None
-        self._opened = Conversation()  # of the newest session
-        self._opening, self._turns = asyncio.Lock(), PromptOrder()
-        self._loop: asyncio.AbstractEventLoop | None = None  # the one that the locks belong to
+        self._opened = Conversation()  # that of the newest session
+        self._opening, self._turns = asyncio.Lock(), PromptOrder()  # `_opening` is held while a session is built
+        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the locks
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
@@ -128,7 +128,7 @@ class Agent(Generic[Output]):
                 raise UsageError("This agent is in use in another event loop. Make an Agent for each.")
             self._loop, self._opening, self._turns = loop, asyncio.Lock(), PromptOrder()
         async with self._opening:
-            if self._session is not None and self._session.loop is not loop:  # that of an earlier `asyncio.run`
+            if self._session is not None and self._session.loop is not loop:  # it belongs to an earlier `asyncio.run`
                 await self._leave_session()
             if self._session is None:
                 self._session = await self._builder.build_session(await self._find_conversation(), model=self._model)
@@ -139,7 +139,7 @@ class Agent(Generic[Output]):
             return self._session
 
     async def _leave_session(self) -> None:
-        """Close the session, which belongs to one event loop. The next one continues the conversation in any loop."""
+        """Close the session, which is bound to one event loop. The next one continues the conversation in any loop."""
         session, self._session = self._session, None
         if session is not None:
             if session.snapshot().conversation.entries:
@@ -160,15 +160,15 @@ class Agent(Generic[Output]):
         if (entries := await self._load_entries()) is not None:
             self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
-            with suppress(StorageError):  # it is new; another fault is reported when the session is created
+            with suppress(StorageError):  # nothing is stored yet; other faults show when the session is created
                 info, _ = await self._builder.store.load(choice.new_id)
-                if info.id == choice.new_id:  # a store also takes the beginning of an id
+                if info.id == choice.new_id:  # a store also finds a session by the beginning of its id
                     self._check_owner(info.id, info.user_id)
                     return SessionChoice(how="id", id=info.id)
         return choice
 
     async def _load_entries(self) -> list[Entry] | None:
-        """Load from the `ConversationStore`; None if it has nothing. Raises `StorageError`, `UsageError`."""
+        """Load the entries in the `ConversationStore`, None without any. Raises `StorageError`, `UsageError`."""
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
@@ -181,19 +181,19 @@ class Agent(Generic[Output]):
             raise UsageError(f"The conversation {id} does not belong to {self._user_id or 'a user without an id'}.")
 
     async def _save_entries(self) -> None:
-        """Save to the `ConversationStore`, if there is one. Raises `StorageError`."""
+        """Save all entries to the `ConversationStore`, if there is one. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
             data = pack_conversation(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
-        """Begin a new conversation with the next prompt. One in a `ConversationStore` is removed from it."""
+        """Begin a new conversation with the next prompt, and remove the present one from a `ConversationStore`."""
         await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
             self._session, self._turns, self._opened = None, PromptOrder(), Conversation()
         if self._conversations is not None:
-            await self._load_entries()  # raises for somebody else's conversation, which stays
+            await self._load_entries()  # raises for another user's conversation, so it is not removed
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
         self._history, self._newest = (), []
@@ -208,9 +208,9 @@ class Agent(Generic[Output]):
         stream_id: str = "",
         deps: Any = None,
     ) -> Done[Output]:
-        """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays part of the conversation.
+        """Answer a prompt, as `stream` does. Raises `AgentFailed`; a partial answer stays in the conversation.
 
-        A turn that waits for a `ClientResult` ends here: `Done` has the reason "paused", and the `pending` calls.
+        A turn that needs a `ClientResult` ends: its `Done` has the reason "paused" and the `pending` calls.
         """
         answering = self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id, deps=deps)
         async with aclosing(answering) as events:
@@ -218,7 +218,7 @@ class Agent(Generic[Output]):
                 match event:
                     case ClientToolRequested(agent_id="main"):
                         (await self.session()).submit(Pause())
-                    case ClientToolRequested(calls):  # a subagent ends with the turn, so nothing can continue it
+                    case ClientToolRequested(calls):  # a paused turn would end the subagent that makes these calls
                         for call in calls:
                             (await self.session()).submit(ClientResult(call.id, _ONLY_MAIN, is_error=True))
                     case TurnFailed():
@@ -238,17 +238,17 @@ class Agent(Generic[Output]):
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of answering a prompt; the last is `Done` or `TurnFailed`. Closing the stream interrupts.
 
-        `content` is the text, in which `@path` names files of the workspace, or texts and blocks. `attachments` are
-        further files, also outside the workspace (paths relative to `cwd`), or blocks: images, PDFs, text. `deps` is
-        for `ToolContext.deps` of this prompt's calls. Another prompt waits for the end of this one; it raises
+        `content` is the text, in which `@path` attaches files of the workspace, or a list of texts and blocks.
+        `attachments` are more files, in any folder (paths are relative to `cwd`), or blocks: images, PDFs, text. `deps`
+        becomes `ToolContext.deps` in this prompt's calls. The next prompt waits for the end of this one; it raises
         `UsageError` if nobody reads this stream any more.
 
-        `tools` are the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn
-        waits until a `ClientResult` is submitted to the session. A stream that is closed before leaves these calls
-        open: any agent on the same conversation, also in another process, continues with their `ClientResult`s as the
-        `content`, all at once or one after another. Another prompt answers open calls as not run.
+        `tools` are tools of the caller, from this prompt on: each of their calls comes in a `ClientToolRequested`, and
+        the turn waits until a `ClientResult` is submitted to the session. If the stream is closed earlier, these calls
+        stay open: any agent on the same conversation, even in another process, continues with their `ClientResult`s as
+        the `content`, all at once or one after another. An ordinary prompt marks open calls as not run.
 
-        With a `stream_id` the agent's event store also gets the events, as the objects of the JSON output.
+        With a `stream_id`, the agent's event store gets the events too, as objects of the JSON output.
         """
         store = self._options.event_store
         if stream_id and store is None:
@@ -271,30 +271,30 @@ class Agent(Generic[Output]):
                     if isinstance(event, Done | TurnFailed):
                         last = typed_end(event, self._output)
                         break
-                    if isinstance(event, ClientToolRequested):  # the program may end before there is a result
+                    if isinstance(event, ClientToolRequested):  # save now: the program may end before the result comes
                         await self._save_entries()
                     self._turns.begin(partial(follow, event), deps)
                     with self._turns.reading():
                         yield event
             finally:
                 if last is None:  # the stream was closed, or its task cancelled
-                    session.submit(Pause())  # else the client's calls would end, too
+                    session.submit(Pause())  # keeps the client's calls open, which `Interrupt` would end
                     session.submit(Interrupt())
                     await session.idle()
                 self._newest = session.snapshot().conversation.path[path_before:]
                 await self._save_entries()
-        if last is not None:  # only now, because a reader stops here, and then the lock must be free
+        if last is not None:  # yielded after the lock is free, because a reader may never resume this generator
             yield last
 
     @asynccontextmanager
     async def _hold(
         self, results: Sequence[ClientResult], tools: Sequence[ToolSpec]
     ) -> AsyncIterator[tuple[Session, tuple[ToolUse, ...]]]:
-        """Hold the session for a turn and store results. Yield it with the calls that still wait for results then."""
+        """Hold the session for a turn and store results. Yield it with the calls that still wait for their results."""
         async with self._turns.hold():
             session = await self.session()
             if results:
-                # A `ConversationStore` has no locks, and another agent may have continued what this one has loaded.
+                # A `ConversationStore` has no locks, and another agent may have continued the conversation meanwhile.
                 keys = (f"conversation {self._conversation_id}",) if self._conversations is not None else ()
                 async with session.runtime.calls.services.locks.held(keys, timeout_s=LOCK_TIMEOUT_S):
                     stored, known = await self._load_entries(), session.state.conversation.entries
@@ -309,10 +309,10 @@ class Agent(Generic[Output]):
             yield session, tuple(session.state.conversation.pending_calls.values()) if results else ()
 
     def new_messages(self, form: HistoryForm | None = None) -> list[dict[str, Any]]:
-        """Return the messages of the newest prompt, that one first, to be added to a `history`.
+        """Return the newest prompt and the messages after it, to be added to a `history`.
 
-        They have the form of the agent's history, else that of the Messages API ("anthropic"; "openai": Chat
-        Completions). What agentcli added for the model is left out.
+        By default they have the form of the agent's history, or without one that of the Messages API ("anthropic";
+        "openai": Chat Completions). Notes that agentcli added for the model are left out.
         """
         return write_messages(self._newest, form or self._form)
 
@@ -328,13 +328,13 @@ class Agent(Generic[Output]):
     ) -> ToolFinished:
         """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
-        Permissions apply as to a call of the model, so `approve` is called where the permission mode would ask. With an
-        `idempotency_key` a call is made once: later calls with that key get its result, and wait for it while it runs.
-        A call that failed is only made again if nothing can happen twice: the tool had not begun, or rejected the call
-        for now (`rate_limit`), or only reads or is idempotent and failed for a reason that may pass. Keys are the
-        agent's: each is forgotten `idempotency_ttl_s` seconds after its first call began, or with the agent, and of
-        more than 1,000 the oldest. A call that `timeout_s` ends has failed by `timeout`. `caller_id` names the caller
-        to hooks and in the log. Raises `UsageError` for a key of another call.
+        Permissions apply as to a call of the model, so `approve` is called if the permission mode would ask. With an
+        `idempotency_key`, a call is made only once: later calls with that key wait for its result. A failed call is made
+        again only if nothing can happen twice: the tool had not begun, or rejected the call for now (`rate_limit`), or
+        only reads or is idempotent and failed for a reason that may pass. Keys belong to the agent: it forgets each
+        `idempotency_ttl_s` seconds after its first call began, and the oldest of more than 1,000. A call that takes
+        longer than `timeout_s` fails with `timeout`. `caller_id` names the caller for hooks and in the log. Raises
+        `UsageError` for the key of a different call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
@@ -346,13 +346,13 @@ class Agent(Generic[Output]):
         return (await once).finished()
 
     def turns(self) -> list[TurnRecord]:
-        """Return a record of each turn of the conversation, oldest first; a stored one is opened by its next prompt."""
+        """Return a record of each turn, oldest first. A stored conversation has none before its first prompt here."""
         return turn_records(self._opened.path)
 
     def run_sync(self, content: Content, *, attachments: Sequence[str | Path | Block] = ()) -> Done[Output]:
         """Do the same as `run`, for callers without an event loop.
 
-        Nothing stays open, the conversation goes on. Raises `UsageError` within an event loop, such as a notebook's.
+        Nothing stays open; the next call continues the conversation. Raises `UsageError` inside an event loop.
         """
         with suppress(RuntimeError):  # there is no event loop
             asyncio.get_running_loop()
@@ -362,7 +362,7 @@ class Agent(Generic[Output]):
             try:
                 return await self.run(content, attachments=attachments)
             finally:
-                if self._loop is asyncio.get_running_loop():  # else the session is in use in another one
+                if self._loop is asyncio.get_running_loop():  # otherwise the session is in use in another event loop
                     await self._leave_session()
 
         return asyncio.run(once())
@@ -383,7 +383,7 @@ class Agent(Generic[Output]):
 def _read_prompt(
     content: Content | Results, attachments: Sequence[str | Path | Block], workspace: Workspace
 ) -> tuple[tuple[Block, ...], tuple[ClientResult, ...]]:
-    """Return a prompt with its attachments, or the results that stand for it. Raises `UsageError`, `TypeError`."""
+    """Return a prompt with its attachments, or the results sent in its place. Raises `UsageError`, `TypeError`."""
     parts = content if isinstance(content, list | tuple) else (content,)
     results = tuple(part for part in parts if isinstance(part, ClientResult))
     blocks: tuple[Block, ...] = ()

@@ -1,4 +1,4 @@
-"""The functions of a caller that answer an agent's questions: if a call may run, and what the model asks."""
+"""Calls the caller's functions that answer an agent's questions: approvals of calls, and questions of the model."""
 
 import asyncio
 import inspect
@@ -22,8 +22,8 @@ from agentcli.tools.own_tools import in_thread
 class Allow(Struct, frozen=True, kw_only=True):
     """Lets a call run, or a turn go on.
 
-    `input` replaces its arguments, which are checked like the model's own. `remember` also allows what `rule` covers
-    (empty: the narrowest of the request's). `hunks` are the numbers of the parts that are made.
+    `input` replaces the call's arguments; it is checked like the model's own. Unless `remember` is "once", later calls
+    that `rule` covers are allowed too (empty: the narrowest rule in the question). `hunks` number the parts to apply.
     """
 
     input: dict[str, Any] | None = None
@@ -33,7 +33,7 @@ class Allow(Struct, frozen=True, kw_only=True):
 
 
 class Deny(Struct, frozen=True):
-    """Denies a call; the model reads the `reason`. With `stop` the turn ends, too."""
+    """Denies a call; the model reads the `reason`. With `stop`, the turn ends as well."""
 
     reason: str = ""
     stop: bool = False
@@ -44,13 +44,13 @@ Answerer = Callable[[Question], Awaitable[str | None] | str | None]
 
 
 class Callbacks(Struct, frozen=True):
-    """The functions that answer questions, sync or async. Without `approve` what asks is denied."""
+    """The functions that answer questions, sync or async. Without `approve`, calls that ask are denied."""
 
     approve: Approver | None
     answer: Answerer | None
 
     async def decide(self, question: AnyQuestion, decide_now: Decide | None = None) -> Approve:
-        """Return the caller's answer. Raises whatever their function does, and `UsageError` for a wrong answer."""
+        """Return the caller's answer. Raises the errors of their function, and `UsageError` for a wrong answer."""
         is_asked = isinstance(question, Question) and self.answer is not None
         function: Callable[[Any], Any] | None = self.answer if is_asked else self.approve
         if function is None:
@@ -79,7 +79,7 @@ def _as_op(id: str, answer: object, *, is_text: bool) -> Approve:
 
 @asynccontextmanager
 async def running_callbacks(callbacks: Callbacks | None, session: Session) -> AsyncIterator[Callable[[Event], None]]:
-    """Answer the questions among the events that the body passes on. The first error is raised at the end."""
+    """Answer the questions among the events that the body passes to the function it gets. Raises the first error."""
     tasks: dict[str, asyncio.Task[None]] = {}
     errors: list[BaseException] = []
     lock = asyncio.Lock()
@@ -100,7 +100,7 @@ async def running_callbacks(callbacks: Callbacks | None, session: Session) -> As
         if isinstance(event, QuestionEvent) and callbacks is not None:
             tasks[event.id] = asyncio.create_task(answer(event, callbacks))
         elif isinstance(event, ApprovalSettled) and (task := tasks.pop(event.id, None)) is not None:
-            task.cancel()  # it was settled in another way, or is answered
+            task.cancel()  # the question was settled, perhaps by somebody else
 
     try:
         yield follow

@@ -1,4 +1,4 @@
-"""The names that programs import from `agentcli`. The first one that is used loads this module."""
+"""The names that programs import from `agentcli`. The first use of one of them loads this module."""
 
 from warnings import warn
 
@@ -32,7 +32,7 @@ _RENAMED = {"ApprovalRequested": "QuestionEvent", "ops": "events"}
 
 
 def find_moved(name: str) -> object:
-    """Return a submodule, or a name that `agentcli` itself had before, with a warning. Raises `AttributeError`."""
+    """Return a submodule, or with a warning a name that moved out of `agentcli` itself. Raises `AttributeError`."""
     import agentcli.events
     import agentcli.hooks
     import agentcli.providers
@@ -40,7 +40,7 @@ def find_moved(name: str) -> object:
     import agentcli.stores
     import agentcli.tokens
 
-    # Of a name that two of them have, the first is the one that `agentcli` had itself.
+    # In this order, because a name in two modules was exported from the first of them.
     ordered = (agentcli.events, agentcli.stores, agentcli.hooks, agentcli.tokens, agentcli.skills, agentcli.providers)
     modules = {module.__name__: module for module in ordered}
     new = _RENAMED.get(name, name)

@@ -1,6 +1,6 @@
-"""Functions of the library: they count tokens, describe models, turn answers into replies of other APIs.
+"""Functions of the library that count tokens, describe models, and convert answers to replies of other APIs.
 
-Below them are two parts of `Agent`: one keeps its prompts in order, one records their events for readers elsewhere.
+It also has two parts of `Agent`: `PromptOrder` keeps prompts in order, `recording` stores events for other readers.
 """
 
 import asyncio
@@ -66,13 +66,13 @@ def _models() -> Models:
 
 @lru_cache(maxsize=4)
 def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
-    """Return the models of the settings, which are read again when one of the arguments differs."""
+    """Return the models of the settings. The arguments are the cache key: if one differs, settings are read again."""
     return Models(load_config(cwd))
 
 
 # Replies of Chat Completions (openai 3.52) and of Messages (anthropic 2.11), for proxies
 
-_CUT = ("max_tokens", "max_turns", "max_budget")  # ends that leave an answer unfinished
+_CUT = ("max_tokens", "max_turns", "max_budget")  # reasons of `Done` that leave an answer unfinished
 
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
@@ -108,26 +108,26 @@ def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, A
     }
 
 
-UNREAD_TIMEOUT_S = 1.0  # of a stream that nobody reads, while another prompt waits for it
+UNREAD_TIMEOUT_S = 1.0  # a waiting prompt gives up if nobody has read the open stream for this long
 _STILL_OPEN = "A stream is still open. Read it to its end, or close it (contextlib.aclosing), before the next prompt."
 
-# The agents of whose turns the running task is a part.
+# The agents in whose turns the running task takes part.
 _PROMPTED: ContextVar[frozenset["PromptOrder"]] = ContextVar("_PROMPTED", default=frozenset())
 
 
 class PromptOrder:
-    """Lets one prompt at a time be answered. A second one waits for it, but not for a stream that nobody reads."""
+    """Lets an agent answer one prompt at a time. The next one waits, but not for a stream that nobody reads."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._unread_since: float | None = None
+        self._lock = asyncio.Lock()  # held while a prompt is answered
+        self._unread_since: float | None = None  # when the reader got its event; None: it waits for the next
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the prompt before. Raises `UsageError` if nobody reads its stream, or if it waits for this one."""
+        """Wait for the previous prompt. Raises `UsageError` if nobody reads its stream, or if it waits for this one."""
         if self in _PROMPTED.get():
             raise UsageError("A tool cannot prompt its own agent, which is waiting for it. Use another Agent.")
-        for _ in range(3):  # lets the event loop close a stream whose `async for` was just left
+        for _ in range(3):  # give the event loop time to close a stream whose `async for` was just left
             await asyncio.sleep(0)
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
@@ -136,7 +136,7 @@ class PromptOrder:
                     raise UsageError(_STILL_OPEN)
                 await asyncio.wait((acquiring,), timeout=UNREAD_TIMEOUT_S / 10)
         except BaseException:
-            if not acquiring.cancel():  # it has the lock already
+            if not acquiring.cancel():  # too late to cancel: it has the lock
                 self._lock.release()
             raise
         try:
@@ -145,7 +145,7 @@ class PromptOrder:
             self._lock.release()
 
     def begin(self, submit: Callable[[], None], deps: Any = None) -> None:
-        """Submit a prompt. The tasks that are started for it count as parts of this agent's turn, with its `deps`."""
+        """Submit a prompt in a context that marks all tasks started for it as part of this turn, with its `deps`."""
         context = copy_context()
         context.run(_PROMPTED.set, _PROMPTED.get() | {self})
         context.run(CALL_DEPS.set, deps)
@@ -153,7 +153,7 @@ class PromptOrder:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Note that the stream's reader has an event and did not ask for the next one yet."""
+        """Note, while the body runs, that the stream's reader has not asked for the next event yet."""
         self._unread_since = time.monotonic()
         try:
             yield
@@ -161,19 +161,19 @@ class PromptOrder:
             self._unread_since = None
 
 
-BATCH_S = 0.05  # deltas of this time are stored together
+BATCH_S = 0.05  # events that come within this time are stored together
 
 
 @asynccontextmanager
 async def recording(session: Session, store: EventStore, stream_id: str) -> AsyncIterator[None]:
-    """Store the events of the turn that the body runs, as JSON output objects. Raises `StorageError` at the end."""
+    """Store the events of the turn that the body runs, as objects of the JSON output. Raises `StorageError`."""
     turns_before = session.turns_begun
     await store.append(stream_id, [], status="running")
     task = asyncio.create_task(_record(session, session.subscribe_batches(), store, stream_id))
     try:
         yield
     finally:
-        if session.turns_begun == turns_before:  # no turn began whose end would end the recording
+        if session.turns_begun == turns_before:  # no turn began, so no event would end the recording
             task.cancel()
             await store.append(stream_id, [], status="failed")
         else:
@@ -183,7 +183,7 @@ async def recording(session: Session, store: EventStore, stream_id: str) -> Asyn
 async def _record(
     session: Session, batches: AsyncGenerator[list[Event], None], store: EventStore, stream_id: str
 ) -> None:
-    from agentcli.frontends.json_output import JsonOutput  # only for agents with an event store
+    from agentcli.frontends.json_output import JsonOutput  # imported here because few agents have an event store
 
     objects: list[dict[str, Any]] = []
     output = JsonOutput(session, objects.append, partial=True)

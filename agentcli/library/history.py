@@ -1,4 +1,4 @@
-"""Reads and writes conversations that programs keep themselves, in the form of the Messages API or Chat Completions."""
+"""Reads and writes conversations that programs keep themselves, as messages of Anthropic's or OpenAI's API."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -21,13 +21,13 @@ HistoryForm = Literal["anthropic", "openai"]
 
 
 def read_history(history: Iterable[AnyMessage], model: str) -> list[Body]:
-    """Return the bodies of a conversation's entries; replies count as of `model`, which is `provider/model`.
+    """Return the bodies of a conversation's entries, with replies attributed to `model` (`provider/model`).
 
-    Raises `UsageError` that names a message which is wrong, or a call without a result.
+    Raises `UsageError`, which names the wrong message or the call without a result.
     """
     provider, _, model_name = model.partition("/")
     bodies: list[Body] = []
-    names: dict[str, str] = {}  # of the tools, by the ids of their calls
+    names: dict[str, str] = {}  # by call id: the name of the tool
     waiting: list[str] = []  # the ids of calls that have no result yet
     for number, given in enumerate(history):
         try:
@@ -59,7 +59,7 @@ def read_history(history: Iterable[AnyMessage], model: str) -> list[Body]:
 
 
 def _message(given: object) -> Message:
-    """Return a message of either API as ours. Raises `KeyError`, `TypeError`, `ValueError`."""
+    """Convert a message of either API to a `Message`. Raises `KeyError`, `TypeError`, `ValueError`."""
     if isinstance(given, Message):
         message = given
     elif not isinstance(given, Mapping):
@@ -71,7 +71,7 @@ def _message(given: object) -> Message:
         message = msgspec.convert({"role": role, "content": [*_blocks(given)]}, Message)
     if not message.content:
         raise ValueError("it is empty")
-    msgspec.json.encode(message)  # raises for lone surrogates, which the log cannot hold
+    msgspec.json.encode(message)  # raises for lone surrogates, which the log cannot store
     for block in message.content:
         if not isinstance(block, BLOCKS_OF_ROLE[message.role]):
             raise TypeError(f"a message of the {message.role} takes no {type(block).__name__}")
@@ -81,7 +81,7 @@ def _message(given: object) -> Message:
 
 
 def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the content of a message of either API as blocks of the Messages API."""
+    """Yield the content of a message of either API, converted to blocks of the Messages API."""
     content = message.get("content") or ()
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if message["role"] == "tool":
@@ -102,14 +102,14 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def form_of(history: Iterable[AnyMessage]) -> HistoryForm:
-    """Return the API whose form a history has; messages of text alone have the same in both."""
+    """Return the API whose form a history has. Plain text messages, which are the same in both, are "anthropic"."""
     plain = [message for message in history if isinstance(message, Mapping)]
     is_openai = any(message.get("role") == "tool" or message.get("tool_calls") for message in plain)
     return "openai" if is_openai else "anthropic"
 
 
 def write_messages(entries: Iterable[Entry], form: HistoryForm) -> list[dict[str, Any]]:
-    """Return the prompts, replies and results of entries, without what agentcli added for the model."""
+    """Return the prompts, replies and results of entries, without the notes that agentcli added for the model."""
     messages = messages_of(entry for entry in entries if entry.is_prompt or isinstance(entry.body, Assistant | Result))
     if form == "openai":
         return [*to_wire(messages, quirks=Quirks(), provider="")]

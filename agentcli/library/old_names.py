@@ -1,4 +1,4 @@
-"""Lets programs use the names of the release before; the next release drops this module."""
+"""Lets programs use names of the previous release; the next release drops this module."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.options import AgentOptions
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
-_PARAMETERS = {
+_PARAMETERS = {  # old parameters of `Agent`, with their new names; below, those that are options now
     "system_prompt": "instructions", "permission_mode": "permissions", "session_id": "conversation",
     "conversation_id": "conversation",
 }  # fmt: skip
@@ -18,7 +18,7 @@ _OPTIONS = {"conversation_store": "store"} | {name: name for name in AgentOption
 
 
 def accept_old_names(construct: Constructor) -> Constructor:
-    """Return the constructor of `Agent` so that it also takes the parameters that it had before, with a warning."""
+    """Wrap the constructor of `Agent`, so that it also accepts its old parameters, with a warning."""
 
     @wraps(construct)
     def construct_with_new_names(*arguments: Any, **named: Any) -> None:
@@ -45,6 +45,6 @@ def _in_new_names(named: dict[str, Any]) -> dict[str, Any]:
             parameters[name] = value
             continue
         warn(f"Agent({name}=…) is Agent({spelling}) now; the next release drops the old name.", DeprecationWarning, 3)
-    if "session_id" in named and not moved.get("store"):  # it named a conversation that nothing kept
+    if "session_id" in named and not moved.get("store"):  # an old `session_id` needed no store
         moved["store"] = MemorySessions()
     return parameters | ({"options": replace(options, **moved)} if moved else {})

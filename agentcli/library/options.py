@@ -1,4 +1,4 @@
-"""Defines the options of an agent, and makes of them what builds its sessions."""
+"""Defines the options of an agent, and converts them to the options of its sessions."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ log = logging.getLogger("agentcli")
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """The options of an agent that most programs leave alone.
+    """The options of an agent that most programs do not need.
 
-    `settings` are nested like config.toml, or a `Settings`, whose defaults are ignored; they replace those of files.
+    `settings` are nested like config.toml, or a `Settings`, whose defaults are ignored; they override those of files.
 
     `store` keeps conversations. A `SessionStore` keeps them entry by entry, as the command line does. A
-    `ConversationStore` keeps whole ones, which suits a web handler that makes an agent for each request. They belong to
-    `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
-    that have a `stream_id`. Readers elsewhere can follow them, and resume where they stopped.
+    `ConversationStore` keeps whole ones, which suits a web handler that creates an agent for each request. They belong
+    to `user_id`; opening a conversation of another user is an error. `event_store` keeps the numbered events of prompts
+    that have a `stream_id`. Readers in other processes can follow them, and resume where they stopped.
 
-    `answer` returns a text, or None, for what the model or an MCP server asks the person; else `approve` is asked.
+    `answer` returns a text, or None, for questions of the model or an MCP server; without it, `approve` is asked.
     `provider` replaces the configured ones. `resolve` chooses before each request: it returns `provider/model`, or a
     provider and its `ModelInfo`. If it fails, the fallback model of the settings answers. `context_policy` replaces the
     policy that compacts the conversation, `context_transform` changes the messages of one request. `usage` collects the
     usage of the conversation; several agents may share one.
 
     `hooks` are called around turns, `call_hooks` in order around each call. `locks` let only one call at a time use a
-    file, also among programs. `sandbox` replaces the machine's own files and commands, `search` Tavily in web_search.
-    `skills` are further folders of skills, `mcp_clients` connections to MCP servers (others are configured in
-    `settings`: `{"mcp_servers": {…}}`). `deps` is the program's own object, which functions of `tools` find in their
-    `ToolContext`; a prompt may bring another one.
+    file, even across programs. `sandbox` replaces the machine's own files and commands, `search` replaces Tavily in
+    web_search. `skills` are more folders of skills, `mcp_clients` are connections to MCP servers (`settings` can
+    configure others: `{"mcp_servers": {…}}`). `deps` is the program's own object, which functions of `tools` find in
+    their `ToolContext`; a prompt may bring another one.
     """
 
     settings: Mapping[str, Any] | Settings | None = None
@@ -76,7 +76,7 @@ class AgentOptions:
 
 
 def stores_of(options: AgentOptions, conversation: str) -> tuple[ConversationStore | None, SessionStore | None]:
-    """Return the store, as the kind that it is. Raises `UsageError` if it does not fit the conversation's id."""
+    """Return the store, sorted by its kind. Raises `UsageError` if it does not fit the conversation's id."""
     store = options.store
     if isinstance(store, SessionStore):
         return None, store
@@ -116,7 +116,7 @@ def agent_config(options: AgentOptions, cwd: str | Path, permissions: str | Perm
     """Return all settings for a working directory. Raises `UserError`."""
     given = changed_values(options.settings) if isinstance(options.settings, Settings) else {**(options.settings or {})}
     own = {"mode": permissions} if isinstance(permissions, str) else changed_values(permissions)
-    if own.get("mode") == "default":  # then the settings may name another one
+    if own.get("mode") == "default":  # the settings may name another mode
         del own["mode"]
     flags = given | {"permissions": {"mode": "default"} | given.get("permissions", {}) | own}
     config = load_settings(_folder(cwd), flags=flags, caller="settings")

@@ -1,4 +1,4 @@
-"""Typed answers: the JSON Schema of a caller's type, and the instance that an answer becomes."""
+"""Typed answers: derives a JSON Schema from a caller's type, and converts answers to instances of the type."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ else:
     OutputType = type[Output] | UnionType | dict[str, Any]
 
 Schema = dict[str, Any]
+# Keywords that stay as they are, and keywords that `strict_form` rewrites or drops; others become words.
 _KEPT = frozenset("type description enum const format $ref additionalProperties".split())
 _STRUCTURE = frozenset("title discriminator anyOf oneOf items properties required $defs".split())
-_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # strict modes' own
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")  # in strict modes
 _TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] | TurnFailed:
-    """Return the end of a turn with the value of its answer, or as a failure if the answer does not fit."""
+    """Return the end of a turn with its answer converted, or a failure if the answer does not fit the schema."""
     if schema is None or isinstance(end, TurnFailed) or end.reason == "paused":
         return end
     try:
@@ -39,7 +40,7 @@ def typed_end(end: Done | TurnFailed, schema: AnswerSchema | None) -> Done[Any] 
 
 
 def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
-    """Return the schema that answers of a type must fit, or the caller's own. Raises `UsageError`."""
+    """Return the schema for answers of a type; a dict is the caller's own schema. Raises `UsageError`."""
     if isinstance(output_type, dict):
         return AnswerSchema(output_type, name="The output_type")
     try:
@@ -48,7 +49,7 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
         raise UsageError(f"{output_type!r} cannot be an output_type: {error}") from error
     schema = strict_form(found)
     definitions = schema.pop("$defs", {})
-    if schema.keys() == {"$ref"}:  # strict modes need an object at the top
+    if schema.keys() == {"$ref"}:  # strict modes require an object at the top level
         schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
     is_wrapped = schema.get("type") != "object"
     schema = _object({"value": schema}) if is_wrapped else schema
@@ -60,9 +61,9 @@ def output_schema(output_type: OutputType[Any]) -> AnswerSchema:
 
 
 def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
-    """Return the JSON Schema of a type, and what makes an instance of JSON. Raises `TypeError` for an unknown kind."""
+    """Return the JSON Schema of a type, and a function from JSON values to its instances. Raises `TypeError`."""
     if any(hasattr(each, "__pydantic_complete__") for each in (kind, *get_args(kind))):
-        from pydantic import TypeAdapter  # installed, because the caller's type is made with it
+        from pydantic import TypeAdapter  # it is installed, because the caller's type uses it
 
         adapter = TypeAdapter(kind)
         return adapter.json_schema(), lambda value: adapter.validate_json(msgspec.json.encode(value))
@@ -71,7 +72,7 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
     except TypeError:
         if get_origin(kind) not in (Union, UnionType):
             raise
-    # A union whose members only their fields distinguish: each answer names its type.
+    # Only their fields distinguish the members of this union, so an answer must name its member.
     names = [member.__name__ if isinstance(member, type) else str(member) for member in get_args(kind)]
     if len({*names}) < len(names):
         raise TypeError("two of its members have the same name")
@@ -88,7 +89,7 @@ def _schema_and_conversion(kind: Any) -> tuple[Schema, Convert]:
 
 
 def strict_form(schema: Schema) -> Schema:
-    """Return a schema as strict modes accept it: fields are required, limits are words, other keywords are left out."""
+    """Return a schema in the form of strict modes: all fields are required, and limits move to the description."""
     kept = _KEPT if schema.get("format", "date") in _FORMATS else _KEPT - {"format"}
     strict: Schema = {key: schema[key] for key in schema if key in kept}
     words = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in schema if key not in kept | _STRUCTURE]

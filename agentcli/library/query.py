@@ -15,7 +15,7 @@ from agentcli.tools.tool import Tool
 
 
 class QueryParameters(TypedDict, Generic[Output], total=False):
-    """The parameters of `Agent` that a single prompt can have."""
+    """The parameters of `Agent` that are useful for a single prompt."""
 
     instructions: str | None
     tools: Sequence[Tool | Callable[..., Any]]

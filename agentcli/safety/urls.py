@@ -27,8 +27,7 @@ _USERINFO = lazy_pattern(  # without encoded delimiters and control characters, 
 # ASCII punctuation that `quote` leaves alone in a path or query; other characters are percent-encoded as UTF-8.
 _UNENCODED = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
 _OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
-# Characters that are percent-encoded after that; a `%` only if it begins no valid encoding.
-_ENCODED = lazy_pattern(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")
+_ENCODED = lazy_pattern(r"[\"<>`{}|^\\]|%(?![0-9A-Fa-f]{2})")  # these too, but not the `%` of an encoding
 
 
 class BadUrl(ValueError):

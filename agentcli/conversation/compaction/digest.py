@@ -1,4 +1,4 @@
-"""Writes the text that replaces older turns, at several lengths, and collects what no compaction may lose."""
+"""Writes the text that replaces older turns, at several lengths, and collects the facts that every compaction keeps."""
 
 import re
 from collections import Counter
@@ -28,18 +28,18 @@ _CUE = re.compile(
 )
 _IDENTIFIER = re.compile(r"`|\w[_/.]\w|\d")  # code, a path, a name with underscores, a number
 _CUE_FACTOR, _IDENTIFIER_FACTOR, _FOCUS_FACTOR = 2.0, 1.3, 10.0
-_RARE_WORDS = 2  # that count for a sentence: a longer one is not better for having more of them
+_RARE_WORDS = 2  # only a sentence's two rarest words score, so long sentences have no advantage
 _SMOOTHING_WORDS = 8  # keeps very short sentences from winning
-_MAX_MISSES = 20  # sentences that did not fit, after which the rest is not looked at
-_ENTRY_TOKENS = 8  # the line break, the speaker and the number in front of the first sentence of an entry
+_MAX_MISSES = 20  # sentences of a kind that do not fit before the search for shorter ones ends
+_ENTRY_TOKENS = 8  # the line break, the speaker and the number before the first sentence of an entry
 
 Kind = Literal["failure", "answer", "prompt"]
-# Of the room; what one kind leaves goes to the next.
+# Shares of the room, in this order; room that one kind leaves goes to the next.
 SHARES: dict[Kind, float] = {"failure": 0.2, "answer": 0.3, "prompt": 0.5}
 
 
 class Passage(Struct, frozen=True):
-    """A sentence of the entry with this number; `speaker` introduces it."""
+    """A sentence of the entry with the number `entry`; `speaker` introduces it."""
 
     entry: int
     kind: Kind
@@ -57,12 +57,12 @@ def split_passages(entry: int, kind: Kind, speaker: str, text: str) -> Iterator[
 
 
 class Scorer:
-    """Scores sentences: rare words of their conversation count more, and those of `focus` (lower case) most."""
+    """Scores sentences: words that are rare in the conversation score more, those of `focus` (lower case) most."""
 
     def __init__(self, sentences: Iterable[Passage], focus: Collection[str] = ()) -> None:
         found = [_words(sentence.text) for sentence in sentences]
-        self._uses = Counter(word for words in found for word in words)  # in how many sentences each word is
-        self._count = len(found) + 1
+        self._uses = Counter(word for words in found for word in words)  # by word: the number of sentences that have it
+        self._count = len(found) + 1  # of sentences; plus one keeps a word of all sentences above 0
         self._focus = tuple(focus)
 
     def score(self, text: str) -> float:
@@ -82,11 +82,11 @@ def _words(text: str) -> set[str]:
 def pick_excerpts(
     sentences: Sequence[Passage], max_tokens: int, size: Callable[[str], int], scorer: Scorer
 ) -> list[str]:
-    """Return the most informative sentences in their order, a line for each entry, in `max_tokens` as `size` counts."""
+    """Return the most informative sentences in their order, one line per entry. `size` counts the `max_tokens`."""
     picked: list[int] = []  # positions in `sentences`
-    entries: set[int] = set()  # numbers of the entries of picked sentences
-    room = 0.0  # tokens
-    newest_first = reversed(range(len(sentences)))  # of equally good sentences the newest come first
+    entries: set[int] = set()  # the numbers of entries that have a picked sentence
+    room = 0.0  # tokens that are free for the kinds so far
+    newest_first = reversed(range(len(sentences)))  # among equally good sentences, the newest come first
     best_first = sorted(newest_first, key=lambda position: scorer.score(sentences[position].text), reverse=True)
     for kind, share in SHARES.items():
         room += share * max_tokens
@@ -110,15 +110,15 @@ def pick_excerpts(
     return lines
 
 
-MIN_ANSWER_CHARS = 300  # of an answer at the usual length, because decisions are made in answers
+MIN_ANSWER_CHARS = 300  # at the usual length; answers get more than other texts because they contain decisions
 MAX_ERROR_CHARS = 500
-NEWEST_START = 2_000  # characters of the prompt that is to be answered, if it does not fit
-_MARK = 20  # characters of a mark, so that cutting fewer would save nothing
+NEWEST_START = 2_000  # characters of the prompt that must be answered, if the whole prompt does not fit
+_MARK = 20  # characters of the mark for a cut; cutting fewer would save nothing
 _TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
 
 
 class Length(Struct, frozen=True, kw_only=True):
-    """The number of characters of each part of a turn. None keeps all of it; 0 leaves its number, or nothing."""
+    """The maximum characters of each part of a turn. None keeps all of it; 0 keeps only its number, or nothing."""
 
     prompt: int | None = None
     error: int = 0
@@ -128,7 +128,7 @@ class Length(Struct, frozen=True, kw_only=True):
 
 
 BRIEF = 3  # the position in `DigestWriter.lengths` where prompts are whole and answers short
-FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths of the settings are multiplied by them where there is room
+FACTORS = (1, 3, 8, 20, 50, 125)  # the lengths in the settings are multiplied by one of them if there is room
 
 
 class DigestWriter(Struct, frozen=True, dict=True):
@@ -137,14 +137,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
     settings: CompactionSettings
     newest: int  # the number of the newest turn
     can_recall: bool = True
-    summaries: dict[int, str] = {}  # by turn; beside one only prompts and failures stay
+    summaries: dict[int, str] = {}  # by turn number; a summary replaces all of its turn but prompts and failures
 
     @cached_property
     def lengths(self) -> tuple[Length, ...]:
-        """The lengths that a turn's text may have, from least to most; planning picks the longest that fits.
+        """The lengths that a turn's text may have, shortest first; planning picks the longest that fits.
 
-        The first keeps the start of the prompt, the second the whole prompt and nothing else (`Length()`). The others
-        add errors and a short answer, then the lengths of the settings times each of `FACTORS`.
+        The first keeps the start of the prompt, the second the whole prompt and nothing else (`Length()`). The next two
+        add errors and a short answer; the others multiply the lengths in the settings by each of `FACTORS`.
         """
         message, result = self.settings.message_chars, self.settings.result_chars
         answer = max(message, MIN_ANSWER_CHARS)
@@ -156,7 +156,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return (*shorter, *longer)
 
     def text(self, turn: TurnSteps, length: Length) -> str:
-        """Return a turn at a length. Only prompts and failures are shown if the length has no room for answers."""
+        """Return the text of a turn at a length. Without room for answers, it has only prompts and failures."""
         summary = self.summaries.get(turn.number) if length.answer else None
         inputs = {use.id: use.input for use in turn.calls}
         lines = [f"\n### Turn {turn.number}"] if length.answer else []
@@ -175,7 +175,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         return "\n".join(lines)
 
     def sentences(self, turn: TurnSteps, length: Length | None) -> Iterator[Passage]:
-        """Yield the sentences of a turn that its text at this length leaves out. None: the turn has no text."""
+        """Yield the sentences of prompts, failures and answers that a turn's text at this length omits (None: all)."""
         inputs = {use.id: use.input for use in turn.calls}
         for step in turn.steps:
             match step.entry.body:
@@ -189,7 +189,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     yield from split_passages(step.number, "answer", "Answer", _quoted(text_of(reply)))
 
     def start_of_newest(self, step: Step) -> str:
-        """Return the beginning of the message to be answered now if it must be cut; else an empty string."""
+        """Return the beginning of the newest prompt if it is too long to stay whole; else an empty string."""
         text = self._typed(step)
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
@@ -214,7 +214,7 @@ class DigestWriter(Struct, frozen=True, dict=True):
         age = self.newest - turn.number  # in turns
         match step.entry.body:
             case User() as note:
-                # That older parts will soon be shortened is no longer true once they are.
+                # The announcement that older parts will be shortened is outdated once they are.
                 is_shown = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
                 skill = skill_of(note)  # the text of an active skill is carried whole
                 text = f"the skill {skill} was activated" if skill else bare_note(note.text)
@@ -225,14 +225,14 @@ class DigestWriter(Struct, frozen=True, dict=True):
                     return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
                 if not length.result:
                     return ""
-                # At greater lengths there is room for the result itself.
+                # Lengths greater than that of the settings have room for the result itself.
                 summary = body.summary if length.result <= self.settings.result_chars else ""
                 text = summary or " ".join(result.text[: length.result].split())
                 return f"- {title}: {text[: length.result]} [#{step.number}]"
             case Assistant() as reply if text := text_of(reply).strip():
                 if not calls_in(reply):
                     return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
-                # Thoughts of older turns come only at lengths greater than those of the settings.
+                # Thoughts of older turns are shown only at lengths greater than that of the settings.
                 is_shown = age < self.settings.medium_turns or length.thought > self.settings.message_chars
                 return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_shown and length.thought else ""
             case _:
@@ -240,13 +240,13 @@ class DigestWriter(Struct, frozen=True, dict=True):
 
 
 def is_about(turn: TurnSteps, words: Sequence[str]) -> bool:
-    """Return True if a reply or a result of the turn has one of the words in it."""
+    """Return True if a reply or a result of the turn contains one of the words."""
     texts = (text_of(step.entry.body).lower() for step in turn.steps)
     return any(re.search(rf"(?<!\w){re.escape(word)}", text) for text in texts for word in words)
 
 
 def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
-    """Return the text to show in place of an entry's; None if that is short enough. Notes become empty."""
+    """Return the text that replaces an entry's own; None if the entry is short enough. Notes become empty."""
     match step.entry.body:
         case User(is_reminder=True):
             return ""
@@ -261,7 +261,7 @@ def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
 
 
 def cut(text: str, max_chars: int, step: Step, turn: int) -> str:
-    """Return the first characters of a text, then the turn and the number by which the rest is recalled."""
+    """Return the first characters of a text, with the turn and the number by which the model can recall the rest."""
     return text if len(text) <= max_chars + _MARK else f"{text[:max_chars].rstrip()}… [turn {turn} #{step.number}]"
 
 
@@ -270,12 +270,12 @@ def is_failure(body: Body) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Quote text that is not the user's, so that neither its lines nor its tags begin anything."""
+    """Quote text that is not the user's, so that neither its lines nor its tags look like parts of the digest."""
     return _TAGS.sub("‹", text).replace("\n", "\n  ")
 
 
 def _counted(turn: TurnSteps) -> str:
-    """Return the number of a turn's successful calls of each tool, and the numbers of their first and last entry."""
+    """Return how often a turn called each tool successfully, and the numbers of the first and last of these entries."""
     calls = {
         step.number: body.name
         for step in turn.steps
@@ -295,11 +295,11 @@ SeenHash = Callable[[str], str]  # returns the hash of a file that this session 
 
 
 class FileNote(Struct, frozen=True):
-    """A file that was worked on: the last action ("read" or "changed") and its turn."""
+    """A file that was worked on."""
 
     path: str
-    done: str
-    turn: int
+    done: str  # the last action, "read" or "changed"
+    turn: int  # the number of its turn
     hash: str = ""
 
     @property
@@ -308,7 +308,7 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """The facts that every compaction carries: `opening` has the notes of a session's start in their present form."""
+    """The facts that every compaction carries. `opening` are the notes of a session's start, as they are now."""
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -337,7 +337,7 @@ def collect(
     conversation: Conversation, turns: Sequence[TurnSteps], opening: Iterable[str], seen_hash: SeenHash, *, focus: str
 ) -> Carried:
     """Collect the facts from the conversation's path. `opening` and `focus` are those of `Carried`."""
-    # The reminders of folders that the user added to the workspace, also those before a compaction.
+    # All entries, because the notes on folders that the user added may precede an earlier compaction.
     bodies = (entry.body for entry in conversation.entries)
     notes = (bare_note(body.text) for body in bodies if isinstance(body, User) and body.is_reminder)
     return Carried(
@@ -358,7 +358,7 @@ def _tasks(turns: Sequence[TurnSteps]) -> list[str]:
 
 
 def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileNote]:
-    """Return the files in the order they were last worked on; a change counts more than a later read."""
+    """Return the files in the order in which they were last worked on. A later read does not replace a change."""
     found: dict[str, FileNote] = {}
     for turn in turns:
         inputs = {use.id: use.input for use in turn.calls}
@@ -371,7 +371,7 @@ def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileNote]:
 
 
 def _worked_on(result: Result, input: dict[str, object]) -> list[tuple[str, str]]:
-    """Return the paths that a call worked on, each with "read" or "changed"; of a command the changes applied."""
+    """Return the paths that a call worked on, each with "read" or "changed"; for a command, its applied changes."""
     if result.result.is_error and result.name != "bash":  # a command that failed may have changed files
         return []
     if result.name in _DONE_BY and isinstance(path := input.get("path"), str):

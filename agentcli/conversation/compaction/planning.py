@@ -1,4 +1,4 @@
-"""Plans a compaction: fills the tokens that are free, from the newest turn to the oldest."""
+"""Plans a compaction: fills the free tokens from the newest turn to the oldest."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -17,18 +17,17 @@ from agentcli.conversation.history import Step, TurnSteps, distinctive_words, te
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.structs import CompactionSettings
 
-MIN_FREE = 0.2  # share of the window without the system text and the tools, if these nearly fill the target
-# Shares of the size from which a compaction is due: for the target, and for a target with large fixed parts.
+MIN_FREE = 0.2  # share of the window without its fixed parts that stays available even if those fill the target
+# The target is at most this share of the size at which compaction starts: usually, and with large fixed parts.
 _MAX_TARGET, _MAX_TARGET_WITH_FIXED = 0.75, 0.9
-_AIM = 0.7  # share of the limit up to which optional text is added
-_MAX_SHARE_OF_FILES = 0.1  # share of the room that the longer list of files may take more than the shorter one
-# Shares of the room for older turns that excerpts get: if all prompts fit beside them, and if the oldest turns are
-# joined.
+_AIM = 0.7  # optional text is added up to this share of the limit
+_MAX_SHARE_OF_FILES = 0.1  # the long list of files is used if it adds less than this share of the room
+# Excerpts get this share of the room for older turns: if all prompts fit too, and if the oldest turns are joined.
 _EXCERPTS, _EXCERPTS_IF_JOINED = 0.2, 0.7
-_MIN_GAIN = 0.1  # share of the request; a smaller gain is not worth the provider's prompt cache
-_CORRECTIONS = 4  # plans with less room, because sizes do not quite add up
-_JOINED = 20  # tokens, at least, of the line that replaces the oldest turns
-_ALL = 1_000_000_000
+_MIN_GAIN = 0.1  # share of the request; a smaller gain does not justify losing the provider's prompt cache
+_CORRECTIONS = 4  # attempts, each with less room than the last, because sizes do not quite add up
+_JOINED = 20  # minimum tokens of the line that replaces the oldest turns
+_ALL = 1_000_000_000  # no limit
 
 Count = Callable[[Sequence[Message]], int]
 
@@ -40,17 +39,17 @@ _RECALL = ' Nothing is lost: recall(query="…") searches all of it, recall(id="
 
 
 class Budget(Struct, frozen=True):
-    """The tokens of a compaction: the `window`, the `prefix` of system text and tools, and the request `before` it."""
+    """The tokens that a compaction has to work with. `count` counts those of messages."""
 
     window: int
-    prefix: int
-    before: int
+    prefix: int  # the system text and the tools
+    before: int  # the whole request before the compaction
     count: Count
 
     def limit(self, target: float, at: float, fixed: int = 0) -> int:
-        """Return the tokens that the request may take: more if the prefix and other `fixed` parts are large.
+        """Return the tokens that the request may have, more if the prefix and other `fixed` parts are large.
 
-        `target` and `at` are the shares of the window in the settings.
+        `target` and `at` are the settings of these names, as shares of the window.
         """
         fixed += self.prefix
         min_limit = fixed + MIN_FREE * (self.window - fixed)
@@ -58,52 +57,52 @@ class Budget(Struct, frozen=True):
         return int(max(target * self.window, min(min_limit, _MAX_TARGET_WITH_FIXED * at * self.window)))
 
     def size(self, text: str) -> int:
-        # As a part of a message, with the line end behind it.
+        # Measured as a part of a message, with a line end after it.
         empty = self.count([Message("user", (Text("\n"),))])
         return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
 
 class Tail(Struct, frozen=True, kw_only=True):
-    """The newest part, which stays in place: `turns`, or some `rounds` (a reply and its results) of the newest."""
+    """The newest part of the conversation, which stays in place; results in it may be cut."""
 
     turns: int = 1
-    rounds: int = _ALL
-    result: int = _ALL  # the most characters of a result before the newest round
-    newest: int = _ALL  # the same in the newest round
+    rounds: int = _ALL  # of the oldest of these turns: a round is a reply with its results
+    result: int = _ALL  # maximum characters of a result before the newest round
+    newest: int = _ALL  # maximum characters of a result in the newest round
     cuts_prompt: bool = False
     min_older: float = 0.5  # share of the room that must remain for older turns, unless they need less
 
 
 def tails(settings: CompactionSettings) -> Iterator[Tail]:
-    """Yield the tails from the longest to the shortest."""
+    """Yield the possible tails from the longest to the shortest."""
     least = settings.result_chars
     yield from (Tail(turns=turns) for turns in range(settings.keep_turns, 0, -1))
     cuts = ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least))
     yield from (Tail(rounds=rounds, result=result) for rounds, result in cuts)
-    # Results that the model has not seen yet come before older turns, and the message to be answered before all.
+    # Results that the model has not seen yet matter more than older turns, and the prompt to be answered most of all.
     for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
         yield Tail(rounds=1, result=least, newest=newest, min_older=0.0)
     yield Tail(rounds=1, result=least, newest=max(1_000, least), min_older=0.0, cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True, kw_only=True, dict=True):
-    """Plans one compaction. `carried` is in every plan; `summaries` are by the numbers of turns."""
+    """Plans one compaction."""
 
     conversation: Conversation
     turns: Sequence[TurnSteps]
-    carried: Carried
+    carried: Carried  # in every plan
     settings: CompactionSettings
     budget: Budget
     trigger: entries.CompactionTrigger = "auto"
-    summaries: dict[int, str] = field(default_factory=dict)
-    can_recall: bool = True  # the model has the tool `recall`
+    summaries: dict[int, str] = field(default_factory=dict)  # by turn number
+    can_recall: bool = True  # True if the model has the tool `recall`
 
     def plan(self) -> entries.Compaction | str:
         """Return the compaction, or the reason why there is none."""
         if len(self.turns) == 0 or len(messages_of(self.conversation.request_entries)) < 2:
             return "there is nothing to leave out yet"
         problem, tight = "", self.limit
-        # If no plan is small enough, one that leaves less room is better than none.
+        # If no plan is small enough, one that frees less is better than none.
         for limit in (tight, max(tight, int(_MAX_TARGET * self.settings.at * self.budget.window))):
             for plan in self._plans(limit):
                 if not (problem := self._problem(plan, limit)):
@@ -111,8 +110,8 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return problem or f"the parts that must stay take more than the {tight:,} tokens available"
 
     def _plans(self, limit: int) -> Iterator[entries.Compaction]:
-        """Yield plans, each smaller than the one before."""
-        # A person who asks for a compaction wants more room than shorter results give.
+        """Yield plans, each smaller than the last."""
+        # A person who asks for a compaction wants more room than cutting results can free.
         if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
             yield self._with_cuts(limit)
         room = limit
@@ -120,22 +119,22 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             if (plan := self._with_digest(room, limit)) is None:
                 return
             yield plan
-            room -= max(plan.tokens_after - limit, limit // 50)  # by what it takes too much, and not too little
+            room -= max(plan.tokens_after - limit, limit // 50)  # by the excess, but by at least 2% of the limit
 
     @cached_property
     def limit(self) -> int:
-        """The tokens that the request should have afterwards; it may have more if no plan is so small."""
+        """The tokens that the request should have afterwards; it may have more if no plan is that small."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if step.entry.is_prompt)
         fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.opening])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
-        if self.trigger == "manual":  # a person who asks early wants the conversation itself to get smaller
+        if self.trigger == "manual":  # a person may ask long before the window is full: at least halve the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
         return limit
 
     # Plans in which everything stays in place, and old entries are cut
 
     def _with_cuts(self, limit: int) -> entries.Compaction:
-        """Cut results, oldest first, and then other messages, ever shorter until the request is small enough."""
+        """Cut results, then all messages, oldest first and shorter in each round, until the request is small enough."""
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._outdated_notes(turn)}
         plan = self._build(self._carried([]), first, "truncate", stubs=stubs)
@@ -158,7 +157,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _with_digest(self, room: int, limit: int) -> entries.Compaction | None:
         """Return the fullest plan that fits into `room` tokens; None if even the smallest plan does not.
 
-        `limit` is what the request may have in all. `room` gets less than that if an earlier plan came out too large.
+        `limit` is the maximum of the whole request; `room` is smaller if an earlier plan came out too large.
         """
         size_with_few, size_with_many = (self.budget.size(self._carried([], files)) for files in (FEW_FILES, MAX_FILES))
         shows_many = size_with_many - size_with_few < _MAX_SHARE_OF_FILES * (room - self.budget.prefix - size_with_few)
@@ -180,11 +179,11 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return None
 
     def _older_texts(self, covered: Sequence[TurnSteps], free: int, aim: int) -> list[str] | None:
-        """Return the texts of older turns, which take at most `free` tokens; None if not even a single line fits.
+        """Return the texts of older turns, in at most `free` tokens; None if not even a single line fits.
 
-        If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, a fifth
-        of the room holds excerpts of what is left out, if possible. If not even prompts do, the oldest turns become one
-        line, and excerpts get most of the room.
+        If all turns fit at the length `BRIEF`, they get longer, up to `aim` tokens. If only their prompts fit, excerpts
+        of the omitted text get a fifth of the room, if possible. If not even the prompts fit, one line replaces the
+        oldest turns, and excerpts get most of the room.
         """
         shortest_size, brief_size = (sum(self._turn_size(turn, length) for turn in covered) for length in (0, BRIEF))
         room = free
@@ -192,12 +191,12 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
             share = _EXCERPTS if shortest_size <= free else _EXCERPTS_IF_JOINED
             all_sentences = self.budget.size("\n".join(one.text for one in self._sentences))
             excerpts_size = min(int(share * free), all_sentences)
-            # Otherwise whole prompts leave no room for excerpts.
+            # In the remaining case the prompts fit only without excerpts.
             if shortest_size > free or shortest_size + excerpts_size <= free:
                 room -= excerpts_size
         if (choice := self._choose_lengths(covered, room, aim)) is None:
             return None
-        joined, chosen = choice  # the number of oldest turns that one line replaces; positions in `lengths`
+        joined, chosen = choice  # the number of turns that one line replaces; the lengths of the others
         shown = [self._writer.lengths[length] for length in chosen]
         texts = [self._writer.text(turn, length) for turn, length in zip(covered[joined:], shown, strict=True)]
         if brief_size > free:
@@ -215,7 +214,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _sizes(self) -> dict[tuple[int, int, int], int]:
-        return {}  # by the number of a turn, the number of its steps, and a position in `lengths`
+        return {}  # keys: the number of a turn, the number of its steps, a position in `lengths`
 
     def _turn_size(self, turn: TurnSteps, length: int) -> int:
         """Return the tokens of a turn's text at a position in `lengths`."""
@@ -229,24 +228,24 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return [sentence for turn in self.turns for sentence in self._writer.sentences(turn, None)]
 
     def _excerpts(self, shown: Iterable[tuple[TurnSteps, Length | None]], room: int) -> list[str]:
-        """Return excerpts of what turns do not show at their lengths, in at most `room` tokens."""
+        """Return excerpts of the text that turns omit at their lengths, in at most `room` tokens."""
         scorer = Scorer(self._sentences, distinctive_words(self.carried.focus.lower()))
         sentences = [sentence for turn, length in shown for sentence in self._writer.sentences(turn, length)]
         lines = pick_excerpts(sentences, room, self.budget.size, scorer)
         return ["\n".join(["Excerpts of what is left out:", *lines])] if lines else []
 
     def _choose_lengths(self, covered: Sequence[TurnSteps], room: int, aim: int) -> tuple[int, list[int]] | None:
-        """Return the number of the oldest turns, which one line replaces, and the lengths of the others.
+        """Return the number of the oldest turns that one line replaces, and the lengths of the others.
 
-        Lengths are positions in `lengths`. If no turn is replaced, they grow by one for each turn, those about the
-        focus and then the newest first, and then by one more: up to `BRIEF` while all turns take at most `room` tokens,
-        and further while they take at most `aim`. None means that the room is too small for a single line.
+        A length is a position in `lengths`. If no turn is replaced, all turns get longer by one position, in the order
+        of `_growing_order`, then by another one: up to `BRIEF` while all turns together take at most `room` tokens, and
+        further while they take at most `aim`. Returns None if the room is too small for a single line.
         """
         joined, total = 0, sum(self._turn_size(turn, 0) for turn in covered)
         while total > room:
             if joined == len(covered):
                 return None
-            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)  # one line for all
+            total += (0 if joined else _JOINED) - self._turn_size(covered[joined], 0)  # one line for all joined turns
             joined += 1
         chosen = [0] * (len(covered) - joined)
         if joined:
@@ -262,13 +261,13 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return 0, chosen
 
     def _growing_order(self, covered: Sequence[TurnSteps]) -> list[int]:
-        """Return the positions of turns in the order in which they get more text."""
+        """Return the positions of turns in the order in which they get longer: about the focus first, then newest."""
         words = distinctive_words(self.carried.focus.lower())
         order = list(range(len(covered) - 1, -1, -1))
         return sorted(order, key=lambda position: not is_about(covered[position], words)) if words else order
 
     def _split(self, tail: Tail) -> tuple[list[TurnSteps], list[TurnSteps]]:
-        """Return the turns that the digest covers and those that stay. A turn may be split between two rounds."""
+        """Return the turns that the digest covers and those that stay. One turn may be split before a round."""
         covered, remaining = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
         rounds = [n for n, step in enumerate(remaining[0].steps) if isinstance(step.entry.body, entries.Assistant)]
         if len(rounds) > tail.rounds:
@@ -278,7 +277,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return covered, remaining
 
     def _stubs(self, turn: TurnSteps, tail: Tail) -> dict[str, str]:
-        """Return the texts that replace the contents of a turn's remaining entries, by id."""
+        """Return, by id, the texts that replace the contents of entries of a turn that stays."""
         stubs = dict.fromkeys(self._outdated_notes(turn), "")
         replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, entries.Assistant)]
         is_last = turn.number == self.turns[-1].number
@@ -295,7 +294,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         return stubs
 
     def _outdated_notes(self, turn: TurnSteps) -> Iterator[str]:
-        """Yield the ids of notes that are carried in a new form, and of those that are no longer true."""
+        """Yield the ids of notes that are carried in a newer form, and of notes that are no longer true."""
         for step in turn.steps:
             text = getattr(step.entry.body, "text", "")
             is_note = isinstance(step.entry.body, entries.User) and step.entry.body.is_reminder
@@ -305,7 +304,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
                 yield step.entry.id
 
     def _carried(self, texts: Sequence[str], max_files: int = MAX_FILES) -> str:
-        """Return the text with which later requests begin. `texts` are those of older turns."""
+        """Return the text with which later requests begin. `texts` are the texts of older turns."""
         what = "its older part is shortened below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         digest = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
@@ -321,7 +320,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
         stubs: dict[str, str],
         covered: Sequence[TurnSteps] = (),
     ) -> entries.Compaction:
-        """Return a plan that keeps the entries from `first` on, with its size. Without `covered`, it cuts all turns."""
+        """Return a plan that keeps the entries from `first` on, with its size. It covers all turns by default."""
         ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
         plan = entries.Compaction(
             carried=carried,
@@ -340,7 +339,7 @@ class Planner(Struct, frozen=True, kw_only=True, dict=True):
     def _problem(self, plan: entries.Compaction, limit: int) -> str:
         """Return the reason to reject a plan; empty if it is good."""
         if plan.strategy == "truncate" and self.settings.strategy == "auto":
-            limit = int(_AIM * limit)  # cutting must free more, or a digest would postpone the next compaction longer
+            limit = int(_AIM * limit)  # if cutting frees less, a digest puts off the next compaction for longer
         if plan.tokens_after > limit:
             return f"the parts that must stay take {plan.tokens_after:,} tokens, and {limit:,} are available"
         min_gain = _MIN_GAIN if self.trigger == "manual" else 0.0

@@ -1,7 +1,7 @@
-"""Checks what a final message claims against the log: exit codes, summaries of outputs, changes of files.
+"""Checks the claims of a final message against the log: exit codes, summaries in outputs, changes to files.
 
-`claims` finds claims in a message, `verdicts` compares them with the log. Nothing here runs a command or asks a model.
-Both are imported only when an answer may claim something.
+`claims` finds claims in a message, `verdicts` compares them with the log. Neither runs a command or asks a model. They
+are imported only when an answer may claim something.
 """
 
 from typing import Literal
@@ -12,9 +12,9 @@ ClaimVerdict = Literal["verified", "refuted", "unverified"]
 
 
 class Claim(Struct, frozen=True):
-    """A claim of a final message, in its words. `entries` has the ids of the log's entries that support or refute it.
+    """A claim of a final message, quoted in `text`. `entries` are the ids of entries that support or refute it.
 
-    docs/evidence.md lists the values of `kind`. `subject` is the file or the command that it names, if any.
+    docs/evidence.md lists the values of `kind`. `subject` is the file or command that the claim names, if any.
     """
 
     text: str
@@ -25,14 +25,14 @@ class Claim(Struct, frozen=True):
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """A claim that can be checked. It begins at `start` of its sentence."""
+    """A claim that can be checked."""
 
     kind: str
     text: str
-    start: int
+    start: int  # its position in the sentence
     target: str = ""  # the command or the file
-    count: int | None = None  # of tests that pass or fail; the exit code of a command
-    out_of: int | None = None
+    count: int | None = None  # the number of tests that pass or fail, or the exit code of a command
+    out_of: int | None = None  # the number of all tests: 14 in `12 of 14`
     names: tuple[str, ...] = ()  # the tests and files it is about
     is_all: bool = False  # it is about every test
 

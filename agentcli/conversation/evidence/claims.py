@@ -14,7 +14,7 @@ from agentcli.conversation.evidence.verdicts import check_kinds, runner_tables
 
 _MAX_MESSAGE_CHARS, _MAX_SENTENCE_CHARS, _MAX_CLAIMS = 30_000, 600, 100
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-# The end of the kind of a claim: for a check that failed, and for one that passed.
+# By topic: the second part of a claim's kind, if the check failed and if it passed (`tests_fail`, `tests_pass`).
 _OUTCOMES = {
     **dict.fromkeys(("tests", "checks"), ("fail", "pass")),
     **dict.fromkeys(("lint", "format"), ("fails", "clean")),
@@ -23,7 +23,7 @@ _OUTCOMES = {
     "command": ("failed", "passed"),
 }
 
-_SKIPPED = re.compile(
+_SKIPPED = re.compile(  # code blocks, comments, quotations and open tasks, sections on plans, headings
     r"^ *(`{3,}|~{3,}).*?(?:^ *\1[`~]* *$|\Z)|<!--.*?-->|^ *(?:>|[-*] \[ \])[^\n]*$|"
     r"^[#* ]{0,9}(?:next steps|to ?do|plan|remaining)\b[^\n]*\n(?:\s*(?:[-*]|\d+\.) [^\n]*\n?)+|^ *#[^\n]*$",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
@@ -32,7 +32,7 @@ _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n
 _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
-_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that continues
+_LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # the line continues
 _ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
 _LINE_NUMBER = re.compile(r"(?<=⟧):\d+(?:[:-]\d+)*\b(?! (?:tests? )?(?:pass|fail)ed)")
@@ -40,13 +40,13 @@ _MARK = re.compile(r"⟦(?P<kind>\w)(?P<number>\d+)[^⟧]*⟧")
 
 
 class MarkedSentence(Struct, frozen=True):
-    """A sentence with marks, as `wording.toml` explains them, and their texts by number."""
+    """A sentence with marks in place of paths and names (see `_mark`)."""
 
-    marks: str
-    marked: list[str]
+    marks: str  # the sentence with its marks
+    marked: list[str]  # by number of the mark: the text that it replaces
 
     def written(self, marks: str, kinds: str = "pcktn") -> list[str]:
-        """Return the texts of the marks of these kinds (`_mark`) in a part of the sentence."""
+        """Return the texts that marks of these kinds (see `_mark`) replace in a part of the sentence."""
         return [self.marked[int(found["number"])] for found in _MARK.finditer(marks) if found["kind"] in kinds]
 
     def search(self, name: str) -> Iterator[re.Match[str]]:
@@ -56,7 +56,7 @@ class MarkedSentence(Struct, frozen=True):
                 yield found
 
     def is_asserted(self, at: int) -> bool:
-        """Return True if the clause before `at` has no word of a wish, a condition or a denial."""
+        """Return True if the clause has no word of a wish, condition or denial before `at`."""
         start = max((end.end() for end in _wording()["clause_end"].finditer(self.marks, 0, at)), default=0)
         return not _wording()["hedge"].search(self.marks, start, at)
 
@@ -67,7 +67,7 @@ class MarkedSentence(Struct, frozen=True):
 
 def find_claims(message: str) -> list[Statement]:
     claims: list[Statement] = []
-    before: list[re.Match[str]] = []  # the subjects of the sentence before
+    before: list[re.Match[str]] = []  # the subjects of the previous sentence
     for sentence in split_sentences(message[:_MAX_MESSAGE_CHARS]):
         subjects = list(_wording()["subject"].finditer(sentence.marks))
         if _wording()["no_statement"].search(sentence.marks):
@@ -101,10 +101,9 @@ def split_sentences(text: str) -> Iterator[MarkedSentence]:
 
 
 def _mark(text: str, marked: list[str]) -> str:
-    """Put marks in place of paths and names: "`pytest -q` passes" becomes "⟦c0:tests⟧ passes".
+    """Replace paths and names by marks, and append their texts to `marked`: `pytest -q` becomes ⟦c0:tests⟧.
 
-    Kinds of marks: p a path, l a line number behind one, c a known check, k another command, t a test, n another name.
-    `marked` gets the texts.
+    Kinds of marks: p a path, l a line number after one, c a known check, k another command, t a test, n another name.
     """
     wording = _wording()
 
@@ -115,7 +114,7 @@ def _mark(text: str, marked: list[str]) -> str:
 
     def mark_code(found: re.Match[str]) -> str:
         written = found[2].strip()  # without the backquotes
-        # The name of a test is no check, even if it looks like a runner's: `test_run_tests`.
+        # The name of a test, such as `test_run_tests`, is not a check even if it looks like a test runner.
         if (kinds := check_kinds(written)) and not wording["test_name"].search(written.split()[0]):
             return mark("c", written, f":{','.join(kinds)}")
         is_path = wording["path"].fullmatch(written)
@@ -133,11 +132,11 @@ def _mark(text: str, marked: list[str]) -> str:
 
 def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
     text, wording = sentence.marks, _wording()
-    kinds = set[str]()  # of the claims so far
-    has_past = wording["history"].search(text) is not None  # then a failure may be over by now
-    state, next_subject = None, None  # what the sentence says of the subject behind, and that subject
+    kinds = set[str]()  # the kinds of the claims so far
+    has_past = wording["history"].search(text) is not None  # True: a failure in it may be fixed by now
+    state, next_subject = None, None  # the next subject in the sentence, and the state in which it is said to be
     for subject in reversed(subjects):
-        # In `A and B are clean`, A has the state of B.
+        # In `A and B are clean`, A takes the state of B.
         if next_subject is None or not wording["also"].fullmatch(text, subject.end(), next_subject.start()):
             state = wording["state"].match(text, subject.end(), next_subject.start() if next_subject else len(text))
         next_subject = subject
@@ -152,7 +151,7 @@ def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iter
         kind = found.lastgroup or ""
         if (kind == "tests_fail" and has_past) or kind in kinds:
             continue
-        # A number without a subject counts at the start, `12 passed`, and beside others: `all tests pass, 2 failed`.
+        # A number needs no subject at the start (`12 passed`) or beside another claim (`all tests pass, 2 failed`).
         if found["n"] is None or found.start() == 0 or "tests_pass" in kinds:
             kinds.add(kind)
             yield sentence.claim(kind, found.start(), "", **_numbers(found["n"] or ""))
@@ -161,11 +160,11 @@ def _checks(sentence: MarkedSentence, subjects: Sequence[re.Match[str]]) -> Iter
 def _about_earlier(
     sentence: MarkedSentence, subjects: Sequence[re.Match[str]], before: Sequence[re.Match[str]]
 ) -> Iterator[Statement]:
-    """Yield claims about things that were named before: `I added a test and it passes`."""
+    """Yield claims about subjects that were named before: `I added a test and it passes`."""
     for they in sentence.search("they"):
         earlier = [subject for subject in subjects if subject.end() <= they.start()] or before
         meant = earlier[-1:] if they[0].lower().startswith("it") else earlier
-        newest = {subject.lastgroup: subject for subject in meant}  # one of each topic
+        newest = {subject.lastgroup: subject for subject in meant}  # the last subject of each topic
         yield from (_claim(sentence, subject, None) for topic, subject in newest.items() if topic != "command")
 
 
@@ -178,7 +177,7 @@ def _claim(
     groups = ("code", "other_code") if topic == "command" else ("passed", "ratio", "failed")
     number = next((state[group] for group in groups if state[group]), "") if state else ""
     numbers = _numbers(subject["n"] or number)
-    if topic == "tests" and not numbers:  # numbers apart from the claim: `all tests pass (12 passed)`
+    if topic == "tests" and not numbers:  # the numbers may follow later: `all tests pass (12 passed)`
         counts = [found[0] for found in _wording()["count"].finditer(sentence.marks, subject.start()) if found[kind]]
         ratios = re.findall(r"(?<![\w/])\d+/\d+\b", sentence.marks) if is_good else []
         numbers = _numbers(next(iter(counts + ratios), ""))
@@ -194,7 +193,7 @@ def _claim(
 
 
 def _numbers(text: str) -> dict[str, int]:
-    # `12`, `twelve`, `12/14`, `12 of 14 tests`
+    # Reads `12`, `twelve`, `12/14`, `12 of 14 tests`.
     found = _wording()["numbers"].search(text)
     numbers = [number.lower() for number in (found.groups() if found else ()) if number]
     values = [int(number) if number.isdigit() else _WORDS.index(number) for number in numbers]
@@ -211,7 +210,7 @@ def _files(sentence: MarkedSentence) -> Iterator[Statement]:
 
 
 def _file_candidates(sentence: MarkedSentence) -> Iterator[tuple[str, str, int]]:
-    # Each has the kind of the claim, the text with the marks of the files, and the position in the sentence.
+    # Yields the kind of a claim, the text with the marks of its files, and its position in the sentence.
     for found in _wording()["unchanged"].finditer(sentence.marks):
         yield "file_unchanged", found["a"] or found["b"] or found["c"] or "", found.start()
     for found in sentence.search("moved"):

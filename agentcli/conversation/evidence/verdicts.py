@@ -1,4 +1,4 @@
-"""Compares the claims of a final message with the log: the checks that ran (`runners.toml`), and changes of files."""
+"""Compares the claims of a final message with the log: the checks that ran (`runners.toml`), and changes to files."""
 
 import re
 import tomllib
@@ -17,13 +17,13 @@ from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import CommandNode
 
-CallPlace = tuple[int, int]  # of a call: the position of its reply in the log, and its own among that reply's calls
+CallPlace = tuple[int, int]  # the position of a call's reply in the log, and the call's position in that reply
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries are at the end of an output
-ContentId = Callable[[str], str | None]  # of a file's present contents: empty if it is deleted, None if unknown
-Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is true (None: unknown), and the ids of entries
+ContentId = Callable[[str], str | None]  # from a path to the id of its present content: "" if deleted, None if unknown
+Comparison = tuple[bool | None, Sequence[str]]  # True if a claim is true (None: unknown), and the ids of entries
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
-_NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
+_NOT_STARTED = (126, 127)  # exit codes if a command cannot be run (bash(1), EXIT STATUS)
 _WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # arguments that select all tests
 
 
@@ -31,7 +31,7 @@ class CallEnd(Struct, frozen=True, kw_only=True):
     """A call that ended. A call of `bash` has a command, perhaps without an exit code."""
 
     name: str
-    file_text: str  # its arguments and the names of discarded changes, to find the file it should have changed
+    file_text: str  # its arguments and discarded changes, which name the files that it should have changed
     at: CallPlace
     entry_id: str
     is_error: bool
@@ -41,18 +41,18 @@ class CallEnd(Struct, frozen=True, kw_only=True):
 
 
 class CheckRun(Struct, frozen=True, kw_only=True):
-    """A check that ran. `passed` is None if its outcome is unknown; `counts` has the numbers in its summary."""
+    """A check, such as a test run, that a command ran."""
 
     kind: str
     program: str
-    end: CallEnd
-    passed: bool | None
-    is_partial: bool
-    counts: dict[str, int]
+    end: CallEnd  # the call that ran it
+    passed: bool | None  # None if its outcome is unknown
+    is_partial: bool  # True if it did not check everything
+    counts: dict[str, int]  # the numbers in its summary, by name, such as `failed`
 
 
 class Record:
-    """The calls and the changes of files in a conversation's log. If it `is_complete`, no changes are missing."""
+    """The calls and file changes in a conversation's log. If it `is_complete`, no changes are missing."""
 
     def __init__(
         self, path: Iterable[Entry], cwd: str, content_id: ContentId = lambda path: None, *, is_complete: bool = True
@@ -60,7 +60,7 @@ class Record:
         self.cwd, self.content_id, self.is_complete = cwd, content_id, is_complete
         self.changes: list[tuple[FileChange, CallPlace, str]] = []  # each with its call, and the id of its entry
         self.ends: list[CallEnd] = []
-        self.turn_start: CallPlace = (0, 0)  # of the newest turn
+        self.turn_start: CallPlace = (0, 0)  # the start of the newest turn
         calls: dict[str, tuple[CallPlace, ToolUse]] = {}
         for n, entry in enumerate(path):
             match entry.body:
@@ -82,14 +82,14 @@ class Record:
 
     @cached_property
     def runs(self) -> list[CheckRun]:
-        # Made when it is needed: reading a command takes about a millisecond.
+        # Computed only if a claim needs it, because reading a command takes about a millisecond.
         return [run for end in self.ends if end.command for run in find_runs(end)]
 
     def is_stale(self, run: CheckRun) -> bool:
         return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
     def is_about(self, change: FileChange, claim: Statement) -> bool:
-        """Return True if a claim is about the changed file, perhaps by the end of its path, or about all files."""
+        """Return True if a claim names the changed file, perhaps only by the end of its path, or names no file."""
         path, named = PurePath(change.path), PurePath(claim.target).parts
         return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(named) :] == named
 
@@ -105,14 +105,14 @@ def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: R
     applied = data.get("kept") or ()  # the names of a dry run's changes that were applied
     discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in applied]
     is_bash = result.name == "bash"
-    # The exit code of a dry run says nothing if all its changes were discarded.
+    # The exit code of a dry run proves nothing if all its changes were discarded.
     has_exit_code = is_bash and not data.get("timed_out") and (applied or not discarded)
     return CallEnd(
         name=result.name,
         file_text="\n".join([*map(str, arguments.values()), *discarded]),
         at=at,
         entry_id=entry_id,
-        is_error=result.result.is_error or bool(discarded),  # also if other changes of it were applied
+        is_error=result.result.is_error or bool(discarded),  # even if its other changes were applied
         command=str(arguments.get("command", "")) if is_bash else "",
         exit_code=data.get("exit_code") if has_exit_code else None,
         output=str(data.get("output", "")) if is_bash else "",
@@ -128,8 +128,8 @@ def runner_tables() -> dict[str, Any]:
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for the commands that run them, perhaps through wrappers."""
     wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
-    # In `env CI=1 timeout 5m pytest -q` all before pytest are wrappers. Each is atomic, so that no long command makes
-    # the search backtrack.
+    # In `env CI=1 timeout 5m pytest -q`, all words before pytest are wrappers. Each matches as an atomic group, so that
+    # the search does not backtrack in a long command.
     start = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?(?=(?:\S*/)?(?P<program>\S+))"
     return [
         (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)"))
@@ -138,9 +138,9 @@ def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def _pattern(name: str) -> str:
-    """Return a pattern for a program and the words that follow it in this order, perhaps with others between.
+    """Return a pattern for a program and words that follow it in this order, perhaps with other words between them.
 
-    `npm run test*` also matches `npm --silent run test:unit`. Behind `make $` only options and `NAME=value` may follow.
+    `npm run test*` also matches `npm --silent run test:unit`. After `make $`, only options and `NAME=value` may follow.
     """
     words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
     words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
@@ -169,7 +169,7 @@ def find_runs(end: CallEnd) -> Iterator[CheckRun]:
         for row, match in _checks_in(part):
             arguments = [word.partition("=")[0] for word in match["rest"].split()]
             names = [word for word in arguments if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
-            # Only a part was checked if tests or files are named, or selected by an option.
+            # The check is partial if the command names tests or files, or selects some by an option.
             is_partial = bool(names) or any(word in row.get("selects", ()) for word in arguments)
             for kind in row["kinds"]:
                 summary = runner_tables()["summary"][kind]
@@ -189,12 +189,12 @@ def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, i
     """Yield the simple commands of a command, each with its exit code; None if other commands hide it."""
     script, asides = read_commands(command).commands, runner_tables()["asides"]
     programs = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
-    # Which of several commands failed is unknown; those in `asides`, such as cd, are taken to succeed.
+    # It is unknown which of several commands failed; those in `asides`, such as cd, are assumed to succeed.
     code = exit_code if not exit_code or sum(program not in asides for program in programs) <= 1 else None
     for n, pipeline in enumerate(script):
-        decides = all(later.then == "&&" for later in script[n:-1])  # if it fails, nothing behind it runs
+        decides = all(later.then == "&&" for later in script[n:-1])  # if it fails, no later one runs
         for part in pipeline.parts:
-            is_last = part is pipeline.parts[-1]  # whose exit code is that of the pipeline
+            is_last = part is pipeline.parts[-1]  # a pipeline has the exit code of its last command
             yield part, code if decides and (is_last or "pipefail" in command) else None
 
 
@@ -216,9 +216,9 @@ def _outcome(
     if counts.get("failed") or shows["bad"]:
         return False
     is_good = any(counts.values()) or shows["good"]
-    if code is None:  # some checks print nothing if they pass
+    if code is None:  # `is_silent`: such checks print nothing if they pass
         return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
-    return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
+    return None if code and is_good else code == 0  # good output, but a failure: perhaps of something like coverage
 
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
@@ -235,30 +235,30 @@ def _check(claim: Statement, record: Record) -> Comparison:
     if run is None or run.passed is None:
         return None, [run.end.entry_id] if run else []
     newest = {run.program: run for run in of_kind}.values()  # the last run of each program
-    is_true: bool | None = run.passed is claim.is_good  # a claim that is not good says that the check failed
+    is_true: bool | None = run.passed is claim.is_good  # not `is_good`: the claim is that the check failed
     if claim.names and not run.passed and (claim.is_good or claim.count is None):
-        is_true = None  # which of the tests failed is not read
+        is_true = None  # it is not known which of the tests failed
     elif claim.count is not None and claim.topic == "tests":
         is_true = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_true and claim.is_good:
         is_too_small = claim.is_all and claim.count is None and run.is_partial  # only some tests ran
-        # The failures of other programs, which count until a file is changed.
+        # Failures of other programs refute the claim until a file is changed.
         failed = [other for other in newest if other.passed is False and other is not run]
         is_true = None if is_too_small or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
     return is_true, [run.end.entry_id]
 
 
 def _is_count(claim: Statement, run: CheckRun) -> bool | None:
-    """Compare the numbers of a claim with those of a run. None: the number is right, but other tests failed."""
+    """Compare the numbers of a claim with those of a run. None: the numbers agree, but other tests failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
-    # Tests that were skipped may count as passed or not.
+    # A claim may or may not include skipped tests among those that passed.
     counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
     if claim.count not in counts or claim.out_of not in (None, total):
         return False
     if run.passed is claim.is_good:
         return True
-    if claim.out_of is not None:  # `12 of 14 tests pass` says itself that others failed
+    if claim.out_of is not None:  # `12 of 14 tests pass` admits that others failed
         return claim.out_of != claim.count
     return False if claim.is_all else None
 
@@ -284,7 +284,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
         return None, []
     end, command = ends[-1]
     has_outcome = claim.kind != "command_ran"
-    # Behind `;` or in a pipeline, the exit code is that of another command.
+    # After `;` or in a pipeline, the exit code may be that of another command.
     is_code_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(named)
     if end.exit_code is None or (is_code_hidden and has_outcome):
         return None, [end.entry_id]
@@ -294,7 +294,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
 
 def _file(claim: Statement, record: Record) -> Comparison:
     is_unchanged = claim.kind == "file_unchanged"
-    since = record.turn_start if is_unchanged else (0, 0)  # that nothing was changed is said of the newest turn
+    since = record.turn_start if is_unchanged else (0, 0)  # "nothing was changed" is about the newest turn
     found = [(change, id) for change, at, id in record.changes if at >= since and record.is_about(change, claim)]
     changes, ids = [change for change, _ in found], [id for _, id in found]
     if is_unchanged:
@@ -313,6 +313,6 @@ def _file(claim: Statement, record: Record) -> Comparison:
         "file_deleted": last.after is None and any(change.before for change in changes),
         "file_changed": last.after is not None and not is_same_state(before, last.after),
     }[claim.kind]
-    # After a change that the log does not have, the claim may be true no more.
+    # After a change that the log does not have, the claim may no longer be true.
     is_still_so = record.content_id(last.path) in (None, last.after.content if last.after else "")
     return is_true if is_still_so or not is_true else None, [ids[0], ids[-1]]

@@ -6,8 +6,8 @@ Names are compared as NTFS and APFS compare them, so that another spelling of a 
 folded, NFKC applied, invisible characters and trailing dots or spaces removed, and short names such as `GIT~1` match.
 
 - Secret files hold keys or conversations: `secret_files.json` lists them.
-- Auto-executed files are run, or read as configuration, by other programs without asking: git hooks, shell profiles,
-  editor tasks. `auto_executed.toml` lists them; it is read when the first path is judged.
+- Auto-executed files are run, or read as settings, by other programs without asking: git hooks, shell profiles.
+  `auto_executed.toml` lists them; it is read when the first path is judged.
 - Odd paths are disguises, URLs, devices, and files that the kernel generates.
 """
 
@@ -79,8 +79,7 @@ SECRET_HOME_PATHS = _LISTS["home"]  # files and folders in a home that hold secr
 # A project's files with the names in `only_at_home` are public.
 _ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _LISTS["only_at_home"])
 _PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
-# Names of secret files in any folder: globs for ripgrep and fnmatch that ignore case. A name that matches an exception
-# is not secret.
+# Names of secret files in any folder: case-insensitive globs for ripgrep and fnmatch. Exceptions are not secret.
 SECRET_GLOBS, SECRET_GLOB_EXCEPTIONS = _LISTS["globs"], _LISTS["exceptions"]
 
 
@@ -286,8 +285,7 @@ def _size(text: str) -> int:
 _HIDDEN = lazy_pattern(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udc7f\udd00-\udfff]"
 )
-# UNC and device paths, drives, URLs; also other users' homes and variables, which a shell would expand and agentcli
-# does not.
+# UNC and device paths, drives, URLs; also other users' homes and variables, which only a shell would expand.
 _FOREIGN = lazy_pattern(
     r"\\\\|//[?.]/|[A-Za-z]:[\\/]|[A-Za-z][A-Za-z0-9+.-]*://|(?i:file|data|javascript):|~[^/]|\$\w+/|\$\{\w+\}|%\w+%"
 )

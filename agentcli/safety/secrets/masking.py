@@ -88,8 +88,7 @@ def _written_forms(value: str) -> Iterable[str]:
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
-        # Within a longer encoded text, the value begins at one of three offsets. Letters at its ends that share bits
-        # with the text around it are left out.
+        # In a longer text, the value begins at one of three offsets. Letters that share bits with others are left out.
         for bytes_before, letters_before in ((0, 0), (1, 2), (2, 3)):
             encoded = encode(bytes(bytes_before) + raw).decode().rstrip("=")
             shares_last_letter = (bytes_before + len(raw)) % 3 != 0

@@ -332,10 +332,7 @@ def bytes_for_search(text: str) -> bytes:
 
 
 def find_tokens(text: str, raw: bytes) -> list[Secret]:
-    """Return the secrets in a text except private keys; they may overlap. `raw` is the text for the search.
-
-    Takes time proportional to the text's length.
-    """
+    """Return the secrets in a text except private keys, in linear time; they may overlap. `raw`: `bytes_for_search`."""
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
