@@ -329,8 +329,8 @@ class Agent(Generic[Output]):
         """Call a tool without a model. A failed call raises nothing: the result has its `error`.
 
         Permissions apply as to a call of the model, so `approve` is called if the permission mode would ask. With an
-        `idempotency_key`, a call is made only once: later calls with that key wait for its result. A failed call is made
-        again only if nothing can happen twice: the tool had not begun, or rejected the call for now (`rate_limit`), or
+        `idempotency_key`, a call is made only once: later calls with that key wait for its result. A failed call is
+        made again only if nothing can happen twice: the tool had not begun, rejected it for now (`rate_limit`), or
         only reads or is idempotent and failed for a reason that may pass. Keys belong to the agent: it forgets each
         `idempotency_ttl_s` seconds after its first call began, and the oldest of more than 1,000. A call that takes
         longer than `timeout_s` fails with `timeout`. `caller_id` names the caller for hooks and in the log. Raises

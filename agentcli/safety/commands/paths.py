@@ -151,26 +151,26 @@ class ReadCheck:
 
 
 def grave_reason(
-    seen: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
+    layers: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
 ) -> str:
     """Return the reason to ask before a command runs; an empty string if its changes can be shown afterwards.
 
-    `seen` are its words with and without each wrapper, `values` are the values of the variables it sets, and `why` is
+    `layers` are its words with and without each wrapper, `values` are the values of the variables it sets, and `why` is
     the reason why it does more than read.
     """
-    if reason := next(filter(None, map(beyond_workspace, seen)), ""):
+    if reason := next(filter(None, map(beyond_workspace, layers)), ""):
         return reason
     # Reasons from `problem_of` and `ReadCheck`: a secret is shown, or a path without wildcards leads outside.
     is_grave = re.search(r"environment|all variables|^[^*?\[]+ is outside the workspace$", why)
     if is_grave or any(host != UNKNOWN for host in effects.hosts):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
-    return check.outside_problem([*_named_paths(seen, values), *paths])
+    return check.outside_problem([*_named_paths(layers, values), *paths])
 
 
-def named_secrets(seen: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
+def named_secrets(layers: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
     """Return the paths in the words of a command that are secret by their names, whatever it does with them."""
-    commands = [_naming_words(fields) for fields in seen]
+    commands = [_naming_words(fields) for fields in layers]
     named = _named_paths(commands, values)
     named += [field for fields in commands for field in fields[1:] if not field.is_known]
     paths = (normal(path) for field in named for path in state.paths(field) or state.likely_paths(field))
@@ -198,9 +198,9 @@ def _excludes(before: Field, field: Field) -> bool:
     return bool(is_exclusion or re.fullmatch(r"--(?:exclude(?:-dir|-from)?|ignore)", before.text))
 
 
-def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
+def _named_paths(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
     paths = [path for value in values for path in _mentioned_paths(value.text)]
-    return [*paths, *(path for fields in seen for path in _paths_in(fields))]
+    return [*paths, *(path for fields in layers for path in _paths_in(fields))]
 
 
 _SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
@@ -245,13 +245,13 @@ _BEFORE_PATH = tuple(
 )
 
 
-def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
+def opened_files(layers: Sequence[Sequence[Field]], state: State) -> tuple[str, ...]:
     """Return the secret and auto-executed files that words name, also as a part of an option.
 
     Auto-executed files are left out if the effects name all that it writes; so is the script of an interpreter.
     """
     found: list[str] = []
-    for fields in seen:
+    for fields in layers:
         name = name_of(fields)
         words = [field.text for field in git_words(fields)] if name == "git" else []
         git_only_reads = bool(words) and words[0] in names("git", "reads_files")

@@ -166,7 +166,7 @@ class Walk:
         count_before, catastrophe_before = len(self.segments), self.catastrophe
         after = self._walk_commands(reading.commands, state, context)
         if reading.refusal:  # bash would run no part of the text, so what looks like a catastrophe is only asked about
-            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(count_before)
+            self.hidden_catastrophe = self.hidden_catastrophe or self._find_catastrophe(count_before)
             self.segments[count_before:] = [
                 structs.replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
                 for each in self.segments[count_before:]
@@ -174,7 +174,7 @@ class Walk:
             self.catastrophe = catastrophe_before
         return after
 
-    def _worst(self, first: int = 0) -> str:
+    def _find_catastrophe(self, first: int = 0) -> str:
         """Return the reason why the command must never run, or "". Only segments from index `first` on are searched."""
         found = (segment.reason for segment in self.segments[first:] if segment.verdict == "block")
         return self.catastrophe or next(found, "")
@@ -220,88 +220,90 @@ class Walk:
             return state, state
         for script in node.inside:  # substitutions run before the wrappers, so a rule for a wrapper does not cover them
             self._walk_commands(script, state, structs.replace(context, problem="", allow=()))
-        done = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))
+        redirects = calls.judge_redirects(node.redirects, state, ReadCheck(self.places, state))
         if node.subshell is not None:
             stdin = calls.input_of(node.redirects, context.stdin, state)
-            problem = context.problem or done.problem
+            problem = context.problem or redirects.problem
             self._walk_commands(node.subshell, state, structs.replace(context, stdin=stdin, problem=problem))
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = calls.variable_problem(f"{name}={value.text}" for name, value in values)
-        self._traits |= {"connects"} if done.connects else set()
+        self._traits |= {"connects"} if redirects.connects else set()
         if fields:
-            only_set = bool(set_problem) and not done.problem
-            done = structs.replace(done, problem=done.problem or set_problem)
-            return self._judge_call(node, calls.unwrap(fields, state), done, state, context=context, only_set=only_set)
+            only_set = bool(set_problem) and not redirects.problem
+            redirects = structs.replace(redirects, problem=redirects.problem or set_problem)
+            call = calls.unwrap(fields, state)
+            return self._judge_call(node, call, redirects, state, context=context, only_set=only_set)
         # Without a program there are only redirections, assignments or a subshell, which no granting rule covers.
         # `_add_segment` decides if their problem leads to a question or to a dry run.
-        if problem := done.problem or ("it sets a variable" if values else context.problem):
+        if problem := redirects.problem or ("it sets a variable" if values else context.problem):
             deny = (" ".join(node.text.split()), *context.deny)
-            segment = Segment(text=node.text, reason=problem, effects=done.effects, deny_forms=deny)
-            self._add_segment(segment, state, worst=done.catastrophe, values=[value for _, value in values])
+            segment = Segment(text=node.text, reason=problem, effects=redirects.effects, deny_forms=deny)
+            self._add_segment(segment, state, danger=redirects.catastrophe, values=[value for _, value in values])
         return state, state
 
     def _judge_call(
-        self, node: CommandNode, call: calls.ProgramCall, done: calls.RedirectEffects, state: State, *,
+        self, node: CommandNode, call: calls.ProgramCall, redirects: calls.RedirectEffects, state: State, *,
         context: WalkContext, only_set: bool,
     ) -> Ends:  # fmt: skip
         """Judge a command, or the script it gives to a shell. `only_set`: its variables are its only problem."""
         stdin = HOLE if self._is_input_open else calls.input_of(node.redirects, context.stdin, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and stdin != context.stdin)
-        evaluates = call.name == "eval" and bool(call.problem)
+        evaluates = call.name == "eval" and bool(call.problem)  # it runs text that is not known
         self._traits |= refused.traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
-        self._script_files |= {call.name} if "/" in call.fields[0].text else set()
+        self._script_files |= {call.name} if "/" in call.fields[0].text else set()  # `./x` may be a script, too
         if call.unjudged:
             self._give_up(call.unjudged)
         sets = [field for wrapper in call.wrappers for field in wrapper.sets]
         wrapped = call.problem or calls.variable_problem(field.text for field in sets)  # the problem of the wrappers
         # If the wrappers are a problem, a granting rule must name them all: only the outermost layer gives forms.
         own = () if context.problem else (node.written, *calls.allow_forms(call.layers[:1] if wrapped else call.layers))
-        allow = () if done.problem else (*context.allow, *own)
-        parts = self._look_into_scripts(node, call, state, stdin)
-        hidden = [form for part in parts for segment in part.segments for form in segment.deny_forms]
-        if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:
+        allow = () if redirects.problem else (*context.allow, *own)
+        inner_walks = self._look_into_scripts(node, call, state, stdin)
+        hidden = [form for inner in inner_walks for segment in inner.segments for form in segment.deny_forms]
+        if "BASH_ENV" in node.text or "PROMPT_COMMAND" in node.text:  # bash runs the files or commands in these
             self.unreadable = self.unreadable or _UNREADABLE
         deny = tuple(dict.fromkeys((" ".join(node.text.split()), *call.forms, *hidden, *context.deny)))
-        worst = call.catastrophe or done.catastrophe
-        problem = done.problem or wrapped or context.problem
+        danger = call.catastrophe or redirects.catastrophe
+        problem = redirects.problem or wrapped or context.problem
         self.deletes_unseen = self.deletes_unseen or next(
             (why for fields in (call.fields, *call.possible_commands) if (why := calls.deletes_unseen(fields, state))),
             "",
         )
-        if call.script is not None and not worst:
+        if call.script is not None and not danger:
             inside = WalkContext(problem=problem, allow=allow, deny=deny, depth=context.depth + 1, stdin=stdin)
             return self._walk_script(node, call, call.script, state, context=inside)
         check = ReadCheck(self.places, state)
         own_problem = problem_of(call.fields, check)  # why the program itself may do more than read
-        effects = done.effects | (
-            effects_of(call.fields, state) if own_problem or worst else Effects(reads=tuple(check.reads))
+        effects = redirects.effects | (
+            effects_of(call.fields, state) if own_problem or danger else Effects(reads=tuple(check.reads))
         )
         words = tuple(field.text for field in call.fields) if all(field.is_known for field in call.fields) else None
-        if not allow and only_set and not context.problem:
+        if not allow and only_set and not context.problem:  # a rule may name the variables: `NODE_ENV=test npm test`
             allow = calls.with_assignments(node.assignments, call.layers[0])
-        seen = [*call.layers, *call.possible_commands]
+        layers = [*call.layers, *call.possible_commands]
         values = [state.resolved(value) for _, value in node.assignments]
         values += [Field(each.text.partition("=")[2]) for each in sets]
         if own_problem:
-            effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
-        grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
+            effects = effects | Effects(reads=named_secrets(layers, values, state), names=opened_files(layers, state))
+        # A script that must be asked about makes the command ask.
+        grave = next((each.reason for inner in inner_walks for each in inner.segments if each.verdict == "ask"), "")
         reason = own_problem or problem
         segment = Segment(
             text=node.text, words=words, reason=reason, effects=effects, allow_forms=allow, deny_forms=deny
         )
-        self._add_segment(segment, state, worst=worst, seen=seen, values=values, grave=grave)
+        self._add_segment(segment, state, danger=danger, layers=layers, values=values, grave=grave)
         return calls.states_after(call, state)
 
     def _look_into_scripts(self, node: CommandNode, call: calls.ProgramCall, state: State, stdin: str) -> list["Walk"]:
         """Walk through the scripts that a command may run: those among its words, and those on its standard input."""
         shells = (each.script for each in call.candidates if each.script is not None)
-        parts = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
+        walks = [self._look_into(shell.script or "", state, is_shown=True) for shell in shells if shell.script != HOLE]
         texts = [*calls.scripts_of(call, stdin)]
         if call.hides_program or HOLE in texts:  # the output of a substitution may be the program or its script
             texts += [calls.printed_by_script(script, state) for script in node.inside]
-        return parts + [self._look_into(text, state, is_shown=False) for text in texts]
+        return walks + [self._look_into(text, state, is_shown=False) for text in texts]
 
     def _walk_script(
         self, node: CommandNode, call: calls.ProgramCall, shell: Wrapper, state: State, *, context: WalkContext
@@ -316,21 +318,21 @@ class Walk:
             segment = Segment(
                 text=node.text, reason=context.problem, allow_forms=context.allow, deny_forms=context.deny
             )
-            self._add_segment(segment, state, seen=call.layers[:-1])  # without the last layer: the shell with its text
+            self._add_segment(segment, state, layers=call.layers[:-1])  # the last layer is the shell with its text
         return (after, after) if shell.is_same_shell else (state, state)  # `eval 'cd x'` changes the shell's folder
 
     def _add_segment(
-        self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
+        self, segment: Segment, state: State, *, danger: str = "", layers: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
         """Decide the verdict of a segment and add it. Its `reason` says why it may do more than read.
 
-        `worst` says why it must never run; `grave` is a reason to ask found before. `grave_reason` explains the others.
+        `danger` says why it must never run, `grave` why it must ask. `grave_reason` explains the other parameters.
         """
-        if worst:
-            segment = structs.replace(segment, verdict="block", reason=worst, allow_forms=())
+        if danger:
+            segment = structs.replace(segment, verdict="block", reason=danger, allow_forms=())
         elif why := segment.reason:
-            grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why=why)
+            grave = grave or grave_reason(layers, values, segment.effects, ReadCheck(self.places, state), why=why)
             segment = structs.replace(segment, verdict="ask" if grave else "try", reason=grave or why)
         else:
             segment = structs.replace(segment, reason=_ONLY_READS)
@@ -343,20 +345,20 @@ class Walk:
         If it `is_shown`, as a shell's text among the words, a catastrophe in it refuses the command; otherwise the
         command must ask. The script's own `problem` is not taken over: the command that runs it has one itself.
         """
-        part = Walk(self.places)
+        inner = Walk(self.places)
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MAX_COMMANDS:
-            return part  # with too many commands, `_walk_command` has noted that
-        part.commands = self.commands
-        part.run(text, state, WalkContext())
-        self.commands = part.commands
-        self.hidden = reduce(Effects.__or__, (each.effects for each in part.segments), self.hidden | part.hidden)
-        self._script_files |= part._script_files
-        self.unreadable = self.unreadable or part.unreadable
-        self.unjudged = self.unjudged or part.unjudged
-        worst = part._worst() if HOLE not in text else ""  # nothing in a text with holes is certain: it is `unreadable`
+            return inner  # with too many commands, `_walk_command` has noted that
+        inner.commands = self.commands
+        inner.run(text, state, WalkContext())
+        self.commands = inner.commands
+        self.hidden = reduce(Effects.__or__, (each.effects for each in inner.segments), self.hidden | inner.hidden)
+        self._script_files |= inner._script_files
+        self.unreadable = self.unreadable or inner.unreadable
+        self.unjudged = self.unjudged or inner.unjudged
+        danger = inner._find_catastrophe() if HOLE not in text else ""  # a text with holes is `unreadable` anyway
         if is_shown:
-            self.catastrophe = self.catastrophe or worst
-        self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or ("" if is_shown else worst)
-        return part
+            self.catastrophe = self.catastrophe or danger
+        self.hidden_catastrophe = self.hidden_catastrophe or inner.hidden_catastrophe or ("" if is_shown else danger)
+        return inner
