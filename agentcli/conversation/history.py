@@ -18,8 +18,8 @@ from agentcli.patterns import lazy_pattern
 from agentcli.tools.observation import call_title
 
 MAX_TITLE_CHARS = 80
-_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')
-_MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")
+_INSTRUCTIONS = lazy_pattern(r'<system-reminder><skill name="([^"]*)" ')  # a note with a skill's instructions
+_MARKS = lazy_pattern(r"^(?:[#>*+-]+\s+)+")  # Markdown marks at the start of a line
 _NO_PROSE = lazy_pattern(r"(?:```|~~~).*|</?\w[^<>]*>|\W*")  # a code fence, a tag, or punctuation only
 _ONE_WORD = lazy_pattern(r"\W*(?:\w+\W*)?")  # for example a greeting
 

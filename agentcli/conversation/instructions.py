@@ -33,8 +33,8 @@ _TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
 _OFFER = "Further rules of the project. Before you do what a description is about, read its file with file_read:"
 _CODE = lazy_pattern(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
-_IMPORT = lazy_pattern(r"(?<![\w@.])@([\w./~-]*[\w/])")
-_SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)
+_IMPORT = lazy_pattern(r"(?<![\w@.])@([\w./~-]*[\w/])")  # the group is the path
+_SHOWN = lazy_pattern(r'^<instructions path="(.*)">$', re.MULTILINE)  # the path of a file in a note
 
 
 class Instructions(Struct, frozen=True):

@@ -156,7 +156,7 @@ def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:
 _PATH_MENTION = lazy_pattern(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")
 _CODE = lazy_pattern(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _LINE_SUFFIX = lazy_pattern(r":\d+(?:-\d+)?\Z")
-_ANCHOR = lazy_pattern(r"#L?\d+(?:-L?\d+)?\Z")
+_ANCHOR = lazy_pattern(r"#L?\d+(?:-L?\d+)?\Z")  # lines as in a web address
 _NO_PATH = lazy_pattern(r"[(){}\[\]<>=|\\$*#@:?!&%]")  # characters of calls, versions and addresses
 _EXTENSIONS = frozenset(
     "py pyi ipynb js mjs cjs jsx ts tsx vue svelte html htm css scss less json jsonl json5 toml yaml yml xml ini cfg "

@@ -14,8 +14,8 @@ from agentcli.patterns import lazy_pattern
 from agentcli.safety.paths.judge import PathGround, is_secret
 from agentcli.settings.files import is_file, read_small_file, text_files
 
-_HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
-_KEY = lazy_pattern(r"([\w-]+):(?:[ \t]+(.*))?")
+_HEAD = lazy_pattern(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)  # frontmatter
+_KEY = lazy_pattern(r"([\w-]+):(?:[ \t]+(.*))?")  # a key, perhaps with a value
 _COMMA = lazy_pattern(r",(?![^{]*\})")  # outside of braces
 _EVERYTHING = {"**", "*", "**/*"}
 _BOOLEANS = {"true": True, "false": False, "": False}

@@ -21,7 +21,7 @@ from agentcli.tools.observation import call_title
 MAX_SENTENCE_CHARS = 200
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 _WORD = re.compile(r"\w+")
-_CUE = re.compile(
+_CUE = re.compile(  # words that suggest a rule, a reason or a decision
     r"\b(?:never|always|must|do not|don't|from now on|make sure|remember|important|prefer|because|instead|"
     r"(?:I|we) (?:use|keep|chose|decided|will|have|went))\b",
     re.IGNORECASE,
@@ -114,7 +114,7 @@ MIN_ANSWER_CHARS = 300  # at the usual length; answers get more than other texts
 MAX_ERROR_CHARS = 500
 NEWEST_START = 2_000  # characters of the prompt that must be answered, if the whole prompt does not fit
 _MARK = 20  # characters of the mark for a cut; cutting fewer would save nothing
-_TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
+_TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")  # tags that only agentcli may write
 
 
 class Length(Struct, frozen=True, kw_only=True):

@@ -28,15 +28,15 @@ _SKIPPED = re.compile(  # code blocks, comments, quotations and open tasks, sect
     r"^[#* ]{0,9}(?:next steps|to ?do|plan|remaining)\b[^\n]*\n(?:\s*(?:[-*]|\d+\.) [^\n]*\n?)+|^ *#[^\n]*$",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
-_QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n]*)[\"”“»]")
-_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-_LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")
+_QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n]*)[\"”“»]")  # a quotation of several words
+_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")  # inline code
+_LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")  # a Markdown link
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
 _LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # the line continues
-_ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
-_END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
+_ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)  # the mark of a list item
+_END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")  # the end of a sentence
 _LINE_NUMBER = re.compile(r"(?<=⟧):\d+(?:[:-]\d+)*\b(?! (?:tests? )?(?:pass|fail)ed)")
-_MARK = re.compile(r"⟦(?P<kind>\w)(?P<number>\d+)[^⟧]*⟧")
+_MARK = re.compile(r"⟦(?P<kind>\w)(?P<number>\d+)[^⟧]*⟧")  # see `_mark`
 
 
 class MarkedSentence(Struct, frozen=True):

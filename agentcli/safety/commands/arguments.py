@@ -52,8 +52,7 @@ class Options(Struct, frozen=True):
 def options(row: str) -> Options:
     """Read a row of a table: the kind of operands, perhaps `tolerant`, then options, each with its kind (`Options`).
 
-    `search -in -m: --file@` has the options `-i` and `-n`, `-m` with a value, and `--file` with a file that is read.
-    `-#` is a number as an option, such as `-5`.
+    `search -in -m: --file@` has `-i` and `-n`, `-m` with a value, and `--file` with a file. `-#` is any number: `-5`.
     """
     operands, *words = row.split()
     kinds: dict[str, str] = {}

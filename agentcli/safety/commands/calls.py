@@ -65,7 +65,7 @@ def _has_git_options(fields: Sequence[Field]) -> bool:
 
 # Wrappers
 
-_MAX_LAYERS = 12
+_MAX_LAYERS = 12  # wrappers around one command
 _MAX_CANDIDATE_DEPTH = 3  # of candidates inside candidates, whose number grows with each level
 _TOO_MANY_WRAPPERS = "it has too many wrappers"
 
@@ -185,7 +185,7 @@ def printed_by_script(script: Script, state: State) -> str:
     return stdin or HOLE
 
 
-_AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""
+_AWK_TEXT = r"\"((?:[^\"\\\0]|\\[^\0])*)\""  # a string literal; the group is its content
 # By program: a pattern for scripts in its words, which are joined by NUL. The group that matched is the script.
 _SCRIPTS_IN_ARGUMENTS = {
     **dict.fromkeys(("awk", "gawk", "mawk"), rf"system\s*\(\s*{_AWK_TEXT}|\|&?\s*{_AWK_TEXT}|{_AWK_TEXT}\s*\|"),

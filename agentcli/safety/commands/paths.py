@@ -117,7 +117,7 @@ class ReadCheck:
     def filter_problem(self, fields: Iterable[Field]) -> str:
         """Return the reason why filters such as `grep --include` or `rg -g` look for secrets, or an empty string."""
         for field in fields:
-            places = self.state.places or ("/",)
+            places = self.state.places or ("/",)  # if it is not known, any folder will do
             is_fine = all(self._kind_is_fine(field.text, place, "filter") for place in places)
             if not field.is_known or not (is_fine or field.text.startswith("!")):  # `!x` excludes names
                 return f"{field.text} looks for secrets"
@@ -203,7 +203,7 @@ def _named_paths(layers: Sequence[Sequence[Field]], values: Sequence[Field]) -> 
     return [*paths, *(path for fields in layers for path in _paths_in(fields))]
 
 
-_SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")
+_SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[^{HOLE}]*)")  # `$X/etc/passwd`
 _OPTION_VALUE = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path, and does not look like a script or a message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")

@@ -45,7 +45,7 @@ def _git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         has_forms = any(known.startswith(f"{name} ") for known in GIT)
         return f"git {form if has_forms else name} is not known to only read"
     read = read_arguments(arguments, options(row))
-    if needed:
+    if needed:  # without operands it lists too, except `git clean`
         only_lists = {*needed.split()} & {*read.option_names} or not (read.operands or name == "clean")
         return read.problem or ("" if only_lists else f"git {name} changes something")
     paths = [each for field in read.operands for each in _paths_in(field)]

@@ -14,7 +14,7 @@ from agentcli.safety.commands.wrappers import read_find, take_off
 
 REVERSE_SHELL = "it hands the shell to another machine"
 _CLIENTS = frozenset("nc ncat netcat nc.traditional nc.openbsd telnet socat openssl ztcp".split())
-_SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
+_SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"  # the name of a shell, as a whole word
 
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
@@ -78,18 +78,18 @@ def _socat(arguments: Sequence[Field], state: State) -> str:
     return REVERSE_SHELL if runs and remote else ""
 
 
-_CONNECTS = (
+_CONNECTS = (  # program text that opens a connection
     r"\bTCP(Socket|Server)\b|\bIO::Socket::|\bSocket\.tcp|fsockopen|socket_client|\bopen_connection\b"
     r"|\bnet\.Socket|\bnet\.connect|createConnection|/inet/(tcp|udp)|/dev/(tcp|udp)/"
     r"|\b[sS]ocket\b(?s:.*)\b(connect(_ex)?|create_connection|accept)\b"
 )
 _HANDS_OVER = rf"\bdup2\b|pty\.spawn|\bSTD(IN|OUT)\s*->\s*fdopen|open\s*\(\s*STD(IN|OUT)|{_SHELL}"
-_RUNS_WHAT_IT_TAKES = (
+_RUNS_WHAT_IT_TAKES = (  # program text that may run what it has received
     r"\b(popen|system|shell_exec|passthru|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b"
     r"(?s:.*)\b(recv\w*|f?gets|fread|readline)\b|\b(recv\w*|f?gets|fread|readline|getline)\b(?s:.*)"
     r"(\b(popen|system|shell_exec|exec\w*|spawn\w*|run|call|check_output|getoutput|Popen|eval)\b|\|&?\s*getline)"
 )
-_FORKS = (
+_FORKS = (  # program text that forks in an endless loop
     r"\bfork\s+while\s+(1\b|fork\b|true\b)|\bfork\s*\(?\)?\s*while\s+(1|fork|true)|while\s*\(?\s*(1|True|true)\s*\)?\s*[:{]?\s*"
     r"(do\s*)?(os\.|posix\.|pcntl_)?fork\b|\bloop\s*\{\s*fork\b|\bfork\s+until\b"
 )
@@ -112,7 +112,7 @@ def _interpreter(arguments: Sequence[Field], state: State) -> str:
 
 Judge = Callable[[Sequence[Field], State], str]
 
-_DISK = re.compile(
+_DISK = re.compile(  # the device files of disks, of memory and of I/O ports
     r"/dev/((s|h|v|xv)d[a-z]+\d*|nvme\d+(n\d+(p\d+)?)?|mmcblk\d+(p\d+)?|r?disk\d+(s\d+)*|md\d+|dm-\d+"
     r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
 )

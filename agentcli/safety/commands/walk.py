@@ -125,7 +125,7 @@ class Walk:
     def __init__(self, places: Places) -> None:
         self.places = places
         self.segments: list[Segment] = []
-        self.problem = self.unreadable = ""  # why more may run than the segments; why no rule can be checked against it
+        self.problem = self.unreadable = ""  # why more may run than the segments; why no refusing rule can be checked
         self.unjudged = self.deletes_unseen = ""  # why a part was not judged; why more may be deleted than is named
         self.catastrophe = self.hidden_catastrophe = ""  # why it must never run; why a script it may run must never run
         self.hidden = Effects()  # the effects of scripts that it may run
@@ -147,7 +147,7 @@ class Walk:
         """Walk through the same text in another state, and add the segments that need a question in that state."""
         for segment in self._look_into(text, state, is_shown=False).segments:
             if segment not in self.segments and segment.verdict in ("ask", "block"):
-                self.segments.append(structs.replace(segment, verdict="ask"))
+                self.segments.append(structs.replace(segment, verdict="ask"))  # the state is only possible
 
     def _walk_text(self, text: str, state: State, context: WalkContext) -> State:
         reading = read_commands(text)
@@ -160,7 +160,7 @@ class Walk:
             context = structs.replace(context, stdin=context.stdin or HOLE)  # a loop or function may feed its commands
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
-            words = [(Field("for"), *listed)]  # judged like the arguments of a program
+            words = [(Field("for"), *listed)]  # the words of a `for` are judged like a program's arguments
             effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment(text="for …", verdict="ask", reason=why, effects=effects))
         count_before, catastrophe_before = len(self.segments), self.catastrophe

@@ -26,16 +26,16 @@ _CLOSED = {  # by opening quote: the rest of the value, which only the end of a 
     quote: re.compile(rf"((?:\\.|(?!{quote})[^\\]){{0,4000}}){quote}[ \t]{{0,20}}(?=[,;}})\]#\r\n]|\Z)", re.DOTALL)
     for quote in ('"""', "'''", '"', "'", "`")
 }
-_PAIR = lazy_pattern(
+_PAIR = lazy_pattern(  # a key and its value, in one of four forms
     rf"(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.\-]{{0,100}})(?P=quote)\]?[ \t]{{0,20}}(?:=>|:=|=|:(?![/:]))[ \t]{{0,20}}"
     rf"(?:(?P<opens>{_OPENS})|(?P<quoted>{_QUOTED})|"
     rf"(?P<block>[|>][+-]?[ \t]{{0,9}}(?:\n(?P<indent>[ \t]{{1,40}})[^\n]{{0,4000}})"
     r"(?:\n(?P=indent)[^\n]{0,4000}){0,40})|(?P<bare>[^\s\"'][^\n]{0,300}\S{0,1000}))"
 )
 _ELEMENT = lazy_pattern(r"<(?P<key>[A-Za-z_][\w.:\-]{0,100})(?: [^<>\n]{0,200})?>(?P<bare>[^<>\n]{1,4000})</")
-_NETRC = lazy_pattern(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")
+_NETRC = lazy_pattern(r"\b(?P<key>password|passwd)[ \t\n]{1,9}(?P<bare>[^\s=:]{1,200})")  # a password in a .netrc
 _KEY_LINE = lazy_pattern(rf"[0-9A-Za-z+/=]{{{_MIN_KEY_LINE_CHARS},}}")
-_ALONE = lazy_pattern(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")
+_ALONE = lazy_pattern(r"\s*([^\s=:]{8,400}={0,2})\s*\Z")  # a text of only one word
 
 _WORDS = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TABLE = read_table("words")

@@ -19,14 +19,14 @@ from agentcli.safety.commands.reader.syntax import (
 )
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
-_JOINING = ("&&", "||", "|", "|&")
+_JOINING = ("&&", "||", "|", "|&")  # a command must follow these
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<|>")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _SKIPPED = frozenset("if then elif else fi while until do done esac { } coproc".split())
 _CONSTRUCTS = {"if": "an if", "case": "a case", "[[": "a [[ test", "function": "a function", "{": "a group { }"} | {
     word: f"a {word} loop" for word in ("for", "while", "until", "select")
 }
-_BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")
+_BLANK = re.compile(r"[ \t]+|\\\n|#[^\n]*")  # blanks, continued lines, comments
 _NAME_OF_COPROCESS = re.compile(r"[ \t]+\w+[ \t]+(?=\(|(?:\{|if|while|until|for|case|select|\[\[)\s)")
 _NAME_OF_FUNCTION = re.compile(r"[ \t]+[^\s()]+(?:[ \t]*\([ \t]*\))?")
 

@@ -130,11 +130,11 @@ class State(Struct, frozen=True):
 
 MAX_DEPTH = 30  # of substitutions and subshells inside each other; two or three are usual
 
-_RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")
-_RUN_IN_QUOTES = re.compile(r"[^\"`$\\]+")
-_NAME = re.compile(r"[A-Za-z_]\w*|[-@*#$!\d]", re.ASCII)
-_BRACED_NAME = re.compile(r"\{[^}$`'\"\\]*\}?")
-_KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.ASCII)
+_RUN = re.compile(r"[^ \t\n;&|()<>\"'`$\\]+")  # unquoted text without special characters
+_RUN_IN_QUOTES = re.compile(r"[^\"`$\\]+")  # the same in double quotes
+_NAME = re.compile(r"[A-Za-z_]\w*|[-@*#$!\d]", re.ASCII)  # the name of a variable or special parameter
+_BRACED_NAME = re.compile(r"\{[^}$`'\"\\]*\}?")  # the rest of a `${…}`, if it is simple
+_KNOWN_VARIABLE = re.compile(r"\$(?:(HOME|PWD)(?!\w|\\\n)|\{(HOME|PWD)\})", re.ASCII)  # `$HOME`, `${PWD}`
 
 
 class WordReader(ABC):
