@@ -60,7 +60,7 @@ class TurnSteps(Struct, frozen=True):
 def turn_steps(conversation: Conversation) -> list[TurnSteps]:
     """Return the turns on the path, oldest first, numbered from 1 on."""
     turns: list[list[Step]] = []
-    has_prompt = False
+    has_prompt = False  # notes before the first prompt do not begin a turn of their own
     # By `id()`, because two results may have the same id.
     numbers = {id(entry): number for number, entry in enumerate(conversation.entries, 1)}
     for entry in conversation.path:

@@ -76,7 +76,7 @@ _CUT = ("max_tokens", "max_turns", "max_budget")  # reasons of `Done` that leave
 
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `chat.completion` object, with the usage of all its requests; "length" if it was cut."""
+    """Return the answer as a `chat.completion` object, with the usage of all its requests. "length": a limit cut it."""
     used, finish_reason = done.usage, "length" if done.reason in _CUT else "stop"
     message = {"role": "assistant", "content": done.text, "refusal": None}
     return {
@@ -95,7 +95,7 @@ def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any
 
 
 def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """Return the answer as a `message` object, with the usage of all its requests; "max_tokens" if a limit cut it."""
+    """Return the answer as a `message` object, with the usage of all its requests. "max_tokens": a limit cut it."""
     return {
         "id": id or f"msg_{uuid.uuid4().hex}",
         "type": "message",

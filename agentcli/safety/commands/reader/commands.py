@@ -48,19 +48,19 @@ class CommandReader(WordReader):
         outer_here, outer_cases, outer_inside = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
-        parts: list[CommandNode] = []  # of the pipeline that is being read
+        parts: list[CommandNode] = []  # the commands of the pipeline that is being read
         before = operator = ""  # the operators before and after the part that was read last
         while True:
             part = self._pipeline_part()
             parts += [part] if part is not None else []
             found = _OPERATOR.match(self.text, self.at)
             self.at, operator = (found.end(), found[0]) if found else (self.at, ";")  # words may follow a subshell
-            is_open = part is None and before in _JOINING  # the operator before still needs a command
+            is_open = part is None and before in _JOINING  # no command has followed the operator yet
             if (part is None and operator in (*_JOINING, ";", "&")) or (is_open and operator in ("", ")")):
                 self._refuse(f"a command is missing before {operator or 'the end'!r}")
             if operator == "\n":
                 self._here_texts(outer_waits=bool(outer_here))
-            if operator in ("|", "|&") or (operator == "\n" and is_open):
+            if operator in ("|", "|&") or (operator == "\n" and is_open):  # the pipeline goes on
                 before = before if operator == "\n" else operator
                 continue
             if operator == "(":
@@ -82,7 +82,7 @@ class CommandReader(WordReader):
             self._refuse(") is missing")
         if self._here:
             self._note("the text of a here-document is missing")
-        pipelines += [each for script in self.inside for each in script]
+        pipelines += [each for script in self.inside for each in script]  # those in arrays and here-documents
         self._here, self._cases, self.inside = outer_here, outer_cases, outer_inside
         return tuple(pipelines)
 
