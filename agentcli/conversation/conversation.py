@@ -339,7 +339,7 @@ class RequestSize:
         if body.stop_reason == "interrupted" or is_partly_sent:
             self._counted[name] = ProviderCount(usage.prompt_tokens, prompt_size)
             return
-        unsent = 0 if reasoning else usage.reasoning_tokens
+        unsent = 0 if reasoning else usage.reasoning_tokens  # counted by the provider, but not sent back
         doubtful = max(usage.reasoning_tokens - unsent, int(size_of(reasoning, model.name).bytes / BYTES_PER_TOKEN))
         self._counted[name] = ProviderCount(usage.context_tokens - unsent, prompt_size.plus(size), doubtful)
 

@@ -280,7 +280,7 @@ def _all_checks(claim: Statement, record: Record) -> Comparison:
 def _command(claim: Statement, record: Record) -> Comparison:
     named = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if named in (command := " ".join(end.command.split()))]
-    if not ends:
+    if not ends:  # perhaps it ran inside a script
         return None, []
     end, command = ends[-1]
     has_outcome = claim.kind != "command_ran"
@@ -289,7 +289,7 @@ def _command(claim: Statement, record: Record) -> Comparison:
     if end.exit_code is None or (is_code_hidden and has_outcome):
         return None, [end.entry_id]
     is_true = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
-    return is_true or not has_outcome, [end.entry_id]
+    return is_true or not has_outcome, [end.entry_id]  # that it ran is true whatever its exit code
 
 
 def _file(claim: Statement, record: Record) -> Comparison:

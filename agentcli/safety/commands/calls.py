@@ -277,7 +277,7 @@ def variable_problem(assignments: Iterable[str]) -> str:
 
 def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     """Return the state after the command succeeded, and after it failed."""
-    if call.name in ("popd", "source", ".", "eval"):
+    if call.name in ("popd", "source", ".", "eval"):  # these may change to any folder
         return state.anywhere(), state.anywhere()
     if call.name not in ("cd", "pushd"):
         return state, state

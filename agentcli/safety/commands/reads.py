@@ -145,7 +145,7 @@ def problem_of(fields: Sequence[Field], check: ReadCheck) -> str:
     program, arguments = fields[0], fields[1:]
     if not program.is_known or program.is_glob or program.may_vanish:
         return "agentcli can't predict which program runs"
-    name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)
+    name = re.sub(r"\A/(usr/)?s?bin/", "", program.text)  # in any other folder, a program is not known
     if len(arguments) == 1 and arguments[0].text in VERSIONS.get(name, ()):
         return ""
     if special := _SPECIAL.get(name):

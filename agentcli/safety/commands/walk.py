@@ -51,7 +51,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     changes_home = _CHANGES_HOME.search(text) is not None
     try:
         walk.run(text, State((cwd,), None if changes_home else home, cwd), WalkContext())
-        if changes_home:  # the command may use the person's home before it sets another one
+        if changes_home:  # first the home was unknown; but the command may use it before it sets another one
             walk.add_worse(text, State((cwd,), home, cwd))
     except RecursionError:
         walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
