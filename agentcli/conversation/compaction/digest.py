@@ -354,7 +354,7 @@ def _tasks(turns: Sequence[TurnSteps]) -> list[str]:
     results = (result for turn in reversed(turns) for result in reversed(turn.observations))
     newest = next((result for result in results if result.name == "todo" and not result.result.is_error), None)
     lines = newest.result.text.splitlines() if newest else []
-    return lines if any(not line.startswith("[x]") for line in lines) else []
+    return lines if any(not line.startswith("[x]") for line in lines) else []  # a finished list is not carried
 
 
 def _files(turns: Sequence[TurnSteps], seen_hash: SeenHash) -> list[FileNote]:
