@@ -28,7 +28,7 @@ def canonical(fields: Sequence[Field]) -> str:
 
 
 def allow_forms(layers: Iterable[Sequence[Field]]) -> tuple[str, ...]:
-    """Return the forms that a granting rule may match: a command with its wrappers, then with one less at a time."""
+    """Return the forms that a granting rule may match: a command with its wrappers, then with one fewer at a time."""
     forms = []
     for fields in layers:
         forms.append(canonical(fields))

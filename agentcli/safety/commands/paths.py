@@ -79,7 +79,7 @@ class ReadCheck:
         self.reads: list[str] = []
 
     def problem(self, fields: Iterable[Field], kind: str) -> str:
-        """Return the reason why a path may not be read, or an empty string. `kind` is one of `Options.operands`."""
+        """Return the reason why a path may not be read, or an empty string. `kind`: see `operands` of `Options`."""
         return next((why for field in fields if (why := self._problem(field, kind))), "")
 
     def outside_problem(self, fields: Iterable[Field]) -> str:

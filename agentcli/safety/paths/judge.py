@@ -153,7 +153,7 @@ def is_auto_executed(path: PurePath) -> bool:
 
 
 def is_reviewed(path: PurePath) -> bool:
-    """Return True for a protected path, relative to the workspace, that commands may write, such as a build file."""
+    """Return True for a protected path, relative to the workspace, that commands may write because people review it."""
     parts = tuple(map(fold_name, path.parts))
     return _is_reviewed(parts) and not _is_write_protected(parts)
 
