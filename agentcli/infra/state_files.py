@@ -185,13 +185,12 @@ def memory_folder(state: Path, project: Path) -> Path:
 
 
 class MemoryFiles:
-    """Implements `Memory`. A file that another session has changed is only replaced after it was read again."""
+    """Implements `Memory`. Several sessions may change the files at the same time."""
 
     def __init__(self, folder: Path, settings: MemorySettings) -> None:
         self.folder = folder
         self._max_bytes, self._max_total = settings.max_file_kb * 1024, settings.max_total_kb * 1024
         self._max_files = settings.max_files
-        self._seen: dict[str, bytes] = {}  # contents as this session knows them
 
     def index(self) -> list[tuple[str, str]]:
         return [(name, self._first_line(path)) for name, path in self._files()]
@@ -204,20 +203,14 @@ class MemoryFiles:
         return next(iter(text.strip().splitlines()), "").strip()[:_MAX_FIRST_LINE_CHARS]
 
     def view(self, name: str) -> str:
-        path = self.place_of(name)
-        content = self._seen[_memory_key(path)] = self._read(name, path)
-        return content.decode(errors="replace")
+        return self._read(name, self.place_of(name)).decode(errors="replace")
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str, *, before: str | None = None) -> None:
         with self._locked(name) as path:
-            before = self._current(name, path)
-            if before is not None and self._seen.get(_memory_key(path)) != before:
-                raise ToolError(
-                    f"{name} exists and you have not viewed its current version: view it, then write the complete "
-                    "new content.",
-                    kind="validation_error",
-                )
-            self._replace(name, path, text.encode(errors="replace"), is_new=before is None)
+            current = self._current(name, path)
+            if current is not None and current.decode(errors="replace") != before:
+                raise ToolError(f"{name} has changed: view it, then write it again.", kind="validation_error")
+            self._replace(name, path, text.encode(errors="replace"), is_new=current is None)
 
     def append(self, name: str, text: str) -> None:
         with self._locked(name) as path:
@@ -234,7 +227,6 @@ class MemoryFiles:
                 path.unlink()
             except OSError as error:
                 raise _memory_error(name, "deleted", error) from error
-            self._seen.pop(_memory_key(path), None)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:
@@ -267,7 +259,6 @@ class MemoryFiles:
             replace_private_file(path, content)
         except OSError as error:
             raise _memory_error(name, "written", error) from error
-        self._seen[_memory_key(path)] = content
 
     def _current(self, name: str, path: Path) -> bytes | None:
         """Return the content that is to be replaced, None if there is no file."""
@@ -313,10 +304,6 @@ class MemoryFiles:
                 path = Path(folder, name)
                 if not name.startswith(".") and not path.is_symlink():
                     yield path.relative_to(self.folder).as_posix(), path
-
-
-def _memory_key(path: Path) -> str:
-    return str(path).casefold()  # on a Mac, Notes.md and notes.md are one file
 
 
 def _size(path: Path) -> int:

@@ -57,8 +57,8 @@ class Memory(Protocol):
 
     def view(self, name: str) -> str: ...
 
-    def write(self, name: str, text: str) -> None:
-        """Create or replace a file; an existing one must have been viewed since it last changed."""
+    def write(self, name: str, text: str, *, before: str | None = None) -> None:
+        """Create a file, or replace one whose text is still `before`."""
 
     def append(self, name: str, text: str) -> None:
         """Add a line to a file; a missing one is created."""
@@ -90,8 +90,12 @@ class FileLedger:
 
     def record_change(self, path: Path, before: bytes, after: bytes) -> None:
         """Note a change that we made: a session that knew the old contents knows the new ones."""
-        if self._seen.get(path) == _sha256(before):
+        if self.is_current(path, before):
             self.record(path, after)
+
+    def is_current(self, path: Path, content: bytes) -> bool:
+        """Return True if the session has seen the file with just this content."""
+        return self._seen.get(path) == _sha256(content)
 
     def hash_of(self, path: Path) -> str:
         """Return the first 12 hex digits of a file's SHA-256 as it was last seen; empty if it was not seen."""

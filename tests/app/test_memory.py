@@ -101,17 +101,37 @@ async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "secret/key").read_text() == "SECRET"
 
 
+@pytest.mark.slow
+def test_a_line_of_the_person_is_only_replaced_once_it_was_read_and_undo_brings_it_back(place: Place) -> None:
+    write = call("memory", command="write", path="notes.md", content="- mine\n")
+    view, delete = call("memory", command="view", path="notes.md"), call("memory", command="delete", path="notes.md")
+    calls = [{"tool_calls": [one]} for one in (write, delete, view, write)]
+    lines: list[dict[str, Any]] = [{"type": "user", "message": {"role": "user", "content": "go"}}]
+    note = {"type": "control", "subtype": "command", "text": "/remember run ruff"}
+    listing = {"type": "control", "subtype": "command", "text": "/memory"}
+    given = "".join(json.dumps(line) + "\n" for line in (note, listing, *lines))
+    model, formats = place.script(*calls, DONE), ("--output-format=stream-json", "--input-format=stream-json")
+    ran = place.run("-p", *formats, "-m", model, stdin=given)
+    results = [part for line in ran.of("user") for part in line["message"]["content"] if part["type"] == "tool_result"]
+    assert [bool(result.get("is_error")) for result in results] == [True, True, False, False], ran.out
+    assert "view it, then write" in str(results[0]["content"])
+    (notes,) = (place.home / "state/memory").glob("*/notes.md")
+    assert notes.read_text() == "- mine\n"
+    shown = place.run("undo", "--list").out
+    assert place.run("undo", "--yes").code == 0, shown
+    assert notes.read_text() == "- run ruff\n"
+
+
 def test_entries_written_by_another_session_are_not_lost(tmp_path: Path) -> None:
     one, other = (MemoryFiles(tmp_path / "m", MemorySettings()) for _ in range(2))
     one.write("a.md", "one\n")
     with pytest.raises(ToolError, match="view it, then write"):
         other.write("a.md", "other\n")
-    assert other.view("a.md") == "one\n"
     one.append("a.md", "- more")
     with pytest.raises(ToolError, match="view it, then write"):
-        other.write("A.md" if (tmp_path / "m/A.md").exists() else "a.md", "other\n")
+        other.write("A.md" if (tmp_path / "m/A.md").exists() else "a.md", "other\n", before="one\n")
     assert other.view("a.md") == "one\n- more\n"
-    other.write("a.md", "both\n")
+    other.write("a.md", "both\n", before="one\n- more\n")
     assert one.view("a.md") == "both\n"
 
 

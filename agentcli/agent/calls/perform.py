@@ -22,6 +22,7 @@ from agentcli.agent.permissions.matches import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried, Entry, FilesChanged, reminder
 from agentcli.errors import StorageError, ToolError, UserError, errno_name, kind_of
 from agentcli.safety.paths.judge import WHY
+from agentcli.tools.builtin.toolset import MemoryCall
 from agentcli.tools.command import ApplyOutcome, Grants
 from agentcli.tools.observation import call_title
 from agentcli.tools.tool import DryRunReport, RunTerms, Tool, ToolContext, ToolOutput
@@ -47,11 +48,12 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             return await session.delegates.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":
             return await session.delegates.answer(call, arguments)
-        # The files that may change, by the tool's effect; None for any file. Other effects change none.
+        # The files that may change, by the tool's effect; None for any file.
         changes: dict[str, Sequence[Path] | None] = {
             "edit": files or None,  # the tool may have no argument that names them
             "foreign": None,
             "command": () if verdict.only_reads else None,
+            "none": _memory_files(facts),
         }
         async with record_changes(call, changes.get(tool.effect, ())):
             return await tool.output(arguments, context)
@@ -80,6 +82,14 @@ def _named_files(facts: CallFacts, grants: Grants) -> list[Path]:
         return [path.real for path in facts.files] if tool.file_arguments else []
     names = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
     return [facts.workspace.usable_path(name, "write", grants) for name in names if isinstance(name, str)]
+
+
+def _memory_files(facts: CallFacts) -> tuple[Path, ...]:
+    """Return the memory file that a call changes: it lies outside the workspace, but /undo takes it back as well."""
+    match facts.arguments, facts.workspace.resources.memory:
+        case MemoryCall(command="write" | "delete", path=str(name)), memory if memory is not None:
+            return (memory.place_of(name),)
+    return ()
 
 
 async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:

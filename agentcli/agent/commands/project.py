@@ -1,6 +1,7 @@
 """Commands about the project: its changes, a review of them, its instruction and memory files, further folders."""
 
 import asyncio
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -236,18 +237,13 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
 async def _edit(host: CommandHost, name: str) -> Outcome:
     memory = _memory_of(host)
     place = memory.place_of(name)
-    try:
-        before = await asyncio.to_thread(memory.view, name)
-    except ToolError as error:
-        if error.kind != "not_found":
-            raise
-        before = ""  # a new file
+    before = await asyncio.to_thread(memory.view, name) if os.path.lexists(place) else ""
     after = await host.edit(before)
     if after is None:  # there is no editor here
         return f"Edit {place}"
     if after.rstrip("\n") == before.rstrip("\n"):
         return f"No changes to {place}."
-    await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n")
+    await asyncio.to_thread(memory.write, name, after.rstrip("\n") + "\n", before=before)
     return f"Saved {place}"
 
 

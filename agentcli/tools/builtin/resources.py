@@ -1,15 +1,17 @@
 """Runs the tools that need only the services of the session: web, memory, log, stored results, thoughts and to-dos."""
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text
 from agentcli.tools.builtin.toolset import MemoryCall, ReadMore, Recall, Think, Todo, WebFetch, WebSearch
-from agentcli.tools.observation import beginning_of, pages_of
+from agentcli.tools.observation import beginning_of, diff_counts, pages_of
+from agentcli.tools.text.diff import bounded_diff, unified_diff
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput
-from agentcli.tools.workspace import DataFiles, Memory, Past, Web, WebPage
+from agentcli.tools.workspace import DataFiles, FileLedger, Memory, Past, Web, WebPage
 
 MAX_EXCERPTS = 12
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
@@ -31,7 +33,7 @@ async def run(
         case MemoryCall():
             if services.memory is None:
                 raise ToolError("There is no memory here: it is switched off.", kind="not_found")
-            return await asyncio.to_thread(_use_memory, arguments, services.memory)
+            return await asyncio.to_thread(_use_memory, arguments, services.memory, context.workspace.files)
         case Recall():
             if services.past is None:
                 raise ToolError("There is no conversation here to search.", kind="not_found")
@@ -52,7 +54,7 @@ def _format_todo(arguments: Todo) -> ToolOutput:
     return ToolOutput("\n".join(rows) or "The list is empty.", structured, f"{done} of {len(rows)} done")
 
 
-def _use_memory(arguments: MemoryCall, memory: Memory) -> ToolOutput:
+def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> ToolOutput:
     if arguments.command == "view" and not arguments.path:
         index = memory.index()
         lines = [f"{name}: {first}" for name, first in index]
@@ -62,15 +64,35 @@ def _use_memory(arguments: MemoryCall, memory: Memory) -> ToolOutput:
     match arguments.command:
         case "view":
             text = memory.view(arguments.path)
+            files.record(memory.place_of(arguments.path), text.encode())
             return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
         case "write":
             if arguments.content is None:
                 raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
-            memory.write(arguments.path, arguments.content)
-            return ToolOutput(f"Saved in {arguments.path}.", {"path": arguments.path}, arguments.path)
+            return _change_memory(arguments.path, arguments.content, memory, files)
         case "delete":
-            memory.delete(arguments.path)
-            return ToolOutput(f"Deleted {arguments.path}.", {"path": arguments.path}, arguments.path)
+            return _change_memory(arguments.path, None, memory, files)
+
+
+def _change_memory(name: str, after: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
+    """Write a file, or delete it if `after` is None. The model must have read it, because the user writes there, too."""
+    place, before = memory.place_of(name), None
+    with suppress(ToolError):  # a missing file; `write` refuses one that cannot be read, which may only be deleted
+        before = memory.view(name)
+    if before is not None and not files.is_current(place, before.encode()):
+        raise ToolError(
+            f"{name} exists, and you have not read it as it is now: view it, then write all of it, with the lines "
+            "that stay. The user may have written some.",
+            kind="validation_error",
+        )
+    if after is None:
+        memory.delete(name)
+    else:
+        memory.write(name, after, before=before)
+        files.record(place, after.encode())
+    diff = bounded_diff(unified_diff(name, before or "", after or ""))
+    content = f"{'Deleted' if after is None else 'Saved in'} {name}."
+    return ToolOutput(content, {"path": name, "diff": diff}, f"{name} {diff_counts(diff)}")
 
 
 def _recall(arguments: Recall, past: Past, level: OutputLevel) -> ToolOutput:

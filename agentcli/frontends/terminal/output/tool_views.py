@@ -74,7 +74,7 @@ def tool_view(
     elif event.name == "bash":
         output = structured.get("output", "" if is_started_job else event.result.text)
         body = _output(output, unfold_hint)
-    elif event.name in ("file_edit", "file_write") and not was_asked:
+    elif event.name in ("file_edit", "file_write", "memory") and not was_asked:
         body = diff_fragments(diff, width=columns, max_lines=MAX_DIFF_LINES, rest=unfold_hint, wraps=is_live)
     else:
         body = _todo_body(event, columns, unfold_hint) if event.name == "todo" and not is_live else []
