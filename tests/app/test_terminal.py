@@ -419,6 +419,32 @@ def test_each_session_has_a_draft_of_its_own(open_terminal: Open) -> None:
     third.see("› mine alone")
 
 
+@pytest.mark.slow
+def test_the_draft_of_a_conversation_comes_back_in_that_conversation_only(open_terminal: Open) -> None:
+    first = open_terminal([{"text": "Hello."}, {"text": "x"}])
+    first.see("script.jsonl")
+    first.type("greet me\r")
+    first.see("Hello")
+    first.type("half a thought")
+    first.settle(1.0)
+    first.kill(signal.SIGKILL)
+    first.exit_code()
+    other = open_terminal([{"text": "x"}])
+    other.see("script.jsonl")
+    assert "thought" not in other.settle(0.5)
+    other.type("/exit\r")
+    assert other.exit_code() == 0
+    again = open_terminal([{"text": "Sent."}], "-c")
+    again.see("› half a thought")
+    again.type("!\r")
+    again.see("Sent")
+    again.kill(signal.SIGKILL)
+    again.exit_code()
+    last = open_terminal([{"text": "x"}], "-c")
+    last.see("Sent(.|\n)*script.jsonl")
+    assert "› half a thought\n" not in last.settle(0.5).replace("!", "")[-200:]
+
+
 # Input
 
 

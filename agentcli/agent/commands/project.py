@@ -237,7 +237,8 @@ def instruction_files(host: CommandHost) -> dict[str, str]:
 async def _edit(host: CommandHost, name: str) -> Outcome:
     memory = _memory_of(host)
     place = memory.place_of(name)
-    before = await asyncio.to_thread(memory.view, name) if os.path.lexists(place) else ""
+    is_there = await asyncio.to_thread(os.path.lexists, place)
+    before = await asyncio.to_thread(memory.view, name) if is_there else ""
     after = await host.edit(before)
     if after is None:  # there is no editor here
         return f"Edit {place}"

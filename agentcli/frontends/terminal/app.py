@@ -75,6 +75,7 @@ class TerminalApp:
         form = Status.to_claude_json if settings.status_format == "claude" else Status.to_json
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed, form)
         self._composer = composer = Composer(console, context, labels)
+        composer.session_of_draft = lambda: controller.session.id if controller.has_entries else ""
         self._dialogs = dialogs = Dialogs(console, controller, composer, notify=partial(self._notify, is_urgent=True))
         self.ask_secret, self.ask_question = dialogs.ask_secret, dialogs.ask_question
         self.forget_question = dialogs.forget_question
@@ -94,8 +95,7 @@ class TerminalApp:
 
     def start(self, prompt: str | None) -> None:
         """Open the session; the prompt of the command line is submitted first."""
-        if prompt is None and not self._composer.area.buffer.text:
-            self._composer.restore_draft()
+        self._composer.restore_draft()
         asyncio.get_running_loop().run_in_executor(None, self._composer.history.load)
         self.controller.start_opening().add_done_callback(self._opened)
         for report in self._console.early_reports:
@@ -137,8 +137,7 @@ class TerminalApp:
         controller = self.controller
         can_resume = (
             self._context.drafts is not None  # else nothing of the session is stored
-            and controller.is_open
-            and bool(controller.session.snapshot().conversation.entries)
+            and controller.has_entries
         )
         await controller.close()
         if can_resume:
@@ -270,6 +269,7 @@ class TerminalApp:
 
     def session_opened(self) -> None:
         self._dialogs.forget_questions()
+        self._composer.follow_session()
         self._actions.shows_todo, self._state_at_rest = False, "idle"
         if self._warnings is not None:
             self._print_first_lines()

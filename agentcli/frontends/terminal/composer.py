@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.input.typed_text import (
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
-SAVE_DRAFT_AFTER_S = 0.4
+SAVE_DRAFT_AFTER_S = 0.2
 _NAMED_IMAGE = re.compile(r"(?<!\S)@~?/\S+?\.(?:png|jpe?g|gif|webp)\b", re.IGNORECASE)
 MAX_ENTRIES_COMPARED = 50  # of the history, with a message that comes back
 
@@ -61,6 +61,8 @@ class Composer:
         self.area = console.area
         self.pastes = Pastes()
         self._drafts = context.drafts
+        self.session_of_draft: Callable[[], str] = lambda: ""  # the id of the open session, once it has a prompt
+        self._followed = ""  # the session whose draft is in the input
         self.history, self._folder = context.history, context.folder
         # The entry of the history that is shown, and its text: 1 is the newest, 0 is none.
         self._recalled, self._recalled_text = 0, ""
@@ -214,10 +216,17 @@ class Composer:
             self.put(self._stash.pop())
 
     def restore_draft(self) -> None:
-        """Restore the text that was being written when the program ended unexpectedly."""
-        if self._drafts is not None and (draft := self._drafts.load()) is not None and draft.text.strip():
-            self.put(draft)
+        """Restore the text that was being written in this session when the program ended unexpectedly."""
+        draft = self._drafts.load(self._followed) if self._drafts is not None else None
+        if draft is not None and draft.text.strip():
+            (self.put_before if self.area.buffer.text else self.put)(draft)
             self._console.hint.show("Your draft is back.")
+
+    def follow_session(self) -> None:
+        """Restore the draft of a session that was opened after its first prompt."""
+        before, self._followed = self._followed, self.session_of_draft()
+        if self._followed not in ("", before):
+            self.restore_draft()
 
     def keep_as_draft(self, texts: Sequence[str]) -> None:
         """Store prompts that no session has taken as the draft of the next start, with their pastes."""
@@ -235,14 +244,14 @@ class Composer:
             return
         draft = TypedText("") if self.area.buffer.text == "?" else self.typed  # a lone ? only shows the keys
         # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
-        self._disk.submit(self._drafts.save, draft)
+        self._disk.submit(self._drafts.save, draft, self.session_of_draft())
 
     def forget_draft(self) -> None:
         if self._saving is not None:
             self._saving.cancel()
             self._saving = None
         if self._drafts is not None:
-            self._disk.submit(self._drafts.clear)
+            self._disk.submit(self._drafts.save, TypedText(""), self.session_of_draft())
 
     async def edit_outside(self) -> None:
         """Let the person edit the text in their editor, with the contents of pastes in place of their tokens."""

@@ -63,6 +63,10 @@ class TerminalController(OpenerHost):
         return self._session is not None
 
     @property
+    def has_entries(self) -> bool:
+        return self._session is not None and bool(self._session.snapshot().conversation.entries)
+
+    @property
     def is_busy(self) -> bool:
         return self._session is not None and self._session.is_busy
 

@@ -75,7 +75,7 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
 
 
 def _change_memory(name: str, after: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
-    """Write a file, or delete it if `after` is None. The model must have read it, because the user writes there, too."""
+    """Write a file, or delete it if `after` is None. The model must have read it: the user writes there, too."""
     place, before = memory.place_of(name), None
     with suppress(ToolError):  # a missing file; `write` refuses one that cannot be read, which may only be deleted
         before = memory.view(name)

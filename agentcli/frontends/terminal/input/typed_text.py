@@ -288,39 +288,49 @@ def _append(file: Path, line: bytes) -> None:
 MAX_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
-def drafts_of(folder: Path, cwd: Path) -> "Drafts | None":
-    """Return the first draft of a directory that no running session holds: the kernel frees that of a killed one."""
+def drafts_of(folder: Path, cwd: Path, *, takes_old: bool = True) -> "Drafts | None":
+    """Return a draft of a directory that no running session holds: the kernel frees that of a killed one.
+
+    Only if it `takes_old` one, the draft may have a text, of a session that ended before its first prompt.
+    """
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # without a disk to write to there are no drafts
         make_private_folder(folder)
         for number in range(MAX_SESSIONS):
-            lock = FileLock(folder / f"{key}.{number}.lock")
-            if lock.try_acquire():
-                return Drafts(folder / f"{key}.{number}", lock)
+            file, lock = folder / f"{key}.{number}", FileLock(folder / f"{key}.{number}.lock")
+            if (takes_old or not file.exists()) and lock.try_acquire():
+                return Drafts(file, lock)
     return None
 
 
 class Drafts:
-    """One draft in one file, whose `lock` is held as long. A failing disk costs the draft, never the session."""
+    """The draft of one program: in `file`, held by `lock`, before the first prompt, then in one of its session.
+
+    A session is given by its id, empty before its first prompt. A failing disk costs the draft, never the session.
+    """
 
     def __init__(self, file: Path, lock: FileLock | None = None) -> None:
-        self._file, self._lock = file, lock
+        self._unsent, self._lock = file, lock
+        self._file: Path | None = None  # that holds the text now
 
-    def save(self, draft: TypedText) -> None:
+    def save(self, draft: TypedText, session: str = "") -> None:
         """Store a text; an empty one leaves no draft."""
-        if not draft.text:
-            self.clear()
-            return
+        file = self._file_of(session)
         with suppress(OSError):
-            make_private_folder(self._file.parent)
-            replace_file(self._file, msgspec.json.encode(draft), syncs=False)
+            if self._file not in (None, file):  # the first prompt was sent meanwhile, or another session opened
+                self._file.unlink(missing_ok=True)
+            self._file = file
+            if draft.text:
+                make_private_folder(file.parent)
+                replace_file(file, msgspec.json.encode(draft), syncs=False)
+            else:
+                file.unlink(missing_ok=True)
 
-    def load(self) -> TypedText | None:
+    def load(self, session: str = "") -> TypedText | None:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=TypedText)
+            return msgspec.json.decode(self._file_of(session).read_bytes(), type=TypedText)
         except (OSError, msgspec.MsgspecError, ValueError):
             return None
 
-    def clear(self) -> None:
-        with suppress(OSError):
-            self._file.unlink(missing_ok=True)
+    def _file_of(self, session: str) -> Path:
+        return self._unsent.with_name(hashlib.sha256(session.encode()).hexdigest()[:16]) if session else self._unsent
