@@ -167,12 +167,16 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):
-    """A request failed and is tried again. `number` counts from 1, to `max_number`; 0 if nobody knows how often."""
+    """A request failed and is tried again. `number` counts from 1, to `max_number`; 0 if nobody knows how often.
+
+    After the last failure the model `fallback` answers, if there is one.
+    """
 
     number: int
     delay_s: float
     error: str
     max_number: int = 0
+    fallback: str = ""
 
 
 class QuestionEvent(AgentEvent, frozen=True):

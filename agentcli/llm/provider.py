@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.errors import Overloaded, ProviderError, ServerError
 from agentcli.llm.messages import CacheControl, Message, StopReason, Usage
 from agentcli.llm.prepared import PreparedMessages, Transcript
 
@@ -194,11 +194,19 @@ def _exceeded(what: str) -> ServerError:
 
 
 class RetryPolicy(Struct, frozen=True):
-    """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double."""
+    """The rules of retries: at most `max_retries`, after waits that begin with `initial_delay` seconds and double.
+
+    A service that is overloaded is tried again at most `max_overloaded` times, if another model stands in for it.
+    """
 
     max_retries: int = 3
     initial_delay: float = 1.0
     reply_limits: ReplyLimits = ReplyLimits()
+    max_overloaded: int | None = None
+
+    def max_after(self, error: ProviderError) -> int:
+        is_limited = self.max_overloaded is not None and isinstance(error, Overloaded)
+        return min(self.max_retries, self.max_overloaded) if is_limited else self.max_retries
 
 
 OnRetry = Callable[[int, float, ProviderError], None]  # number of the retry (1 is the first), seconds to wait, reason
@@ -228,7 +236,7 @@ async def stream_with_retry(
             error.shown = shown
             tries += 1
             wait_s = delay_before(tries, policy, error)
-            if shown or not error.is_retryable or tries > policy.max_retries or wait_s > MAX_WAIT_S:
+            if shown or not error.is_retryable or tries > policy.max_after(error) or wait_s > MAX_WAIT_S:
                 error.tries, error.tried_s = tries, time.monotonic() - started
                 raise
             on_retry(tries, wait_s, error)

@@ -26,6 +26,9 @@ def failing(status: int, kind: str, message: str) -> Reply:
 BUSY = failing(529, "overloaded_error", "Overloaded")
 
 
+SLOW = {"AGENTCLI_RETRY_INITIAL_DELAY": "0.8"}  # so that the row of a retry can be seen
+
+
 def at(server: LoopbackServer, *, retries: int = 1) -> dict[str, str]:
     retry = {"AGENTCLI_RETRY_MAX": str(retries), "AGENTCLI_RETRY_INITIAL_DELAY": "0.01"}
     return {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-ant-1", **retry}
@@ -106,6 +109,16 @@ def test_a_message_whose_retries_are_stopped_is_back_too(open_terminal: Open) ->
         terminal.type(" again\r")
         terminal.see("There")
         assert said(server.requests[-1]) == ["go again"]
+
+
+def test_the_fallback_model_answers_after_two_retries_which_name_it(open_terminal: Open) -> None:
+    haiku = "anthropic/claude-haiku-4-5"
+    with anthropic_server([BUSY, BUSY, BUSY, anthropic_reply("There.")]) as server:
+        terminal = start(open_terminal, server, "go", "--fallback-model", haiku, **at(server, retries=7) | SLOW)
+        terminal.see(rf"Retry 1 of 2 in \d s, then {haiku} · Esc to stop · Overloaded")
+        terminal.see("There")
+        assert f"Continuing with {haiku}" in terminal.text().replace("\n  ", " ")
+        assert [request.json["model"] for request in server.requests] == ["claude-sonnet-5-5"] * 3 + ["claude-haiku-4-5"]
 
 
 def test_a_message_is_back_that_was_interrupted_before_any_answer(open_terminal: Open) -> None:

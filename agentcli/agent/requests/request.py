@@ -25,6 +25,7 @@ SAME_MODEL_MARGIN = 1.01
 OTHER_MODEL_MARGIN = 1.5  # the newest tokenizers make a third more of a text
 DEFAULT_MAX_TOKENS = 32_000  # of a reply
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
+MAX_RETRIES_BEFORE_FALLBACK = 2  # of a service that is overloaded
 MAX_WINDOWS = 4  # a prompt estimated at more windows than these is too long, however wrong the estimate
 
 
@@ -150,6 +151,10 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
     """Publish the stream as events; return the reply with its last try. The text of a reply that breaks off is kept."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(target.provider, turn.emit)
+    models = turn.runtime.models
+    policy, fallback = models.retry, "" if models.fallback == turn.state.model.name else models.fallback
+    if fallback:
+        policy = msgspec.structs.replace(policy, max_overloaded=MAX_RETRIES_BEFORE_FALLBACK)
 
     def on_event(event: llm.StreamEvent) -> None:
         blocks.feed(event)
@@ -169,13 +174,12 @@ async def _stream(turn: Turn, target: RequestTarget, request: llm.Request) -> tu
         nonlocal blocks
         blocks = ReplyBlocks(target.provider, turn.emit)
         turn.log.is_retrying = True
-        retry = turn.runtime.models.retry
-        turn.emit(events.Retry(number, delay_s, describe_error(error), retry.max_retries))
+        turn.emit(events.Retry(number, delay_s, describe_error(error), policy.max_after(error), fallback))
 
     paid = PaidRequest(
         target=target,
         budgets=turn.spending.budgets,
-        policy=turn.runtime.models.retry,
+        policy=policy,
         on_broken=on_broken,
         on_retry=on_retry,
         max_prompt_tokens=partial(max_prompt_tokens, turn, target.name),

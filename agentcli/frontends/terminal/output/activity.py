@@ -93,7 +93,8 @@ class PendingRetry(Struct, frozen=True):
     def row(self, now: float, columns: int) -> Row:
         retry, why = self.retry, " ".join(printable(self.retry.error).rstrip(".").split())
         number = f" {retry.number} of {retry.max_number}" if retry.max_number else ""
-        text = f" Retry{number} in {max(0.0, self.at - now):.0f} s · Esc to stop"
+        then = f", then {retry.fallback}" if retry.fallback else ""
+        text = f" Retry{number} in {max(0.0, self.at - now):.0f} s{then} · Esc to stop"
         return clipped([("warning", f"{spinner(now)}{text}"), ("muted", f" · {why}")], columns)
 
 
