@@ -167,10 +167,7 @@ class ProviderSwitched(AgentEvent, frozen=True, tag="provider_switched"):
 
 
 class Retry(AgentEvent, frozen=True, tag="retry"):
-    """A request failed and is tried again. `number` counts from 1, to `max_number`; 0 if nobody knows how often.
-
-    After the last failure the model `fallback` answers, if there is one.
-    """
+    """A request failed and is tried again: `number` of `max_number` (0: unknown); at last `fallback` answers, if any."""
 
     number: int
     delay_s: float

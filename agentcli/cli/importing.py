@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -11,13 +12,14 @@ import msgspec
 
 from agentcli.agent.permissions.rules import FOREIGN_TOOLS, Verb, check_rule, parse_rule
 from agentcli.cli.import_draft import HOLDS_KEY, LOGIN, OTHERS, Draft, Row, Table, has_secret, other_tools, take_table
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, UserError
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.hosts import read_grant
 from agentcli.settings import files
 from agentcli.settings.load import Config
-from agentcli.settings.trust import PROJECT_FILES
+from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, claude_settings
+from agentcli.settings.write import merge_settings
 from agentcli.tools.builtin.toolset import builtin_tools
 
 TOOLS = ("claude-code", "codex", "gemini", "opencode", "cursor", "copilot", "goose", "aider")
@@ -228,8 +230,26 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
         instructions = place / tool.get("instructions", "")
         if not is_project and files.is_file(instructions):
             shared.source = instructions
-            shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
+            own = config.paths.config / "AGENTS.md"
+            is_read = f"it is read as it is, unless you have {own}"
+            shared.leave_out(
+                "", is_read if name == "claude-code" else f"to use the same instructions, copy it to {own}"
+            )
     return [shared, local] if is_project else [shared]
+
+
+def import_notice(config: Config) -> str:
+    """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
+    unused, there = list[str](), claude_settings(config.cwd)
+    with suppress(UserError):  # for settings of the project that are wrong, which the start reports
+        found = drafts(config, ("claude-code",), is_project=True) if there else []
+        for draft, name in zip(found, CLAUDE_SETTINGS, strict=bool(there)):
+            added = merge_settings(draft.target, draft.values).added
+            if name in there and (kinds := {"permissions", "hooks"} & added.keys()):
+                unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
+    listed = " and ".join(unused)
+    how = "To take them over: agentcli config import claude-code --project"
+    return f"Not in force: {listed}. {how}" if unused else ""
 
 
 def _take_remembered(draft: Draft, file: Path, root: Path, table: Any) -> None:

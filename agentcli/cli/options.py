@@ -16,6 +16,7 @@ from agentcli.cli import field_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
 from agentcli.settings.load import Config, load_config
+from agentcli.settings.trust import claude_settings
 from agentcli.version import __version__
 
 
@@ -189,7 +190,12 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         trust=options.trust,
         sources=field_flags.setting_sources(options.setting_sources),
     )
-    return replace(config, notices=(*config.notices, *field_flags.notes(options), *notes))
+    notices = (*config.notices, *field_flags.notes(options), *notes)
+    if not (options.bare or options.setting_sources) and claude_settings(cwd):
+        from agentcli.cli.importing import import_notice  # 50 ms, for few projects
+
+        notices += (import_notice(config),)
+    return replace(config, notices=tuple(filter(None, notices)))
 
 
 def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:

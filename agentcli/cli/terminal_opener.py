@@ -279,12 +279,13 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             message = await asyncio.to_thread(self.models.keys.store, provider, variable, key)
         return Login(provider, f"{health.detail}.\n{message}" if health.ok else message, health.models, is_stored)
 
-    def review_project(self) -> tuple[str, Callable[[], str]] | None:
-        from agentcli.cli.subcommands.config import review_project, trust_reviewed  # nothing else here needs typer
+    def review_project(self) -> tuple[str, Callable[[], str]] | str:
+        # Nothing else here needs typer.
+        from agentcli.cli.subcommands.config import NOTHING_TO_TRUST, review_project, trust_reviewed
 
         notices = list[str]()
         if (review := review_project(self._config, notices.append)) is None:
-            return None
+            return "\n".join((*notices, NOTHING_TO_TRUST))
         return "\n".join((*notices, review.text)), partial(trust_reviewed, self._config, review)
 
     async def reload(self, before: Session) -> Session:

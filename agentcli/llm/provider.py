@@ -205,8 +205,9 @@ class RetryPolicy(Struct, frozen=True):
     max_overloaded: int | None = None
 
     def max_after(self, error: ProviderError) -> int:
-        is_limited = self.max_overloaded is not None and isinstance(error, Overloaded)
-        return min(self.max_retries, self.max_overloaded) if is_limited else self.max_retries
+        if self.max_overloaded is None or not isinstance(error, Overloaded):
+            return self.max_retries
+        return min(self.max_retries, self.max_overloaded)
 
 
 OnRetry = Callable[[int, float, ProviderError], None]  # number of the retry (1 is the first), seconds to wait, reason

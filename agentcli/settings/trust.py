@@ -19,6 +19,7 @@ from agentcli.settings.files import Paths, folder_text, is_file, markdown_files,
 PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"
+CLAUDE_SETTINGS = (".claude/settings.json", ".claude/settings.local.json")  # used once they are imported
 COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last one wins
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first one wins
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
@@ -68,6 +69,12 @@ def _places_in(folder: Path, names: Sequence[str], root: Path) -> list[Path]:
 
 def is_project_file(file: Path, root: Path) -> bool:
     return not _is_home(root) and is_file(file)  # a home is no project, although it may have such files
+
+
+def claude_settings(cwd: Path) -> list[str]:
+    """Return which settings of Claude Code a project has."""
+    root = project_root(cwd)
+    return [name for name in CLAUDE_SETTINGS if is_project_file(root / name, root)]
 
 
 def _is_home(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from agentcli.conversation.rule_files import RuleFinder
 from agentcli.llm.messages import content_blocks
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
-from agentcli.settings.files import home_of, project_root
+from agentcli.settings.files import home_of, is_file, project_root
 from agentcli.settings.load import Config
 from agentcli.setup.options import SessionOptions
 from agentcli.tools.builtin.toolset import small_specs
@@ -101,8 +101,12 @@ class PrefixBuilder(Struct, kw_only=True):
     def instructions(self) -> Instructions:
         if (finder := self.rule_finder()) is None:
             return Instructions()
-        user_files = [self.config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
-        return find_instructions(self.config.cwd, user_files, finder=finder)
+        config = self.config
+        user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
+        if "claude" not in finder.off and not any(map(is_file, user_files)):
+            folder = config.environment.get("CLAUDE_CONFIG_DIR") or home_of(config.environment) / ".claude"
+            user_files = [Path(folder, "CLAUDE.md")]
+        return find_instructions(config.cwd, user_files, finder=finder)
 
     def rule_finder(self) -> RuleFinder | None:
         """Return a finder of the project's rule files; None where instruction files are not read."""

@@ -118,7 +118,9 @@ def test_the_fallback_model_answers_after_two_retries_which_name_it(open_termina
         terminal.see(rf"Retry 1 of 2 in \d s, then {haiku} · Esc to stop · Overloaded")
         terminal.see("There")
         assert f"Continuing with {haiku}" in terminal.text().replace("\n  ", " ")
-        assert [request.json["model"] for request in server.requests] == ["claude-sonnet-5-5"] * 3 + ["claude-haiku-4-5"]
+        assert [request.json["model"] for request in server.requests] == ["claude-sonnet-5-5"] * 3 + [
+            "claude-haiku-4-5"
+        ]
 
 
 def test_a_message_is_back_that_was_interrupted_before_any_answer(open_terminal: Open) -> None:

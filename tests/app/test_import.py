@@ -486,3 +486,16 @@ def test_a_project_gets_commands_and_rules_of_its_tools(place: Place) -> None:
     assert ran.code == 0, ran.err
     assert "Bash(git *)" in (place.folder / ".agentcli/config.toml").read_text()
     assert (place.folder / ".agentcli/commands/fix.md").read_text() == "Fix it.\n"
+
+
+def test_rules_that_a_project_has_for_claude_code_alone_are_named_until_they_are_imported(place: Place) -> None:
+    settings = {"permissions": {"deny": ["Bash(git push:*)"]}, "hooks": CLAUDE["hooks"]}
+    write(place.folder / ".claude/settings.json", json.dumps(settings))
+    write(place.folder / ".claude/settings.local.json", json.dumps({"model": "opus"}))
+    model = place.script({"text": "Hi."})
+    how = "Not in force: the permissions and hooks in .claude/settings.json. To take them over: agentcli config import"
+    assert f"{how} claude-code --project\n" in place.run("-m", model, "-p", "go").err
+    assert how in place.run("config", "trust").out
+    assert "Not in force" not in place.run("-m", model, "--bare", "-p", "go").err
+    assert place.run("config", "import", "claude-code", "--project", "--yes").code == 0
+    assert "Not in force" not in place.run("-m", model, "-p", "go").err

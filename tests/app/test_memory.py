@@ -229,6 +229,20 @@ def test_instructions_are_reported_again_where_they_changed_and_only_there(place
 
 
 @pytest.mark.slow
+def test_the_claude_md_of_a_person_without_an_agents_md_is_theirs(place: Place) -> None:
+    own = place.folder.parent / ".claude/CLAUDE.md"
+    own.parent.mkdir()
+    own.write_text("Be brief.\n")
+    model = place.script({"text": "Done."})
+    session = place.run("-m", model, "-p", "go", "--output-format=json").result["session_id"]
+    assert "Be brief." in place.run("sessions", "show", session, "--json").out
+    assert f"{own}  about " in place.run("-m", model, "-r", session, "-p", "/memory").out
+    off = place.run("-m", model, "-p", "/memory", env={"AGENTCLI_INSTRUCTIONS_OFF": "claude"}).out
+    (place.home / "AGENTS.md").write_text("Be long.\n")
+    assert str(own) not in off + place.run("-m", model, "-p", "/memory").out
+
+
+@pytest.mark.slow
 def test_rules_of_other_tools_reach_the_model_when_they_apply(place: Place) -> None:
     (place.folder / ".cursor/rules").mkdir(parents=True)
     (place.folder / ".cursor/rules/ts.mdc").write_text("---\nglobs: *.ts\n---\nPrefer unknown to any.\n")

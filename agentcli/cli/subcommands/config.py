@@ -15,7 +15,7 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.import_draft import Draft
-from agentcli.cli.importing import TOOLS, drafts
+from agentcli.cli.importing import TOOLS, drafts, import_notice
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_answer, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
@@ -132,8 +132,13 @@ class ProjectReview(msgspec.Struct, frozen=True):
     digests: dict[str, str]
 
 
+NOTHING_TO_TRUST = "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
+
+
 def review_project(config: Config, on_notice: Callable[[str], None]) -> ProjectReview | None:
     """Return what the project's own files would add; None if there are none. Raises `ConfigError`."""
+    if notice := import_notice(config):
+        on_notice(notice)
     files = project_trust.project_files(config.cwd)
     if not files:
         return None
@@ -202,7 +207,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust them without as
     config = configuration()
     review = review_project(config, echo)
     if review is None:
-        echo("This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust.")
+        echo(NOTHING_TO_TRUST)
         return
     if yes or not sys.stdin.isatty():
         echo(review.text)

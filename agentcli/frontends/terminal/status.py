@@ -106,8 +106,8 @@ class TerminalOpener(SessionOpener, Protocol):
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
         """Ask for a key of a provider, or of one the person chooses. Return a sentence on it, empty without a key."""
 
-    def review_project(self) -> tuple[str, Callable[[], str]] | None:
-        """Return what the project's own files would add, and a function that trusts them; None if there are none.
+    def review_project(self) -> tuple[str, Callable[[], str]] | str:
+        """Return what the project's own files would add, and a function that trusts them; a sentence if there are none.
 
         Both raise `UserError`. The function returns a sentence.
         """

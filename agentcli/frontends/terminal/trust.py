@@ -11,8 +11,8 @@ def trust_command(controller: TerminalController, opener: TerminalOpener) -> Sla
     async def trust(host: CommandHost, argument: str) -> str:
         controller.require_idle()
         review = await asyncio.to_thread(opener.review_project)
-        if review is None:
-            return "This project has no settings of its own (.agentcli/config.toml), so there is nothing to trust."
+        if isinstance(review, str):
+            return review
         shown, accept = review
         controller.view.print_line(f"{shown}\n")
         answers = [("No, not now", "nothing is changed"), ("Yes, trust these files", "until they change")]
