@@ -157,6 +157,8 @@ def _word_list(kind: str) -> tuple[str, ...]:
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
     """Return True for a shell, or an interpreter or tool that runs the text or program in its arguments."""
+    if _is_known_module(words):
+        return False
     name = words[0].rpartition("/")[2]
     is_given_text = len(words) == 1 or words[1].startswith("-")  # `python` or `python -c '…'`, not `python x.py`
     if name in _word_list("runners") or (name in _word_list("interpreters") and is_given_text):
@@ -164,6 +166,12 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
     # The list has subcommands of any program, such as `exec`, and of a single one, such as `cargo:run`.
     subcommands = {*words[1:2], ":".join(words[:2])}
     return name in _word_list("with_subcommands") and not subcommands.isdisjoint(_word_list("run_anything"))
+
+
+def _is_known_module(words: tuple[str, ...]) -> bool:
+    """Return True for `python3 -m pytest`: what a module of such a name does can be judged as the program's."""
+    is_python = words[0] in _word_list("interpreters") and words[0].startswith("py")
+    return is_python and words[1:2] == ("-m",) and words[2:3] != () and words[2] in _word_list("one_thing")
 
 
 def escaped(text: str) -> str:
@@ -179,6 +187,8 @@ def _beginnings(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     program, second, third = (*words[:3], "", "")[:3]  # a missing word is ""
     if program in _word_list("one_thing"):
         return [words[:1]]
+    if _is_known_module(words):
+        return [words[:3]]
     if program not in _word_list("with_subcommands") or not re.fullmatch(r"[A-Za-z][A-Za-z-]*", second):
         return []
     if f"{program}:{second}" in _word_list("groups"):  # `npm run`, `docker compose`: only the third word says enough
