@@ -154,6 +154,16 @@ def test_leaving_discards_a_dry_run_in_the_background(open_terminal: Open, tmp_p
     assert not (tmp_path / "project/new").exists()
 
 
+def test_a_file_that_only_a_former_tmp_had_is_gone_and_not_asked_about(open_terminal: Open) -> None:
+    lost = f"/tmp/agentcli-{os.getpid()}-lost"
+    commands = (f'python3 -c \'open("{lost}", "w").write("1")\'', f"cat {lost}")
+    calls = [call("bash", command=command) for command in commands] + [call("file_read", path=lost)]
+    screen = open_terminal([*({"tool_calls": [one]} for one in calls), {"text": "the end"}], "go").see("the end")
+    told = " ".join(screen.split())
+    assert "changed nothing; /tmp is empty again for the next command" in told
+    assert told.count("/tmp is new and empty for each command") == 2
+
+
 def test_declining_discards_the_changes_and_the_turn_continues(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(SCRIPT, "go")
     terminal.asked()

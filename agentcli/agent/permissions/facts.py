@@ -41,9 +41,18 @@ class PathLookup:
 
     def is_readable(self, path: Path) -> bool:
         try:
-            return self._look(path, "read").is_usable
+            return self._look(path, "read").is_usable or self.is_gone(path)
         except ToolError:
             return False
+
+    def is_gone(self, path: Path) -> bool:
+        """Return True for a path that is nowhere in /tmp: there only a command's own /tmp had it, which is gone.
+
+        That holds where every command has its own, as where there are dry runs.
+        """
+        status = self._look(path, "read")
+        is_missing = status.kind is None and not status.errno and status.real.is_relative_to(_PRIVATE_TMP)
+        return is_missing and status.place == "outside" and not self.workspace.facts.dry_run_problem
 
     def program_of_git(self, folder: Path) -> str:
         """Return the setting by which git, started in a folder, may run a program even to read."""
@@ -122,6 +131,8 @@ class PathLookup:
         return ["this folder" if path == "." else path for path in shown]
 
 
+_PRIVATE_TMP = "/tmp"  # noqa: S108
+
 DryRunUse = Literal["never", "on_request", "always"]
 
 
@@ -196,6 +207,11 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             access: Access = "write" if tool.effect == "edit" else "read"
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
+            if gone := next((file for file in files if access == "read" and paths.is_gone(file.named)), None):
+                raise ToolError(
+                    f"There is no {gone.given}: /tmp is new and empty for each command. Keep files in the workspace.",
+                    kind="not_found",
+                )
             return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)
