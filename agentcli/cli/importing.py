@@ -18,7 +18,7 @@ from agentcli.llm.models import bundled_models, provider_names
 from agentcli.safety.hosts import read_grant
 from agentcli.settings import files
 from agentcli.settings.load import Config
-from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, claude_settings
+from agentcli.settings.trust import CLAUDE_SETTINGS, PROJECT_FILES, is_project_file
 from agentcli.settings.write import merge_settings
 from agentcli.tools.builtin.toolset import builtin_tools
 
@@ -228,28 +228,22 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
             own = root / ".agentcli" if is_project else config.paths.config
             _take_commands(shared, base / folder, own / "commands")
         instructions = place / tool.get("instructions", "")
-        if not is_project and files.is_file(instructions):
+        if not is_project and name != "claude-code" and files.is_file(instructions):  # which is read where it is
             shared.source = instructions
-            own = config.paths.config / "AGENTS.md"
-            is_read = f"it is read as it is, unless you have {own}"
-            shared.leave_out(
-                "", is_read if name == "claude-code" else f"to use the same instructions, copy it to {own}"
-            )
+            shared.leave_out("", f"to use the same instructions, copy it to {config.paths.config / 'AGENTS.md'}")
     return [shared, local] if is_project else [shared]
 
 
 def import_notice(config: Config) -> str:
     """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
-    unused, there = list[str](), claude_settings(config.cwd)
+    root, unused = files.project_root(config.cwd), list[str]()
     with suppress(UserError):  # for settings of the project that are wrong, which the start reports
-        found = drafts(config, ("claude-code",), is_project=True) if there else []
-        for draft, name in zip(found, CLAUDE_SETTINGS, strict=bool(there)):
-            added = merge_settings(draft.target, draft.values).added
-            if name in there and (kinds := {"permissions", "hooks"} & added.keys()):
+        for draft, name in zip(drafts(config, ("claude-code",), is_project=True), CLAUDE_SETTINGS, strict=True):
+            kinds = {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys()
+            if kinds and is_project_file(root / name, root):
                 unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
-    listed = " and ".join(unused)
     how = "To take them over: agentcli config import claude-code --project"
-    return f"Not in force: {listed}. {how}" if unused else ""
+    return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""
 
 
 def _take_remembered(draft: Draft, file: Path, root: Path, table: Any) -> None:

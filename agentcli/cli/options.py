@@ -15,8 +15,9 @@ from agentcli.agent.permissions.modes import MODES, parse_mode
 from agentcli.cli import field_flags
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
+from agentcli.settings.files import is_file, project_root
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.trust import claude_settings
+from agentcli.settings.trust import CLAUDE_SETTINGS
 from agentcli.version import __version__
 
 
@@ -190,11 +191,11 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
         trust=options.trust,
         sources=field_flags.setting_sources(options.setting_sources),
     )
-    notices = (*config.notices, *field_flags.notes(options), *notes)
-    if not (options.bare or options.setting_sources) and claude_settings(cwd):
+    notices, root = [*config.notices, *field_flags.notes(options), *notes], project_root(cwd)
+    if not (options.bare or options.setting_sources) and any(is_file(root / name) for name in CLAUDE_SETTINGS):
         from agentcli.cli.importing import import_notice  # 50 ms, for few projects
 
-        notices += (import_notice(config),)
+        notices.append(import_notice(config))
     return replace(config, notices=tuple(filter(None, notices)))
 
 

@@ -38,7 +38,8 @@ from agentcli.setup.options import SessionChoice
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
     project, is_stored = folder_text(project_root(config.cwd)), not options.no_session
-    takes_old_draft = prompt is None and session_choice(options).how == "new"
+    takes_old = prompt is None and session_choice(options).how == "new"
+    drafts = drafts_of(config.paths.state / "drafts", config.cwd, takes_old=takes_old) if is_stored else None
     opener, notices = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
         console,
@@ -50,9 +51,7 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             home=Path.home(),
             files=FileIndex(lambda: ripgrep_files(config.cwd)),
             history=ProjectHistory(config.paths.state / "history" if is_stored else None, project),
-            drafts=drafts_of(config.paths.state / "drafts", config.cwd, takes_old=takes_old_draft)
-            if is_stored
-            else None,
+            drafts=drafts,
         ),
     )
     opener.on_notice, opener.on_prompt = app.show_warning, app.show_prompt

@@ -262,11 +262,7 @@ class MemoryFiles:
 
     def _current(self, name: str, path: Path) -> bytes | None:
         """Return the content that is to be replaced, None if there is no file."""
-        if not os.path.lexists(path):
-            return None
-        if _size(path) > self._max_bytes:
-            raise _limit_error(f"{name} has {_size(path):,} bytes, and a file may have at most {self._max_bytes:,}")
-        return self._read(name, path)
+        return self._read(name, path) if os.path.lexists(path) else None
 
     def _read(self, name: str, path: Path) -> bytes:
         try:

@@ -71,12 +71,6 @@ def is_project_file(file: Path, root: Path) -> bool:
     return not _is_home(root) and is_file(file)  # a home is no project, although it may have such files
 
 
-def claude_settings(cwd: Path) -> list[str]:
-    """Return which settings of Claude Code a project has."""
-    root = project_root(cwd)
-    return [name for name in CLAUDE_SETTINGS if is_project_file(root / name, root)]
-
-
 def _is_home(folder: Path) -> bool:
     with suppress(RuntimeError):  # a user without a home
         return folder == Path.home()

@@ -90,26 +90,23 @@ class FileLedger:
 
     def record_change(self, path: Path, before: bytes, after: bytes) -> None:
         """Note a change that we made: a session that knew the old contents knows the new ones."""
-        if self.is_current(path, before):
+        if self._seen.get(path) == _sha256(before):
             self.record(path, after)
-
-    def is_current(self, path: Path, content: bytes) -> bool:
-        """Return True if the session has seen the file with just this content."""
-        return self._seen.get(path) == _sha256(content)
 
     def hash_of(self, path: Path) -> str:
         """Return the first 12 hex digits of a file's SHA-256 as it was last seen; empty if it was not seen."""
         return self._seen[path].hex()[:12] if path in self._seen else ""
 
-    def require_current(self, path: Path, content: bytes) -> None:
+    def require_current(
+        self,
+        path: Path,
+        content: bytes,
+        how: str = "read it first with file_read, or change parts of it with file_edit",
+    ) -> None:
         """Raise `ToolError` unless the file was read in this session and has not changed since."""
         seen = self._seen.get(path)
         if seen is None:
-            raise ToolError(
-                f"{path.name} exists and was not read in this session: read it first with file_read, "
-                "or change parts of it with file_edit.",
-                kind="validation_error",
-            )
+            raise ToolError(f"{path.name} exists and was not read in this session: {how}.", kind="validation_error")
         if seen != _sha256(content):
             raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
 

@@ -114,7 +114,7 @@ def test_a_line_of_the_person_is_only_replaced_once_it_was_read_and_undo_brings_
     ran = place.run("-p", *formats, "-m", model, stdin=given)
     results = [part for line in ran.of("user") for part in line["message"]["content"] if part["type"] == "tool_result"]
     assert [bool(result.get("is_error")) for result in results] == [True, True, False, False], ran.out
-    assert "view it, then write" in str(results[0]["content"])
+    assert "view it, and keep the lines that the user wrote" in str(results[0]["content"])
     (notes,) = (place.home / "state/memory").glob("*/notes.md")
     assert notes.read_text() == "- mine\n"
     shown = place.run("undo", "--list").out

@@ -46,12 +46,9 @@ class PathLookup:
             return False
 
     def is_gone(self, path: Path) -> bool:
-        """Return True for a path that is nowhere in /tmp: there only a command's own /tmp had it, which is gone.
-
-        That holds where every command has its own, as where there are dry runs.
-        """
+        """Return True for a path that is nowhere, in a /tmp that each command has for itself, as with dry runs."""
         status = self._look(path, "read")
-        is_missing = status.kind is None and not status.errno and status.real.is_relative_to(_PRIVATE_TMP)
+        is_missing = status.real.is_relative_to("/tmp") and (status.kind, status.errno) == (None, 0)  # noqa: S108
         return is_missing and status.place == "outside" and not self.workspace.facts.dry_run_problem
 
     def program_of_git(self, folder: Path) -> str:
@@ -130,8 +127,6 @@ class PathLookup:
         shown = [self.workspace.shown(Path(os.path.normpath(path))) for path in known(paths)]
         return ["this folder" if path == "." else path for path in shown]
 
-
-_PRIVATE_TMP = "/tmp"  # noqa: S108
 
 DryRunUse = Literal["never", "on_request", "always"]
 

@@ -61,17 +61,14 @@ def _use_memory(arguments: MemoryCall, memory: Memory, files: FileLedger) -> Too
         return ToolOutput("\n".join(lines) or "No memory files yet.", {"files": [name for name, _ in index]})
     if not arguments.path:
         raise ToolError(f"Give path, the file to {arguments.command}.", kind="invalid_parameters")
-    match arguments.command:
-        case "view":
-            text = memory.view(arguments.path)
-            files.record(memory.place_of(arguments.path), text.encode())
-            return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
-        case "write":
-            if arguments.content is None:
-                raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
-            return _change_memory(arguments.path, arguments.content, memory, files)
-        case "delete":
-            return _change_memory(arguments.path, None, memory, files)
+    if arguments.command == "view":
+        text = memory.view(arguments.path)
+        files.record(memory.place_of(arguments.path), text.encode())
+        return ToolOutput(text or "(empty)", {"path": arguments.path, "text": text}, arguments.path)
+    if arguments.command == "write" and arguments.content is None:
+        raise ToolError("Give content, the whole text of the file.", kind="invalid_parameters")
+    after = arguments.content if arguments.command == "write" else None
+    return _change_memory(arguments.path, after, memory, files)
 
 
 def _change_memory(name: str, after: str | None, memory: Memory, files: FileLedger) -> ToolOutput:
@@ -79,12 +76,8 @@ def _change_memory(name: str, after: str | None, memory: Memory, files: FileLedg
     place, before = memory.place_of(name), None
     with suppress(ToolError):  # a missing file; `write` refuses one that cannot be read, which may only be deleted
         before = memory.view(name)
-    if before is not None and not files.is_current(place, before.encode()):
-        raise ToolError(
-            f"{name} exists, and you have not read it as it is now: view it, then write all of it, with the lines "
-            "that stay. The user may have written some.",
-            kind="validation_error",
-        )
+    if before is not None:
+        files.require_current(place, before.encode(), "view it, and keep the lines that the user wrote")
     if after is None:
         memory.delete(name)
     else:
