@@ -292,6 +292,8 @@ def _describe(turn: Turn, error: llm_errors.ProviderError | UserError) -> str:
     says_only_that = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if isinstance(error, llm_errors.Overloaded) and says_only_that:
         error.args = (f"{provider} is overloaded",)
+    if isinstance(error, llm_errors.ModelNotFound) and str(error).startswith("model: "):  # all that Anthropic says
+        error.args = (str(error).replace("model: ", f"{provider} has no model ", 1),)
     text = describe_error(error)
     needs_name = turn.runtime.limits.asks and isinstance(error, llm_errors.ProviderError)
     return f"{provider}: {text}" if needs_name and provider.lower() not in text.lower() else text
@@ -309,7 +311,8 @@ def _next_steps(turn: Turn, error: Exception) -> list[str]:
         provider = turn.state.model.name.partition("/")[0]
         steps.append(f"Set a key with /login {provider}, or choose another model with /model, then press Enter.")
     else:
-        steps.append(_ADVICE.get(type(error), ""))
+        advice = _ADVICE.get(type(error), "")
+        steps.append(advice.replace("-m or /model", "/model") if limits.asks else advice)
     return steps
 
 

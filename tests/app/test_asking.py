@@ -217,7 +217,11 @@ SAID_FIRST = [
     ("make all", "Runs make: can't predict what it does $ make all", False),
     ("make all && touch made", "Writes made · can't predict what else it does $ make", False),
     ("git push origin main", "Connects to unknown hosts $ git push", True),
-    ("git push -uf origin main", "Forces the push: it can overwrite commits on the remote · connects to hosts", True),
+    (
+        "git push -uf origin main",
+        "Forces the push: it can overwrite commits on the remote · connects to unknown hosts",
+        True,
+    ),
     ("doctl account get", "Runs doctl: can't predict what it does", True),
     ("sudo make all", "Runs as another user, with sudo · runs make: can't predict what it does", True),
 ]

@@ -175,7 +175,7 @@ def test_a_missing_key_names_the_variable(place: Place) -> None:
 
 def test_a_model_that_does_not_exist_says_where_to_find_others(place: Place) -> None:
     with anthropic_server([error("not_found_error", "model: claude-9", 404)]) as server:
-        refused(asked(place, server), 1, "model: claude-9", "agentcli models list")
+        refused(asked(place, server), 1, "Anthropic has no model claude-9, asked at http", "agentcli models list")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from agentcli.errors import UserError
 from agentcli.llm import connection
 from agentcli.llm.addresses import proxy_for
 from agentcli.llm.connection import CONNECT_TIMEOUT_S, Response
-from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
+from agentcli.llm.errors import AuthError, BadRequest, ProviderError, ServerError, Timeout
 from agentcli.llm.http import Carrier, HttpClient, check_sendable, check_status, mask_of, redacted_address
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import decode_json, encode_json
@@ -242,7 +242,7 @@ class SdkClient(Carrier):
                 reason = str(error).rstrip(".")
                 if "CERTIFICATE_VERIFY_FAILED" in reason:
                     return connection.untrusted_certificate_error(self.shown_url, reason)
-                return ConnectionFailed(f"Could not connect to {self.shown_url} ({reason}). Is the server running?")
+                return connection.unreachable_error(self.shown_url, reason)
             case _:
                 return connection.broken_connection(self.shown_url, str(error) or type(error).__name__)
 

@@ -299,7 +299,7 @@ class ChatReader:
         if not has_ended and not (self._quirks.silent_end and self._looks_whole()):
             remedy = f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
             raise ConnectionFailed(
-                "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
+                "The server closed the stream before the reply was complete (neither finish_reason nor [DONE] came)."
                 f"{remedy if self._looks_whole() else ''}"
             )
         if not was_cut:
