@@ -238,9 +238,11 @@ def import_notice(config: Config) -> str:
     """Return a sentence on rules and hooks that a project has for Claude Code alone; empty if there are none."""
     root, unused = files.project_root(config.cwd), list[str]()
     with suppress(UserError):  # for settings of the project that are wrong, which the start reports
-        for draft, name in zip(drafts(config, ("claude-code",), is_project=True), CLAUDE_SETTINGS, strict=True):
-            kinds = {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys()
-            if kinds and is_project_file(root / name, root):
+        for name, target in zip(CLAUDE_SETTINGS, PROJECT_FILES.values(), strict=True):
+            draft = Draft(root / target, is_project=True)
+            if is_project_file(root / name, root):
+                _take_file(draft, root / name, "claude-code", rows_of("claude-code"))
+            if kinds := {"permissions", "hooks"} & merge_settings(draft.target, draft.values).added.keys():
                 unused.append(f"the {' and '.join(sorted(kinds, reverse=True))} in {name}")
     how = "To take them over: agentcli config import claude-code --project"
     return f"Not in force: {' and '.join(unused)}. {how}" if unused else ""

@@ -207,14 +207,14 @@ class MemoryFiles:
 
     def write(self, name: str, text: str, *, before: str | None = None) -> None:
         with self._locked(name) as path:
-            current = self._current(name, path)
+            current = self._read(name, path) if os.path.lexists(path) else None
             if current is not None and current.decode(errors="replace") != before:
                 raise ToolError(f"{name} has changed: view it, then write it again.", kind="validation_error")
             self._replace(name, path, text.encode(errors="replace"), is_new=current is None)
 
     def append(self, name: str, text: str) -> None:
         with self._locked(name) as path:
-            before = self._current(name, path) or b""
+            before = self._read(name, path) if os.path.lexists(path) else b""
             line_end = b"" if not before or before.endswith(b"\n") else b"\n"
             content = before + line_end + text.encode(errors="replace") + b"\n"
             self._replace(name, path, content, is_new=not before)
@@ -245,24 +245,19 @@ class MemoryFiles:
         """Write a file. Raises `ToolError` if it cannot be written, or the limits of the memory do not allow it."""
         others = [file for _, file in self._files() if file != path]
         total = len(content) + sum(_size(file) for file in others)
-        if len(content) > self._max_bytes:
-            raise _limit_error(
-                f"{name} would have {len(content):,} bytes, and a file may have at most {self._max_bytes:,}"
-            )
-        if is_new and len(others) >= self._max_files:
-            raise _limit_error(f"there are {len(others)} files already, and at most {self._max_files} are allowed")
-        if total > self._max_total:
-            raise _limit_error(
-                f"all files together would have {total:,} bytes, and at most {self._max_total:,} are allowed"
-            )
+        limits = (
+            (len(content), self._max_bytes, f"{name} would have {{:,}} bytes, and a file may have at most {{:,}}"),
+            (len(others) + 1 if is_new else 0, self._max_files, "there would be {:,} files, and at most {:,} are allowed"),
+            (total, self._max_total, "all files together would have {:,} bytes, and at most {:,} are allowed"),
+        )
+        for size, limit, text in limits:
+            if size > limit:
+                why = text.format(size, limit)
+                raise ToolError(f"Not written: {why}. Shorten or delete something first.", kind="validation_error")
         try:
             replace_private_file(path, content)
         except OSError as error:
             raise _memory_error(name, "written", error) from error
-
-    def _current(self, name: str, path: Path) -> bytes | None:
-        """Return the content that is to be replaced, None if there is no file."""
-        return self._read(name, path) if os.path.lexists(path) else None
 
     def _read(self, name: str, path: Path) -> bytes:
         try:
@@ -306,10 +301,6 @@ def _size(path: Path) -> int:
     with suppress(OSError):
         return path.lstat().st_size
     return 0
-
-
-def _limit_error(reason: str) -> ToolError:
-    return ToolError(f"Not written: {reason}. Shorten or delete something first.", kind="validation_error")
 
 
 def _memory_error(name: str, done: str, error: OSError) -> ToolError:

@@ -20,7 +20,6 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from agentcli.llm.addresses import Origin, Proxy, authority_of, origin_of
 from agentcli.llm.errors import ConnectionFailed, Mask, ProviderError, Timeout
-from agentcli.patterns import lazy_pattern
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
@@ -28,7 +27,6 @@ MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or a
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
-_ERRNO = lazy_pattern(r"\[Errno -?\d+\] ")
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -140,7 +138,11 @@ class Connections:
             return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, ssl.SSLCertVerificationError):
             return untrusted_certificate_error(self._where, str(error))
-        why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
+        why = (
+            error.strerror or str(error)
+            if isinstance(error, gaierror | ssl.SSLError)
+            else "All connection attempts failed"
+        )
         return unreachable_error(self._where, why)
 
     async def _close(self, connection: "Response") -> None:
@@ -311,11 +313,11 @@ def host_header(url: SplitResult) -> str:
 def unreachable_error(where: str, why: str) -> ConnectionFailed:
     """Return the error for a server that could not be connected to; one without TLS is most likely the person's own."""
     advice = "Is the server running?" if where.startswith("http:") else "Check your network connection."
-    return ConnectionFailed(f"Could not connect to {where} ({_ERRNO.sub('', why)}). {advice}")
+    return ConnectionFailed(f"Could not connect to {where} ({why}). {advice}")
 
 
 def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
-    why = _ERRNO.sub("", str(error)).rstrip(".") or type(error).__name__
+    why = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
     return ConnectionFailed(f"The connection to {where} broke: {why}.")
 
 

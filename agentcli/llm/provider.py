@@ -1,6 +1,7 @@
 """The interface that every model provider implements, with its requests and events, and how requests are retried."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -202,12 +203,10 @@ class RetryPolicy(Struct, frozen=True):
     max_retries: int = 3
     initial_delay: float = 1.0
     reply_limits: ReplyLimits = ReplyLimits()
-    max_overloaded: int | None = None
+    max_overloaded: int = sys.maxsize
 
     def max_after(self, error: ProviderError) -> int:
-        if self.max_overloaded is None or not isinstance(error, Overloaded):
-            return self.max_retries
-        return min(self.max_retries, self.max_overloaded)
+        return min(self.max_retries, self.max_overloaded if isinstance(error, Overloaded) else sys.maxsize)
 
 
 OnRetry = Callable[[int, float, ProviderError], None]  # number of the retry (1 is the first), seconds to wait, reason

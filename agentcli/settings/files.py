@@ -210,10 +210,6 @@ class FileLock:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-        return self.is_held
-
-    @property
-    def is_held(self) -> bool:
         return self._descriptor is not None
 
     def acquire(self) -> None:

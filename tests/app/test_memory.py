@@ -144,7 +144,7 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="all files"):
         files.write("c.md", "x" * 60)
     files.write("c.md", "x" * 40)
-    with pytest.raises(ToolError, match="3 files"):
+    with pytest.raises(ToolError, match="4 files, and at most 3"):
         files.write("d.md", "")
     files.delete("a.md")
     files.write("d.md", "")

@@ -203,10 +203,7 @@ def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
             files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
             if gone := next((file for file in files if access == "read" and paths.is_gone(file.named)), None):
-                raise ToolError(
-                    f"There is no {gone.given}: /tmp is new and empty for each command. Keep files in the workspace.",
-                    kind="not_found",
-                )
+                raise ToolError(f"{gone.given} is gone: /tmp is new and empty for each command.", kind="not_found")
             return CallFacts(tool=tool, arguments=arguments, paths=paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)

@@ -188,7 +188,7 @@ class OllamaReader:
         if self._load_reason and not self.is_closed:
             raise Overloaded(f"Ollama only {self._load_reason}ed {self.model} and gave no reply yet.")
         if not self.is_closed:
-            raise ConnectionFailed("The server closed the stream before the reply was complete (no done line).")
+            raise ConnectionFailed("The server closed the stream before the reply was complete.")
         # Older servers drop the beginning of a long prompt (system text, goal) without an error (ollama#4967). The
         # tokens of an image depend on the model, so only the text is compared.
         expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor  # 4 bytes: English text

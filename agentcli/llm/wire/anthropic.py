@@ -248,7 +248,7 @@ class AnthropicReader:
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not (self._has_stopped or self.is_finished):
-            raise ConnectionFailed("The server closed the stream before the reply was complete (no message_stop).")
+            raise ConnectionFailed("The server closed the stream before the reply was complete.")
         if self._stop_reason not in (*_CUT_REASONS, "refusal"):  # then all blocks are whole, also without their end
             for block in self._blocks:
                 self._close(block, out)

@@ -216,9 +216,7 @@ class ResponsesReader:
 
     def done(self, out: list[llm.StreamEvent]) -> llm.Done:
         if not self.is_finished:
-            raise ConnectionFailed(
-                "The server closed the stream before the reply was complete (no response.completed)."
-            )
+            raise ConnectionFailed("The server closed the stream before the reply was complete.")
         message = self._message()
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
         note = "" if self._reason in ("", *_REASONS) else f"unknown reason {self._reason!r}"

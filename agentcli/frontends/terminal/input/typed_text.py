@@ -277,7 +277,7 @@ def _append(file: Path, line: bytes) -> None:
             size = stream.tell()
             is_cut = size and os.pread(stream.fileno(), 1, size - 1) != b"\n"  # a full disk cut the last line off
             stream.write(b"\n" + line if is_cut else line)
-        if lock.is_held and size > MAX_FILE_BYTES:
+        if is_locked and size > MAX_FILE_BYTES:
             replace_file(file, _read_tail(file), syncs=False)
     finally:
         lock.release()
