@@ -247,7 +247,7 @@ class MemoryFiles:
         total = len(content) + sum(_size(file) for file in others)
         limits = (
             (len(content), self._max_bytes, f"{name} would have {{:,}} bytes, and a file may have at most {{:,}}"),
-            (len(others) + 1 if is_new else 0, self._max_files, "there would be {:,} files, and at most {:,} are allowed"),
+            (len(others) + 1 if is_new else 0, self._max_files, "there would be {:,} files, and at most {:,} may be"),
             (total, self._max_total, "all files together would have {:,} bytes, and at most {:,} are allowed"),
         )
         for size, limit, text in limits:

@@ -294,7 +294,9 @@ class View {
     if (!call) return;
     const parts = typeof block.content === "string" ? [{ type: "text", text: block.content }] : (block.content ?? []);
     const text = parts.map((part) => (part.type === "text" ? part.text : `[${part.type}]`)).join("\n");
-    if (block.is_error) call.querySelector("summary").append(element("span", { className: "failed" }, "  failed"));
+    const isDenied = text.startsWith("permission_denied"); // by the person, a rule or the mode: nothing failed
+    const outcome = isDenied ? element("span", {}, "  not run") : element("span", { className: "failed" }, "  failed");
+    if (block.is_error) call.querySelector("summary").append(outcome);
     const body = element("pre");
     inDiff(body, text.length > 20000 ? `${text.slice(0, 20000)}\n… ${text.length - 20000} more characters` : text);
     call.append(body);
